@@ -1,0 +1,75 @@
+"""The one tree of expected errors. Each says what is wrong and carries a hint that says what to do."""
+
+from __future__ import annotations
+
+
+class DriftlineError(Exception):
+    """Something went wrong in a way a user can understand and mend.
+
+    `hint` says what to do about it; `str(error)` is what went wrong, on one line.
+    """
+
+    hint: str = ""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        if hint:
+            self.hint = hint
+
+
+class InputError(DriftlineError):
+    """Input that does not keep the contract; the message names the field and the place."""
+
+
+class RecordError(InputError):
+    """A record that cannot be decoded or breaks its contract; goes to dead-letters with its bytes."""
+
+    code = "record"
+
+
+class FramingError(RecordError):
+    """The bytes do not start with the marker of Avro's single-object encoding."""
+
+    code = "framing"
+    hint = "Produce values as C3 01, the 8-byte little-endian CRC-64-AVRO fingerprint, then the Avro body."
+
+
+class UnknownSchemaError(RecordError):
+    """The fingerprint is of no schema this version knows."""
+
+    code = "unknown_schema"
+    hint = "Upgrade Driftline, or check that the producer uses a published schema."
+
+
+class MalformedBodyError(RecordError):
+    """The body is truncated, over-long or not of its schema."""
+
+    code = "malformed_body"
+    hint = "The bytes were damaged or written with another schema; the dead letter keeps them."
+
+
+class BoundsError(RecordError):
+    """A value lies outside what a record may hold."""
+
+    code = "bounds"
+    hint = "Mend the value at the source and send the record again."
+
+
+class SchemaError(DriftlineError):
+    """A schema file breaks a rule of this project."""
+
+
+class SettingsError(DriftlineError):
+    """A setting is missing or cannot be used."""
+
+
+class PolicyError(InputError):
+    """A policy or methodology file that cannot be used; the message names file and line."""
+
+
+class StoreError(DriftlineError):
+    """The DuckDB file cannot be used."""
+
+
+class QueryError(DriftlineError):
+    """A query that cannot be answered."""

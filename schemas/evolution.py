@@ -1,0 +1,52 @@
+"""How a schema may change: only so that every record ever written can still be read.
+
+Compatibility is judged by the `avro` package, the reference implementation. On top of it comes one rule of our own: a new
+version only adds top-level fields that have a default. Batch decoding (schemas.arrow) can then read old bytes with their own
+schema and fill in columns, without touching a value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import avro.schema
+from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+
+from schemas.errors import SchemaError
+from schemas.registry import Json, RecordSchema
+
+
+def can_read(reader: RecordSchema, writer: RecordSchema) -> bool:
+    """Whether `reader` resolves everything written with `writer`, by the rules of Avro's specification."""
+    verdict = ReaderWriterCompatibilityChecker().get_compatibility(
+        avro.schema.parse(json.dumps(reader.definition)), avro.schema.parse(json.dumps(writer.definition))
+    )
+    return bool(verdict.compatibility is SchemaCompatibilityType.compatible)
+
+
+def _shape(field: Json) -> str:
+    """A field's type without docs, for comparison."""
+
+    def strip(node: object) -> object:
+        if isinstance(node, dict):
+            return {key: strip(value) for key, value in node.items() if key != "doc"}
+        if isinstance(node, list):
+            return [strip(item) for item in node]
+        return node
+
+    return json.dumps(strip(field["type"]), sort_keys=True)
+
+
+def check_evolution(new: RecordSchema, published: Sequence[RecordSchema]) -> None:
+    """SchemaError unless `new` may follow the `published` versions."""
+    hint = "Restore the published field and add a new one with a default instead."
+    fields = {field["name"]: field for field in new.fields}
+    for version, old in enumerate(published, start=1):
+        if not can_read(new, old):
+            raise SchemaError(f"{new.name} cannot read its published version {version}", hint=hint)
+        for field in old.fields:
+            if field["name"] not in fields:
+                raise SchemaError(f"{new.name}.{field['name']} of version {version} is gone", hint=hint)
+            if _shape(fields[field["name"]]) != _shape(field):
+                raise SchemaError(f"{new.name}.{field['name']} has another type than in version {version}", hint=hint)
