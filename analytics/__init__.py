@@ -1,0 +1,1 @@
+"""DuckDB: tables derived from the schemas, the store, and one query a file."""

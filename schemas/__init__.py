@@ -1,0 +1,1 @@
+"""The contracts: Avro schemas, generated records, codec, bounds and errors."""

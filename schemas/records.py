@@ -638,12 +638,16 @@ class ScoringTask(Record, frozen=True, kw_only=True):
 
     connection: str
     """Connection that delivered the record; exchange and session ids are unique within it."""
+    project: str
+    """Project the record is filed under."""
+    session_id: str
+    """Session the record belongs to, as the source named it."""
     exchange_id: str
     """Id of the exchange to judge."""
     revision: int
     """0 for the first version of this identity; readers see the highest."""
-    exchange: Exchange
-    """The exchange."""
+    exchange: bytes
+    """The exchange in single-object encoding, as it came: its schema may grow without this one."""
     turn_number: int
     """Turn within the session: as given, else counted."""
     sampling_reason: str

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
@@ -98,7 +98,7 @@ def build_schema(definition: Json) -> RecordSchema:
     parsed = fastavro.parse_schema(definition)
     crc = fingerprint(to_parsing_canonical_form(parsed), "CRC-64-AVRO")
     # fastavro prints the fingerprint's bytes in little-endian order, which is the order the wire wants.
-    return RecordSchema(definition["name"], definition, dict(parsed), MARKER + bytes.fromhex(crc))
+    return RecordSchema(definition["name"], definition, cast("Json", parsed), MARKER + bytes.fromhex(crc))
 
 
 @functools.cache
@@ -109,9 +109,7 @@ def current_schemas() -> dict[str, RecordSchema]:
         if file.name.endswith(".avsc"):
             definition = json.loads(file.read_text(encoding="utf-8"))
             definitions[f"{NAMESPACE}.{definition['name']}"] = definition
-    return {
-        definition["name"]: build_schema(_spell_out(definition, definitions, set())) for definition in definitions.values()
-    }
+    return {definition["name"]: build_schema(_spell_out(definition, definitions, set())) for definition in definitions.values()}
 
 
 @functools.cache
@@ -121,7 +119,8 @@ def earlier_schemas() -> dict[str, tuple[RecordSchema, ...]]:
     for folder in sorted(_history_folder().iterdir(), key=lambda entry: entry.name):
         if folder.is_dir():
             files = sorted(
-                (file for file in folder.iterdir() if file.name.endswith(".avsc")), key=lambda file: int(file.name.split(".")[0])
+                (file for file in folder.iterdir() if file.name.endswith(".avsc")),
+                key=lambda file: int(file.name.split(".")[0]),
             )
             history[folder.name] = tuple(build_schema(json.loads(file.read_text(encoding="utf-8"))) for file in files)
     return history

@@ -1,0 +1,147 @@
+"""DuckDB tables and views, derived from the Avro schemas: a topic is a table is a schema.
+
+Every record type has a table in the schema `log`: append-only, with the place of each record in its topic. Beside it stands a
+view of the same name in the schema `main` with the latest revision of each identity and without the system columns: this is
+what people and queries read. What only the store keeps (stage state, watermarks, import progress) has a table and no view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from schemas.errors import StoreError
+from schemas.registry import Json, RecordSchema, current_schemas
+
+LOG = "log"
+SYSTEM_COLUMNS = {
+    "_topic": ("VARCHAR", "Topic the record came on."),
+    "_partition": ("INTEGER", "Partition of the topic."),
+    "_offset": ("BIGINT", "Position within the partition."),
+}
+PRIMITIVES = {
+    "string": "VARCHAR",
+    "bytes": "BLOB",
+    "boolean": "BOOLEAN",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+}
+
+
+def quote(name: str) -> str:
+    """An SQL identifier, quoted."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """An SQL string literal, quoted."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def sql_type(avro_type: Any, named: dict[str, str], *, timestamp: str = "TIMESTAMP") -> str:
+    """The DuckDB type of an Avro type.
+
+    `named` collects the record types met so far, for references. `timestamp` is TIMESTAMP in tables (always UTC) and
+    TIMESTAMPTZ where rows leave for Python, which wants the zone.
+    """
+    if isinstance(avro_type, str):
+        return named[avro_type] if avro_type in named else PRIMITIVES[avro_type]
+    if isinstance(avro_type, list):
+        return sql_type(avro_type[1], named, timestamp=timestamp)
+    if "logicalType" in avro_type:
+        return timestamp
+    if avro_type["type"] == "array":
+        return sql_type(avro_type["items"], named, timestamp=timestamp) + "[]"
+    fields = (f"{quote(field['name'])} {sql_type(field['type'], named, timestamp=timestamp)}" for field in avro_type["fields"])
+    text = f"STRUCT({', '.join(fields)})"
+    named[f"driftline.{avro_type['name']}"] = text
+    return text
+
+
+def columns_of(schema: RecordSchema, *, timestamp: str = "TIMESTAMP") -> dict[str, str]:
+    """The record's own columns with their DuckDB types, in the schema's order."""
+    named: dict[str, str] = {}
+    return {field["name"]: sql_type(field["type"], named, timestamp=timestamp) for field in schema.fields}
+
+
+def default_of(field: Json) -> str:
+    """The SQL value that rows written before the field existed get."""
+    value = field.get("default")
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, (int, float)):
+        return str(value)
+    return literal(value) if isinstance(value, str) else "[]"
+
+
+def full_name(schema: RecordSchema) -> str:
+    """The log table of a record type, quoted."""
+    return f"{LOG}.{quote(schema.table)}"
+
+
+def create_statements(schema: RecordSchema) -> Iterator[str]:
+    """The statements that make a record type's table with its comments."""
+    types = {name: kind for name, (kind, _) in SYSTEM_COLUMNS.items()} | columns_of(schema)
+    columns = ", ".join(f"{quote(name)} {kind}" for name, kind in types.items())
+    yield f"CREATE TABLE {full_name(schema)} ({columns})"
+    yield from comment_statements(schema)
+
+
+def comment_statements(schema: RecordSchema) -> Iterator[str]:
+    """The schema's docs as comments on the table and its columns."""
+    yield f"COMMENT ON TABLE {full_name(schema)} IS {literal(schema.definition['doc'])}"
+    docs = {name: doc for name, (_, doc) in SYSTEM_COLUMNS.items()} | {field["name"]: field["doc"] for field in schema.fields}
+    for name, doc in docs.items():
+        yield f"COMMENT ON COLUMN {full_name(schema)}.{quote(name)} IS {literal(doc)}"
+
+
+def view_statements(schema: RecordSchema) -> Iterator[str]:
+    """The statements that make the view of a record type: the latest revision of each identity."""
+    if not schema.topics:
+        return
+    columns = ", ".join(quote(name) for name in columns_of(schema))
+    latest = ""
+    if schema.has_revisions:
+        identity = ", ".join(quote(name) for name in schema.identity)
+        latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY revision DESC, _offset DESC) = 1"
+    yield f"CREATE OR REPLACE VIEW main.{quote(schema.table)} AS SELECT {columns} FROM {full_name(schema)}{latest}"
+    yield f"COMMENT ON VIEW main.{quote(schema.table)} IS {literal(schema.definition['doc'])}"
+    for field in schema.fields:
+        yield f"COMMENT ON COLUMN main.{quote(schema.table)}.{quote(field['name'])} IS {literal(field['doc'])}"
+
+
+def migration_statements(existing: dict[str, dict[str, str]]) -> Iterator[str]:
+    """The statements that bring a file to the current schemas.
+
+    `existing` maps each table of the log to its columns and their types. A missing table is made, a missing column is added
+    with its default. StoreError when the file has a column this version does not know or knows otherwise: then a newer version
+    wrote it.
+    """
+    changed = False
+    for schema in current_schemas().values():
+        present = existing.get(schema.table)
+        if present is None:
+            yield from create_statements(schema)
+            changed = True
+            continue
+        wanted = columns_of(schema)
+        unknown = set(present) - set(wanted) - set(SYSTEM_COLUMNS)
+        if unknown:
+            raise StoreError(
+                f"table {schema.table} has columns this version does not know: {', '.join(sorted(unknown))}",
+                hint="A newer Driftline wrote this file: upgrade, or open it with that version.",
+            )
+        added = [field for field in schema.fields if field["name"] not in present]
+        for field in added:
+            column = f"{quote(field['name'])} {wanted[field['name']]}"
+            yield f"ALTER TABLE {full_name(schema)} ADD COLUMN {column} DEFAULT {default_of(field)}"
+        if added:
+            yield from comment_statements(schema)
+            changed = True
+    if changed:
+        for schema in current_schemas().values():
+            yield from view_statements(schema)
