@@ -93,6 +93,11 @@ class Store:
         with self._lock:
             self._connection.execute("CHECKPOINT")
 
+    def count(self, table: str) -> int:
+        """How many things a record type's view shows: each once, in its latest revision."""
+        row = self.cursor().execute(f"SELECT count(*) FROM main.{quote(table)}").fetchone()
+        return int(row[0]) if row else 0
+
     def end_of(self, topic: str) -> int:
         """The position the next record of the topic will get."""
         with self._lock:
@@ -160,7 +165,7 @@ class Transaction:
         if batch.rejected:
             raise batch.rejected[0].error
         if skip_known:
-            batch.frames = {name: self._unknown(schema_of(name), frame) for name, frame in batch.frames.items()}
+            batch.frames = {name: self._unknown(schema_of(name), frame, topic) for name, frame in batch.frames.items()}
         fresh = sum(frame.height for frame in batch.frames.values())
         done.known = len(messages) - fresh
         positions = pl.concat([frame[INDEX] for frame in batch.frames.values()]).sort()
@@ -170,7 +175,7 @@ class Transaction:
         self._ends[topic] += fresh
         return done
 
-    def _unknown(self, schema: RecordSchema, frame: pl.DataFrame) -> pl.DataFrame:
+    def _unknown(self, schema: RecordSchema, frame: pl.DataFrame, topic: str) -> pl.DataFrame:
         """The rows whose identity is neither in the log nor earlier in the frame."""
         identity = list(schema.identity)
         fresh = frame.unique(subset=identity, keep="first", maintain_order=True)
@@ -178,8 +183,11 @@ class Transaction:
         scope = "session_id" if "session_id" in frame.columns else identity[0]
         columns = ", ".join(f"known.{quote(name)}" for name in identity)
         with self._registered(fresh.select(scope).unique()):
-            statement = f"SELECT {columns} FROM {full_name(schema)} AS known SEMI JOIN {BATCH} USING ({quote(scope)})"
-            known = fetch(self._connection, statement)
+            statement = (
+                f"SELECT {columns} FROM {full_name(schema)} AS known SEMI JOIN {BATCH} USING ({quote(scope)}) "
+                "WHERE known._topic = $topic"
+            )
+            known = fetch(self._connection, statement, {"topic": topic})
         if not known.height:
             return fresh
         times = [name for name in identity if fresh.schema[name].is_temporal()]

@@ -1,0 +1,1 @@
+"""The rules, pure: same evidence, same result. No clock, no coin, no socket."""

@@ -1,0 +1,1 @@
+"""The outside: settings, wiring, command line."""

@@ -1,0 +1,1 @@
+"""The stages as data, the steps over batches, the runners and the sources."""

@@ -1,0 +1,67 @@
+# Everything runs in .venv, which the first target that needs it creates. `make` lists the targets.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench format generate constraints wheel-demo clean
+
+help:                    ## list the targets
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+demo: $(INSTALLED)       ## audit a small fleet that the demo makes up, in one process
+	$(BIN)/driftline demo
+
+test: $(INSTALLED)       ## run the tests
+	$(BIN)/pytest -n 2 --dist worksteal
+
+check: $(INSTALLED)      ## everything CI checks: format, lint, types, layers, generated files, tests
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m schemas.generate --check
+	$(MAKE) test
+
+bench: $(INSTALLED)      ## run the benchmarks and print their tables in Markdown
+	$(BIN)/python -m benchmarks
+
+format: $(INSTALLED)     ## format the code and apply the lint fixes that are safe
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+generate: $(INSTALLED)   ## write schemas/records.py and publish changed schemas
+	$(BIN)/python -m schemas.generate
+
+# In an environment of its own: versions that .venv already has would not be looked at again.
+constraints:             ## renew constraints.txt with the newest versions that pyproject.toml allows
+	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
+	$(PYTHON) -m venv "$$fresh"; \
+	"$$fresh/bin/pip" install --quiet --upgrade pip; \
+	"$$fresh/bin/pip" install --quiet --group dev .; \
+	{ sed '/^[^#]/d' constraints.txt; \
+	  "$$fresh/bin/pip" freeze --all --exclude driftline --exclude setuptools | LC_ALL=C sort -f; } > constraints.new; \
+	mv constraints.new constraints.txt
+
+# Runs outside of the repository, so that nothing is found that the wheel does not carry.
+wheel-demo: $(INSTALLED) ## build the wheel, install it in an empty environment and run the demo there
+	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
+	$(BIN)/hatchling build --target wheel --directory "$$fresh"; \
+	$(PYTHON) -m venv "$$fresh/venv"; \
+	"$$fresh/venv/bin/pip" install --quiet --constraint constraints.txt "$$fresh"/*.whl; \
+	cd "$$fresh"; venv/bin/driftline demo --dir "$$fresh/demo-data"
+
+clean:                   ## remove everything that make has made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build demo-data
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Python brings a pip of its own that may be too old to know dependency groups, so the pinned one comes first.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'Driftline needs Python 3.11 or newer, and $(PYTHON) is not. Name another one: make PYTHON=python3.12' >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --group dev --editable .
+	@touch $@

@@ -1,0 +1,64 @@
+"""The project's SQL: one query a file in `sql/`, each with its purpose, grain and parameters in the header.
+
+A query reads no clock: `$as_of` is a parameter. Values are always parameters, never text.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import duckdb
+import polars as pl
+from polars import selectors
+
+from analytics.store import fetch
+from schemas.errors import QueryError
+
+HEADER = re.compile(r"^-- (purpose|grain|parameters): (.+)$", re.MULTILINE)
+PARAMETER = re.compile(r"\$([a-z_]+)")
+
+
+@dataclass(frozen=True)
+class Query:
+    """A named query: its text and what its header says."""
+
+    name: str
+    text: str
+    purpose: str
+    grain: str
+    parameters: tuple[str, ...]
+
+
+@functools.cache
+def queries() -> dict[str, Query]:
+    """Every query by name."""
+    found = {}
+    for file in sorted((resources.files("analytics") / "sql").iterdir(), key=lambda entry: entry.name):
+        name, text = file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")
+        header = dict(HEADER.findall(text))
+        body = text[text.rindex("\n-- ") :].partition("\n")[2].partition("\n")[2] if "-- " in text else text
+        found[name] = Query(name, text, header["purpose"], header["grain"], tuple(dict.fromkeys(PARAMETER.findall(body))))
+    return found
+
+
+def run_query(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> pl.DataFrame:
+    """The result of a named query; QueryError when there is none of that name or a parameter is missing or unknown."""
+    query = queries().get(name)
+    if query is None:
+        raise QueryError(f"no query is called {name}", hint=f"There are: {', '.join(queries())}.")
+    given = dict(values or {})
+    if set(given) != set(query.parameters):
+        wanted = ", ".join(query.parameters) or "none"
+        raise QueryError(f"query {name} takes the parameters {wanted}, not {', '.join(given) or 'none'}")
+    return fetch(cursor, query.text, given)
+
+
+def query_rows(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The rows of a named query by column name, their times marked as UTC, which they are."""
+    frame = run_query(cursor, name, values)
+    return frame.with_columns(selectors.datetime(time_zone=None).dt.replace_time_zone("UTC")).to_dicts()

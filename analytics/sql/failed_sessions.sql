@@ -1,0 +1,12 @@
+-- purpose: the sessions that are not ready for runtime, worst first, each with its primary cause in words
+-- grain: one row a session
+-- parameters: $project (NULL for all), $limit
+SELECT
+    project, coalesce(agent, '') AS agent, session_id, coalesce(ended_at, closed_at) AS ended_at, trust_score, readiness_level,
+    primary_failure_type, primary_severity,
+    list_filter(failure_causes, c -> c.type = primary_failure_type)[1].description AS description,
+    [c.type FOR c IN failure_causes] AS failure_types
+FROM diagnoses
+WHERE readiness_level IN ('unsafe_for_production', 'review_recommended') AND ($project IS NULL OR project = $project)
+ORDER BY trust_score, ended_at, session_id
+LIMIT $limit

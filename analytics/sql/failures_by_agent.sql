@@ -1,0 +1,14 @@
+-- purpose: what goes wrong with which agent
+-- grain: one row an agent and failure type
+-- parameters: $project (NULL for all)
+WITH causes AS (
+    SELECT project, coalesce(agent, '') AS agent, session_id, unnest(failure_causes) AS cause
+    FROM diagnoses
+    WHERE $project IS NULL OR project = $project
+)
+SELECT
+    project, agent, cause.type AS failure_type, count(DISTINCT session_id) AS sessions,
+    count(*) FILTER (cause.severity = 'critical') AS critical, min(cause.impact_score) AS worst_impact
+FROM causes
+GROUP BY ALL
+ORDER BY sessions DESC, project, agent, failure_type

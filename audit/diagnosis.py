@@ -1,0 +1,244 @@
+"""The diagnosis of a session: what the detectors say, the trust score that follows, and both forms it is given out in.
+
+Scoring: a dimension is 100 less the largest penalty of its failure type, at least 0; trust is the weighted mean of the six,
+in integers, rounded half to even. A critical cause or a trust below 60 is unsafe_for_production; a cause of high severity or a
+trust below 80 is review_recommended; the rest is ready_for_runtime. Without a single event there is no evidence, so no score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from audit.detectors import DETECTORS, FAILURE_TYPES, Cause
+from audit.events import normalise_session, unique_ids
+from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.fingerprints import canonical_json, digest
+from audit.graph import FAILURE_NODES, causal_graph
+from schemas.records import CostAnalysis, Diagnosis, DimensionScores, EventCount, EvidenceRef, FailureCause
+
+RULE_VERSION = "diagnosis-1:" + ".".join(str(detector.version) for detector in DETECTORS)
+"""Version of the scoring, then of each detector."""
+EVIDENCE_REFERENCES = 100
+"""References a cause keeps in a record; the count stays exact. Folds for records need keep no more than these."""
+SAFE_TRUST = 60
+"""Trust below this is unsafe for production."""
+READY_TRUST = 80
+"""Trust below this should be reviewed."""
+NO_FAILURE = "No OpenClaw failure mode was detected from runtime evidence."
+"""Explanation of a session in which nothing was found."""
+
+_COUNTED = {
+    "tool_calls": "tool_call",
+    "tool_outputs": "tool_output",
+    "memory_events": "memory_event",
+    "retries": "retry_event",
+    "errors": "error_event",
+    "state_transitions": "state_transition",
+}
+_NO_SCORES = dict.fromkeys(failure.dimension for failure in FAILURE_TYPES.values())
+
+
+class SessionDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What the six detectors say of one session.
+
+    `scores` has the six dimensions, 0 to 100, null without evidence; `causes` are in the order of the detectors; `primary` is
+    the cause with the largest penalty, the first of equals. `cost_analysis` and `evidence_summary` are as in the document.
+    """
+
+    trust_score: int | None
+    readiness_level: str
+    scores: dict[str, int | None]
+    causes: tuple[Cause, ...]
+    primary: Cause | None
+    cost_analysis: CostAnalysis
+    evidence_summary: dict[str, Any]
+
+
+def diagnose(evidence: SessionEvidence) -> SessionDiagnosis:
+    """Run the detectors over the evidence and score what they say; a pure function of the evidence."""
+    causes = tuple(cause for detector in DETECTORS for cause in detector.detect(evidence))
+    penalties: dict[str, int] = {}
+    for cause in causes:
+        penalties[cause.type] = max(penalties.get(cause.type, 0), -cause.impact_score)
+    scores: dict[str, int | None] = dict(_NO_SCORES)
+    trust = None
+    if evidence.event_counts:
+        total = 0
+        for failure in FAILURE_TYPES.values():
+            score = scores[failure.dimension] = max(0, 100 - penalties.get(failure.name, 0))
+            total += score * failure.weight
+        trust = _divided(total, 100)
+    return SessionDiagnosis(
+        trust_score=trust,
+        readiness_level=_readiness(trust, causes),
+        scores=scores,
+        causes=causes,
+        # min returns the first of equals
+        primary=min(causes, key=lambda cause: cause.impact_score, default=None),
+        cost_analysis=_cost_analysis(evidence, penalties.get("cost_explosion", 0)),
+        evidence_summary={
+            "event_count": evidence.event_count,
+            "event_counts": dict(sorted(evidence.event_counts.items())),
+            **{name: evidence.count(event) for name, event in _COUNTED.items()},
+        },
+    )
+
+
+def to_record(
+    result: SessionDiagnosis,
+    evidence: SessionEvidence,
+    *,
+    connection: str,
+    project: str,
+    agent: str | None,
+    session_id: str,
+    revision: int,
+    started_at: datetime | None,
+    ended_at: datetime | None,
+    closed_at: datetime,
+    closed_reason: str,
+    policy_digest: str,
+) -> Diagnosis:
+    """The record of a diagnosis made of this evidence; a cause keeps its first EVIDENCE_REFERENCES references."""
+    return Diagnosis(
+        connection=connection,
+        project=project,
+        agent=agent,
+        session_id=session_id,
+        revision=revision,
+        started_at=started_at,
+        ended_at=ended_at,
+        closed_at=closed_at,
+        closed_reason=closed_reason,
+        trust_score=result.trust_score,
+        readiness_level=result.readiness_level,
+        scores=DimensionScores(**result.scores),
+        failure_causes=tuple(_cause_record(cause) for cause in result.causes),
+        primary_failure_type=result.primary.type if result.primary else None,
+        primary_severity=result.primary.severity if result.primary else None,
+        cost_analysis=result.cost_analysis,
+        event_count=evidence.event_count,
+        event_counts=tuple(EventCount(event=event, count=count) for event, count in sorted(evidence.event_counts.items())),
+        rule_version=RULE_VERSION,
+        policy_digest=policy_digest,
+        evidence_digest=evidence_digest(evidence),
+    )
+
+
+def evidence_digest(evidence: SessionEvidence) -> str:
+    """Digest of the folded evidence: the same for every reference limit from EVIDENCE_REFERENCES up, and for none."""
+    calls = {key: [calls.tool, calls.count, calls.references[:EVIDENCE_REFERENCES]] for key, calls in evidence.calls.items()}
+    problems = {event: [seen.count, seen.references[:EVIDENCE_REFERENCES]] for event, seen in evidence.problems.items()}
+    folded = [
+        evidence.event_counts,
+        calls,
+        evidence.retries,
+        evidence.spending,
+        problems,
+        evidence.context_full,
+        evidence.total_tokens,
+    ]
+    return digest(canonical_json(folded))
+
+
+def diagnose_events(session_id: str, raw_events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The diagnosis document of a session given as raw events in order; errors as `audit.events.normalise_event`."""
+    events = normalise_session(raw_events, reserved=FAILURE_NODES)
+    evidence = SessionEvidence()
+    fold_columns({session_id: evidence}, [fold_row(session_id, event, seq) for seq, event in enumerate(events)])
+    return diagnosis_document(session_id, [event.payload for event in events], diagnose(evidence))
+
+
+def diagnosis_document(
+    session_id: str, events: Sequence[Mapping[str, Any]], result: SessionDiagnosis, *, positions: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """The whole diagnosis as a JSON object, with the events in full as evidence and the causal graph.
+
+    `events` are the normalised payloads in order; `positions` are their places in the session where these are not 0, 1, 2, ...
+    Repeated event ids get a suffix, see `audit.events`. Evidence whose event is not among them appears with its id alone.
+    """
+    ids = unique_ids([event["event_id"] for event in events], reserved=FAILURE_NODES)
+    named = [
+        event if event["event_id"] == name else {**event, "event_id": name} for event, name in zip(events, ids, strict=True)
+    ]
+    at = range(len(events)) if positions is None else positions
+    event_at = dict(zip(at, named, strict=True))
+    return {
+        "session_id": session_id,
+        "trust_score": result.trust_score,
+        "readiness_level": result.readiness_level,
+        "scores": dict(result.scores),
+        "failure_causes": [_cause_document(cause, event_at) for cause in result.causes],
+        "primary_diagnosis": _primary_document(result.primary),
+        "cost_analysis": msgspec.structs.asdict(result.cost_analysis),
+        "evidence_summary": result.evidence_summary,
+        "causal_graph": causal_graph(named, result.causes, dict(zip(at, ids, strict=True))),
+    }
+
+
+def _divided(numerator: int, denominator: int) -> int:
+    """The quotient of integers from 0, rounded half to even."""
+    quotient, rest = divmod(numerator, denominator)
+    return quotient + (2 * rest > denominator or (2 * rest == denominator and quotient % 2))
+
+
+def _readiness(trust: int | None, causes: Sequence[Cause]) -> str:
+    severities = {cause.severity for cause in causes}
+    if trust is None:
+        return "insufficient_evidence"
+    if trust < SAFE_TRUST or "critical" in severities:
+        return "unsafe_for_production"
+    if trust < READY_TRUST or "high" in severities:
+        return "review_recommended"
+    return "ready_for_runtime"
+
+
+def _cost_analysis(evidence: SessionEvidence, cost_penalty: int) -> CostAnalysis:
+    duplicates, tokens = evidence.duplicate_calls, evidence.total_tokens
+    redundancy = _divided(100 * duplicates, max(1, evidence.count("tool_call")))
+    return CostAnalysis(
+        total_tokens=tokens,
+        duplicate_calls=duplicates,
+        redundancy_score=redundancy,
+        token_waste=min(tokens, 1000 * duplicates + 120 * cost_penalty),
+        cost_efficiency=100 - redundancy,
+    )
+
+
+def _cause_record(cause: Cause) -> FailureCause:
+    return FailureCause(
+        type=cause.type,
+        severity=cause.severity,
+        impact_score=cause.impact_score,
+        causal_chain=cause.failure.causal_chain,
+        description=cause.description,
+        evidence_count=cause.evidence_count,
+        evidence=tuple(EvidenceRef(seq=seq, event_id=event_id) for seq, event_id in cause.evidence[:EVIDENCE_REFERENCES]),
+        remediation=cause.failure.remediation,
+    )
+
+
+def _cause_document(cause: Cause, event_at: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "type": cause.type,
+        "severity": cause.severity,
+        "impact_score": cause.impact_score,
+        "causal_chain": list(cause.failure.causal_chain),
+        "description": cause.description,
+        "evidence": [event_at.get(seq) or {"event_id": event_id} for seq, event_id in cause.evidence],
+        "remediation": cause.failure.remediation,
+    }
+
+
+def _primary_document(primary: Cause | None) -> dict[str, Any]:
+    return {
+        "root_cause_failure_type": primary and primary.type,
+        "causal_chain_explanation": " -> ".join(primary.failure.causal_chain) if primary else NO_FAILURE,
+        "severity": primary and primary.severity,
+        "description": primary and primary.description,
+        "remediation": primary and primary.failure.remediation,
+    }

@@ -1,0 +1,279 @@
+"""Normalising what an agent reported: one raw event in, the few columns the detectors read and a clean payload out.
+
+Rules of reading:
+
+1. The type is `event`, else `type`, else `process_output`; an unknown type is kept under its own name.
+2. The id is `event_id` when it is a non-empty string or a number, else `event_<index>`. Within one session a repeated id gets
+   the suffix `#2`, `#3`, ... in order of arrival, so that ids stay unique (`normalise_session`, `unique_ids`).
+3. The tool is `tool`, else `tool_name`, else `name`, on tool_call and tool_output only.
+4. Arguments are `args`, else `arguments`, else `params`; missing, null and `{}` all mean none.
+5. A field of the wrong JSON type counts as missing: evidence is never guessed from it.
+6. Text is hostile. An event nested deeper than MAX_DEPTH is refused; NaN and infinities become null and lone surrogates
+   become U+FFFD, because neither can be written as JSON (`audit.payloads`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from audit.fingerprints import canonical_json, digest
+from audit.payloads import clean_payload
+from schemas.errors import InputError
+from schemas.records import AgentEvent
+
+MAX_TOKENS = 2**53
+"""Largest token count: the largest integer every JSON reader keeps exactly. Larger ones count as this."""
+UNNAMED = "unnamed:"
+"""Prefix of the call key of a call that names no tool: it equals no key of a named call."""
+
+TOOL_EVENTS = frozenset({"tool_call", "tool_output"})
+"""Types of events that name a tool."""
+_ARGUMENTS = ("args", "arguments", "params")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+_LATEST = datetime(2100, 1, 1, tzinfo=UTC)
+_EPOCH_UNITS = ((10**11, "seconds"), (10**14, "milliseconds"), (10**17, "microseconds"))
+
+
+class NormalisedEvent(msgspec.Struct, frozen=True, gc=False):
+    """One event as the rules read it; the columns mean what they mean in the AgentEvent record.
+
+    `timestamp` is as the source gave it (see `parse_timestamp`), null when absent. `payload` is the raw event with `event`
+    and `event_id` filled in, and can always be written as JSON.
+    """
+
+    event: str
+    event_id: str
+    timestamp: Any
+    tool: str | None
+    call_key: str | None
+    action: str | None
+    status: str | None
+    used: bool | None
+    referenced: bool | None
+    invoked: bool | None
+    saturation: float | None
+    tokens: int | None
+    payload: dict[str, Any]
+
+
+def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
+    """Read one raw event; `index` is its position in the session.
+
+    Raises InputError when it is no JSON object, and BoundsError (an InputError) naming the field when a value is nested too
+    deep or is no JSON value.
+    """
+    payload = clean_payload(raw, index)
+    get = payload.get
+    event = _name(get("event")) or _name(get("type")) or "process_output"
+    event_id = _event_id(get("event_id"), index)
+    payload["event"] = event
+    payload["event_id"] = event_id
+    tool = call_key = None
+    if event in TOOL_EVENTS:
+        tool = tool_name(payload)
+        if event == "tool_call":
+            call_key = _call_key(payload, tool)
+    action, status = get("action"), get("status")
+    used, referenced, invoked = get("used"), get("referenced"), get("invoked")
+    return NormalisedEvent(
+        event,
+        event_id,
+        get("timestamp"),
+        tool,
+        call_key,
+        _word(action) if action is not None else None,
+        _word(status) if status is not None else None,
+        used if used is True or used is False else None,
+        referenced if referenced is True or referenced is False else None,
+        invoked if invoked is True or invoked is False else None,
+        _saturation(payload) if "saturation" in payload or "saturation_score" in payload else None,
+        _tokens(payload) if event == "token_usage" else None,
+        payload,
+    )
+
+
+def normalise_session(raw_events: Iterable[Mapping[str, Any]], *, reserved: Collection[str] = ()) -> list[NormalisedEvent]:
+    """Read a session's events in order and make their ids unique; errors as `normalise_event`."""
+    events = [normalise_event(raw, index) for index, raw in enumerate(raw_events)]
+    ids = [event.event_id for event in events]
+    for position, unique in enumerate(unique_ids(ids, reserved=reserved)):
+        if unique != ids[position]:
+            event = events[position]
+            events[position] = msgspec.structs.replace(event, event_id=unique, payload={**event.payload, "event_id": unique})
+    return events
+
+
+def unique_ids(ids: list[str], *, reserved: Collection[str] = ()) -> list[str]:
+    """The ids in order, each repetition (and each reserved id) with the suffix #2, #3, ...; unique ids stay as they are.
+
+    Linear in the number of ids, whatever they are: an id already carrying a suffix can only stand in the way of one other.
+    """
+    seen = set(ids)
+    if len(seen) == len(ids) and seen.isdisjoint(reserved):
+        return ids
+    taken = set(reserved)
+    copies: dict[str, int] = {}
+    unique = []
+    for given in ids:
+        candidate = given
+        while candidate in taken:
+            copies[given] = copies.get(given, 1) + 1
+            candidate = f"{given}#{copies[given]}"
+        taken.add(candidate)
+        unique.append(candidate)
+    return unique
+
+
+def tool_name(payload: Mapping[str, Any]) -> str | None:
+    """The tool a tool_call or tool_output names: `tool`, else `tool_name`, else `name`; null without a usable one."""
+    return _name(payload.get("tool")) or _name(payload.get("tool_name")) or _name(payload.get("name"))
+
+
+def to_record(
+    event: NormalisedEvent,
+    *,
+    connection: str,
+    project: str,
+    agent: str | None,
+    session_id: str,
+    seq: int,
+    occurred_at: datetime,
+    ingested_at: datetime,
+    payload_json: str,
+) -> AgentEvent:
+    """The record of an event; `payload_json` is its payload as canonical JSON, already redacted."""
+    return AgentEvent(
+        connection=connection,
+        project=project,
+        agent=agent,
+        session_id=session_id,
+        event_id=event.event_id,
+        seq=seq,
+        event=event.event,
+        occurred_at=occurred_at,
+        ingested_at=ingested_at,
+        tool=event.tool,
+        call_key=event.call_key,
+        action=event.action,
+        status=event.status,
+        used=event.used,
+        referenced=event.referenced,
+        invoked=event.invoked,
+        saturation=event.saturation,
+        tokens=event.tokens,
+        payload=payload_json,
+    )
+
+
+def raw_event(payload_json: str) -> dict[str, Any]:
+    """The payload of a record as the object it was; InputError when it is no JSON object."""
+    try:
+        payload = msgspec.json.decode(payload_json)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise InputError(f"payload: is not JSON ({error})", hint="The record was damaged or written by hand.") from error
+    if not isinstance(payload, dict):
+        raise InputError(f"payload: is {type(payload).__name__}, not a JSON object", hint="Payloads are whole events.")
+    return payload
+
+
+def parse_timestamp(value: Any) -> datetime | None:
+    """The time a source gave, in UTC: ISO 8601 (without an offset it is UTC), or seconds, milli- or microseconds since 1970.
+
+    The unit of a number follows from its magnitude, which is unambiguous for the years 2000 to 2099. None and blank text mean
+    that none was given. ValueError when it does not parse or lies outside those years.
+    """
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    try:
+        moment = _moment(value)
+    except (ValueError, OverflowError, TypeError):
+        moment = None
+    if moment is None:
+        raise ValueError(f"timestamp: {_shown(value)} is neither ISO 8601 nor a time since 1970")
+    if not _EARLIEST <= moment < _LATEST:
+        raise ValueError(f"timestamp: {_shown(value)} lies outside the years 2000 to 2099")
+    return moment
+
+
+def _moment(value: Any) -> datetime | None:
+    """The instant in UTC, or None where the value is of no known form; ValueError and OverflowError from the parser."""
+    if isinstance(value, str):
+        text = value.strip()
+        parsed = datetime.fromisoformat(text) if len(text) <= 64 else None
+        if parsed is None or parsed.tzinfo is None:
+            return parsed and parsed.replace(tzinfo=UTC)
+        return parsed.astimezone(UTC)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return next((_EPOCH + timedelta(**{unit: value}) for limit, unit in _EPOCH_UNITS if abs(value) < limit), None)
+
+
+def _shown(value: Any) -> str:
+    """The value for a message, at most 40 characters of it; what may be long or nested is named by its type alone."""
+    if isinstance(value, str):
+        return ascii(value[:40])
+    if isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= 64):
+        return str(value)
+    return f"a value of type {type(value).__name__}"
+
+
+def _name(value: Any) -> str | None:
+    return value.strip() or None if type(value) is str else None
+
+
+def _word(value: Any) -> str | None:
+    return value.strip().lower() or None if type(value) is str else None
+
+
+def _event_id(value: Any, index: int) -> str:
+    kind = type(value)
+    if kind is str and value.strip():
+        return str(value)
+    # Python refuses to write integers of thousands of digits; no id is that long.
+    if kind is float or (kind is int and value.bit_length() <= 256):
+        return str(value)
+    return f"event_{index}"
+
+
+def _call_key(payload: dict[str, Any], tool: str | None) -> str:
+    """Digest of the tool (else the skill, else the type) and its arguments; calls with equal keys are repetitions."""
+    for field in _ARGUMENTS:
+        arguments = payload.get(field)
+        if arguments is not None and arguments != {}:
+            break
+    else:
+        arguments = None
+    if tool:
+        return digest(canonical_json([tool, arguments]))
+    return UNNAMED + digest(canonical_json([_name(payload.get("skill")) or payload["event"], arguments]))
+
+
+def _number(value: Any) -> float | int | None:
+    kind = type(value)
+    return value if kind is int or kind is float else None
+
+
+def _saturation(payload: dict[str, Any]) -> float | None:
+    """`saturation`, else `saturation_score`, in percent: the first that is a number."""
+    for field in ("saturation", "saturation_score"):
+        value = _number(payload.get(field))
+        if value is not None:
+            # An integer of hundreds of digits has no float; it is as good as the largest.
+            return float(min(max(value, -MAX_TOKENS), MAX_TOKENS))
+    return None
+
+
+def _tokens(payload: dict[str, Any]) -> int | None:
+    """`usage.total`, else `usage.total_tokens`, else the same two on the event: the first that is a number from 0."""
+    usage = payload.get("usage")
+    for source in (usage, payload) if isinstance(usage, dict) else (payload,):
+        for field in ("total", "total_tokens"):
+            value = _number(source.get(field))
+            if value is not None and value >= 0:
+                return int(min(value, MAX_TOKENS))
+    return None

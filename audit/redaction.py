@@ -1,0 +1,143 @@
+"""Redaction: secrets are taken out of texts before they are stored or judged, and replaced by `[SECRET:kind:hmac8]`.
+
+`hmac8` is 8 hexadecimal digits of an HMAC of the secret, so that one secret can be followed through the records without being
+known. Redacting a redacted text changes nothing. Markers that are already there are left alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from audit.patterns import compile_pattern, decode, encode
+from audit.policy import RedactionSettings, SecretPattern
+from audit.secret_kinds import BUILT_IN, SENSITIVE_KEYS, TRIGGER, SecretKind
+from schemas.errors import BoundsError
+
+DEFAULT_KEY = b"driftline redaction marker"
+"""Key of the markers' HMAC where a deployment sets none. With a public key a *guessed* secret can be confirmed: set your own."""
+
+MAX_DEPTH = 32
+"""Levels of nesting `redact_json` walks."""
+
+_ROUNDS = 16
+_MARKER = compile_pattern(r"\[SECRET:[a-z][a-z0-9_]{0,31}:[0-9a-f]{8}\]", where="marker", ignore_case=False)
+
+
+class Redactor:
+    """Takes secrets out of texts, by built-in kinds and those of a policy. Immutable, so it can be shared."""
+
+    def __init__(self, settings: RedactionSettings, key: bytes = DEFAULT_KEY) -> None:
+        """PolicyError when a pattern of the settings does not compile."""
+        self._enabled = settings.enabled
+        self._key = key
+        self._custom = tuple(
+            _custom_kind(secret, f"redaction.patterns[{index}]") for index, secret in enumerate(settings.patterns)
+        )
+
+    def redact(self, text: str) -> tuple[str, Counter[str]]:
+        """The text without its secrets, and how many of each kind were taken out."""
+        counts: Counter[str] = Counter()
+        if not self._enabled or not text:
+            return text, counts
+        data = encode(text)
+        if not self._may_hold_secrets(data):
+            return text, counts
+        for _ in range(_ROUNDS):  # taking one secret out can lay another one bare
+            data, found = self._one_round(data)
+            counts.update(found)
+            if not found:
+                break
+        return (decode(data), counts) if counts else (text, counts)
+
+    def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
+        """The JSON value without its secrets, in keys too; text under a key such as `password` is taken out as a whole.
+
+        BoundsError for a value nested deeper than `MAX_DEPTH`.
+        """
+        counts: Counter[str] = Counter()
+        return (self._walk(value, counts, 0) if self._enabled else value), counts
+
+    def _may_hold_secrets(self, data: bytes) -> bool:
+        return TRIGGER.found_in(data) or any(kind.occurs(data) for kind in self._custom)
+
+    def _one_round(self, data: bytes) -> tuple[bytes, Counter[str]]:
+        counts: Counter[str] = Counter()
+        for kind in BUILT_IN:
+            if kind.occurs(data):
+                data = self._replace(data, kind, counts)
+        for kind in self._custom:
+            data = self._replace(data, kind, counts)
+        return data, counts
+
+    def _replace(self, data: bytes, kind: SecretKind, counts: Counter[str]) -> bytes:
+        """The text with what the kind finds between markers replaced."""
+        pieces: list[bytes] = []
+        position = 0
+        for marker_start, marker_end in [*_markers(data), (len(data), len(data))]:
+            free = data[position:marker_start]
+            done = 0
+            for start, end in kind.spans(free):
+                first, last = _whole_characters(free, start, end)
+                if (first := max(first, done)) < last:
+                    pieces += [free[done:first], self._marker(kind.name, free[first:last])]
+                    counts[kind.name] += 1
+                    done = last
+            pieces += [free[done:], data[marker_start:marker_end]]
+            position = marker_end
+        return b"".join(pieces)
+
+    def _marker(self, kind: str, secret: bytes) -> bytes:
+        return f"[SECRET:{kind}:{hmac.digest(self._key, secret, 'sha256')[:4].hex()}]".encode()
+
+    def _walk(self, value: Any, counts: Counter[str], depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise BoundsError(f"a value is nested deeper than {MAX_DEPTH} levels", hint="Flatten the value or send it as text.")
+        if isinstance(value, str):
+            redacted, found = self.redact(value)
+            counts.update(found)
+            return redacted
+        if isinstance(value, dict):
+            return {self._walk(k, counts, depth + 1): self._member(k, v, counts, depth + 1) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._walk(item, counts, depth + 1) for item in value]
+        return value
+
+    def _member(self, key: Any, value: Any, counts: Counter[str], depth: int) -> Any:
+        is_secret = isinstance(value, str) and isinstance(key, str) and bool(value) and _plain(key) in SENSITIVE_KEYS
+        if not is_secret:
+            return self._walk(value, counts, depth)
+        data = encode(value)
+        if _is_marker(data):
+            return value
+        counts["secret_field"] += 1
+        return decode(self._marker("secret_field", data))
+
+
+def _custom_kind(secret: SecretPattern, where: str) -> SecretKind:
+    pattern = compile_pattern(secret.pattern, where=f"{where}.pattern", ignore_case=False)
+    return SecretKind(secret.kind, pattern.spans, pattern.found_in)
+
+
+def _markers(data: bytes) -> Iterator[tuple[int, int]]:
+    return _MARKER.spans(data) if b"[SECRET:" in data else iter(())
+
+
+def _is_marker(data: bytes) -> bool:
+    return list(_markers(data)) == [(0, len(data))]
+
+
+def _plain(key: str) -> str:
+    """A key without what separates its words: apiKey, api_key and API-Key are one."""
+    return key.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def _whole_characters(data: bytes, start: int, end: int) -> tuple[int, int]:
+    r"""The span widened to whole characters: a pattern with `\C` may cut one in two."""
+    while start > 0 and data[start] & 0xC0 == 0x80:
+        start -= 1
+    while end < len(data) and data[end] & 0xC0 == 0x80:
+        end += 1
+    return start, end

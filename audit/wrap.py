@@ -1,0 +1,43 @@
+"""Wrap quality: whether the end of a session shows the steps of a proper wrap-up. No judge; score = found / expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from audit.patterns import compile_pattern, encode, straighten
+
+LAST_EXCHANGES = 5
+"""How many exchanges at the end of a session are looked at."""
+
+_STEPS = {
+    name: compile_pattern(text, where=name)
+    for name, text in {
+        "version_bump": r"\bversion[- ]bump|\bbump(?:ed|ing)?\s+(?:the\s+)?(?:version\s+)?to\s+v?[0-9]|\bversion\.json\b",
+        "changelog": r"\bchangelog\b",
+        "learnings": r"\blearnings\b|\bwhat\b[^\n]{0,80}\blearn(?:ed|t)\b|\btake-?aways?\b|\bretrospective\b",
+        "next_session_prime": r"\bnext\s+session\b|\bsession\s+prime\b|\bpriming\b|\bnext\s+steps\b",
+        "commit": r"\bgit\s+commit\b|\bcommitted\b|\bcommit\s+message\b",
+    }.items()
+}
+
+STEPS = tuple(_STEPS)
+"""The expected steps, in the order they are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrapQuality:
+    """Which steps of a wrap-up a session's end shows."""
+
+    steps_found: tuple[str, ...]
+    steps_missing: tuple[str, ...]
+    score: float
+    """Found / expected, 0 to 1."""
+
+
+def wrap_quality(exchanges: Sequence[str]) -> WrapQuality:
+    """Look for the steps in the last exchanges of a session; each text is what user and agent said, oldest first."""
+    texts = [encode(straighten(text)) for text in exchanges[-LAST_EXCHANGES:]]
+    found = tuple(name for name, pattern in _STEPS.items() if any(pattern.found_in(text) for text in texts))
+    missing = tuple(name for name in STEPS if name not in found)
+    return WrapQuality(found, missing, len(found) / len(STEPS))

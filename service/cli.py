@@ -1,0 +1,96 @@
+"""The command `driftline`: it maps commands to their modules and expected errors to a clear line and an exit code.
+
+Exit codes: 0 done; 1 a check failed or some input could not be read; 2 an error; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import click
+import typer
+
+from schemas.errors import DriftlineError
+from service.commands import database, demo, diagnosing, doctor, imports, sessions
+from service.terminal import err, out, plain
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Continuous audit of AI agent fleets: is it behaving, is it getting worse, why, and since when.",
+)
+app.add_typer(imports.app, name="import")
+app.add_typer(database.policy_app, name="policy")
+COMMANDS: dict[str, Callable[..., None]] = {
+    "diagnose": diagnosing.diagnose,
+    "finalize": sessions.finalize,
+    "runs": sessions.runs,
+    "run": sessions.run,
+    "export-runs": sessions.export,
+    "check": sessions.check,
+    "scores": sessions.scores,
+    "sql": database.sql,
+    "rebuild": database.rebuild,
+    "doctor": doctor.doctor,
+    "demo": demo.demo,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"driftline {importlib.metadata.version('driftline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what is done to the error output.")] = False,
+) -> None:
+    """Options that come before the command."""
+    del version
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            stream.flush()
+    # DuckDB's bindings print a page about leaked references when the interpreter is torn down; everything is closed by now.
+    os._exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; answers its exit code. Expected errors are printed as one line with a hint."""
+    try:
+        return int(app(arguments, prog_name="driftline", standalone_mode=False) or 0)
+    except DriftlineError as error:
+        for line in str(error).splitlines():
+            err.print(f"error: {plain(line, 1000)}", style="red", markup=False, soft_wrap=True)
+        if error.hint:
+            err.print(f"       {error.hint}", markup=False, soft_wrap=True)
+        return 2
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        err.print("interrupted; what was reported as done is kept")
+        return 130
+    except BrokenPipeError:
+        # The reader of a pipe went away, as `head` does; Python would complain again when it flushes at exit.
+        sys.stderr.close()
+        return 0

@@ -1,0 +1,95 @@
+"""Commands on the database and the policy: SQL, rebuild, policy check."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analytics.adhoc import read_only_rows
+from audit.policy import load_policy
+from service.commands.options import AsJson, Database, PolicyFile, json_line, settings_of
+from service.terminal import MISSING, out, plain, table
+from service.workspace import open_workspace, require_database
+from streams.topology import derived_tables
+
+policy_app = typer.Typer(no_args_is_help=True, help="What agents are judged by.")
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(metavar="'SELECT …'", help="One statement that reads.")],
+    limit: Annotated[int, typer.Option(min=1, max=10_000_000, help="At most so many rows.")] = 1000,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the database anything: it is opened for reading only, without access to files or the network."""
+    settings = settings_of(database)
+    require_database(settings.database)
+    columns, rows, more = read_only_rows(settings.database, statement, limit)
+    if as_json:
+        for row in rows:
+            sys.stdout.write(json_line(dict(zip(columns, row, strict=True))) + "\n")
+    elif as_csv:
+        writer = csv.writer(sys.stdout)
+        writer.writerows([columns, *([_cell(value) for value in row] for row in rows)])
+    else:
+        out.print(table([plain(column) for column in columns], ([_shown(value) for value in row] for row in rows)))
+        out.print(f"{len(rows)} rows" + (f", cut at --limit {limit}" if more else ""), style="dim")
+
+
+def _shown(value: object) -> str:
+    return MISSING if value is None else plain(value)
+
+
+def _cell(value: object) -> object:
+    """The value for CSV; a text that a spreadsheet would take for a formula is quoted with an apostrophe."""
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return f"'{value}"
+    return value
+
+
+def rebuild(
+    database: Database = None,
+    policy: PolicyFile = None,
+) -> None:
+    """Drop everything derived (scores, diagnoses, …) and make it again from what came in, by the present rules and policy."""
+    with open_workspace(settings_of(database, policy)) as workspace:
+        workspace.runner.rebuild()
+        counts = [f"{workspace.store.count(table)} {table}" for table in derived_tables()]
+    out.print(f"made again: {', '.join(counts)}")
+
+
+@policy_app.command("check")
+def policy_check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check a policy file and every methodology it names; say what is in force for each project."""
+    policy = load_policy(file)
+    names = ["", *policy.projects]
+    if as_json:
+        rows = {name or "(others)": policy.for_project(name) for name in names}
+        document = {
+            name: {**found.settings.model_dump(by_alias=True), "digest": found.digest, "methodology": found.methodology.name}
+            for name, found in rows.items()
+        }
+        sys.stdout.write(json_line(document) + "\n")
+        return
+    cells = [
+        [
+            name or "(others)",
+            "on" if found.settings.enabled else "off",
+            f"{found.methodology.name} {found.methodology.version}",
+            found.settings.judge_model,
+            f"every {found.settings.sampling.routine_interval}. turn" if found.settings.sampling.enabled else "everything",
+            f"{found.settings.cost_cap_per_session:.2f} USD",
+            found.digest,
+        ]
+        for name, found in ((name, policy.for_project(name)) for name in names)
+    ]
+    out.print(table(["project", "audit", "methodology", "judge", "sampling", "cap per session", "digest"], cells))
+    out.print(f"{plain(file)} can be used", style="green")

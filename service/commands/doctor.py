@@ -1,0 +1,129 @@
+"""`driftline doctor`: what is configured, what is missing, what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import typer
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.policy import load_policy
+from schemas.errors import DriftlineError
+from service.commands.options import AsJson, Database, PolicyFile, json_line, settings_of
+from service.settings import Settings
+from service.terminal import out, plain
+
+STATE_FOLDERS = ("~/.openclaw", "~/.clawdbot")
+STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at. `state` is ok, note (something could be better) or problem (something does not work)."""
+
+    subject: str
+    state: str
+    detail: str
+    advice: str = ""
+
+
+def doctor(
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is configured, what is missing and what to do; exit 1 when something does not work."""
+    settings = settings_of(database, policy)
+    findings = [finding for look in LOOKS for finding in look(settings)]
+    if as_json:
+        out.print(json_line([finding._asdict() for finding in findings]), soft_wrap=True, markup=False)
+    else:
+        for finding in findings:
+            out.print(f"[{STYLES[finding.state]}]{finding.state:8}[/] {finding.subject}: ", end="")
+            out.print(plain(finding.detail, 400), markup=False, soft_wrap=True)
+            if finding.advice:
+                out.print(f"         → {finding.advice}", markup=False, soft_wrap=True)
+    raise typer.Exit(1 if any(finding.state == "problem" for finding in findings) else 0)
+
+
+def _look_at_versions(_settings: Settings) -> Iterator[Finding]:
+    yield Finding("python", "ok", f"{platform.python_version()}, DuckDB {duckdb.__version__}")
+
+
+def _look_at_policy(settings: Settings) -> Iterator[Finding]:
+    if settings.policy is None:
+        yield Finding("policy", "note", "none: every default is in force", "write one and set DRIFTLINE_POLICY")
+        return
+    try:
+        policy = load_policy(settings.policy)
+    except DriftlineError as error:
+        yield Finding("policy", "problem", str(error), error.hint)
+    else:
+        yield Finding("policy", "ok", f"{settings.policy}: {len(policy.projects)} projects, digest {policy.digest}")
+        if not policy.redaction.enabled:
+            yield Finding("redaction", "note", "switched off by the policy: secrets in texts are stored as they come")
+
+
+def _look_at_redaction_key(settings: Settings) -> Iterator[Finding]:
+    if settings.redaction_key is None:
+        advice = "set DRIFTLINE_REDACTION_KEY, so that nobody can confirm a guess at a weak secret from its marker"
+        yield Finding("redaction key", "note", "the public default", advice)
+    else:
+        yield Finding("redaction key", "ok", "set")
+
+
+def _look_at_database(settings: Settings) -> Iterator[Finding]:
+    path = settings.database
+    if not path.exists():
+        parent = path.resolve().parent
+        writable = parent.is_dir() and os.access(parent, os.W_OK)
+        advice = "driftline import openclaw PATH makes it" if writable else f"make the folder {parent} and let it be written to"
+        yield Finding("database", "note" if writable else "problem", f"none yet at {path}", advice)
+        return
+    try:
+        # Opening it as a store also brings it to the present schemas, and finds out whether another process has it.
+        with Store(path) as store:
+            letters = query_rows(store.cursor(), "dead_letters")
+            counts = [f"{store.count(table)} {table}" for table in COUNTED]
+    except DriftlineError as error:
+        yield Finding("database", "problem", str(error), error.hint)
+        return
+    yield Finding("database", "ok", f"{path} ({path.stat().st_size / 1e6:.1f} MB): {', '.join(counts)}")
+    if letters:
+        total = sum(row["records"] for row in letters)
+        yield Finding(
+            "dead letters",
+            "note",
+            f"{total} records could not be taken, e.g. {letters[0]['source']}: {letters[0]['example']}",
+            "driftline sql 'FROM dead_letters'",
+        )
+
+
+def _look_at_judge(_settings: Settings) -> Iterator[Finding]:
+    yield Finding("judge", "note", "this version has none: Tiers 2, 2.5 and 3 stay unscored with the reason no_judge")
+
+
+def _look_for_transcripts(_settings: Settings) -> Iterator[Finding]:
+    named = os.environ.get("OPENCLAW_STATE_DIR")
+    folders = [Path(named)] if named else [Path(folder).expanduser() for folder in STATE_FOLDERS]
+    found = [folder for folder in folders if (folder / "agents").is_dir()]
+    for folder in found:
+        yield Finding("OpenClaw", "ok", f"sessions under {folder}", f"driftline import openclaw {folder}")
+    if not found:
+        yield Finding("OpenClaw", "note", "no state folder here", "name the folder or set OPENCLAW_STATE_DIR")
+
+
+COUNTED = ("exchanges", "agent_events", "scores", "diagnoses")
+LOOKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
+    _look_at_versions,
+    _look_at_database,
+    _look_at_policy,
+    _look_at_redaction_key,
+    _look_at_judge,
+    _look_for_transcripts,
+)

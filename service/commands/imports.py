@@ -1,0 +1,127 @@
+"""`driftline import`: OpenClaw transcripts and event files."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from schemas.errors import InputError
+from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, json_line, settings_of
+from service.importing import FileRead, Importer, ImportSummary, Report, transcripts_in
+from service.terminal import err, out
+from service.workspace import Workspace, open_workspace
+
+app = typer.Typer(no_args_is_help=True, help="Take in what agents said and did.")
+
+Into = Annotated[
+    str | None, typer.Option("--project", metavar="NAME", help="Project to file under [DRIFTLINE_PROJECT, default].")
+]
+Via = Annotated[
+    str | None, typer.Option("--connection", metavar="NAME", help="Connection to file under [DRIFTLINE_CONNECTION, local].")
+]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Name of the agent, instead of what the files say.")]
+
+
+@app.command("openclaw")
+def import_openclaw(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Transcripts, or folders that hold them.")],
+    follow: Annotated[bool, typer.Option("--follow", help="Stay, and take up what is added, until interrupted.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks when following.")] = 2.0,
+    project: Into = None,
+    connection: Via = None,
+    agent: Agent = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import OpenClaw transcripts; importing twice changes nothing."""
+    settings = settings_of(database, policy, project=project, connection=connection)
+    with open_workspace(settings, now=clock_of(as_of), create=True) as workspace:
+        show(_import_transcripts(workspace, paths, agent), as_json=as_json)
+        if follow:
+            _follow(workspace, paths, agent, interval, as_json=as_json)
+
+
+@app.command("events")
+def import_events(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Event JSON lines, or a session.json.")],
+    project: Into = None,
+    connection: Via = None,
+    agent: Agent = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import a file of runtime events; importing twice changes nothing."""
+    settings = settings_of(database, policy, project=project, connection=connection)
+    if not file.is_file():
+        raise InputError(f"{file}: there is no such file")
+    with open_workspace(settings, now=clock_of(as_of), create=True) as workspace:
+        with file_progress(file.stat().st_size) as report:
+            summary = Importer(workspace, agent=agent).events(file, report)
+        show(summary, as_json=as_json)
+
+
+def _import_transcripts(workspace: Workspace, paths: list[Path], agent: str | None) -> ImportSummary:
+    files = transcripts_in(paths)
+    if not files:
+        raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint="Transcripts are agents/*/sessions/*.jsonl.")
+    with file_progress(sum(path.stat().st_size for path in files)) as report:
+        return Importer(workspace, agent=agent).openclaw(files, report)
+
+
+@contextmanager
+def file_progress(total: int) -> Iterator[Report]:
+    """A bar over the bytes read, where the error output is a terminal; nothing elsewhere."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("reading", total=total)
+
+        def report(read: FileRead) -> None:
+            progress.update(task, advance=read.size)
+
+        yield report
+
+
+def show(summary: ImportSummary, *, as_json: bool) -> None:
+    """Print what an import did."""
+    if as_json:
+        out.print(json_line(summary.as_json()), soft_wrap=True, markup=False)
+        return
+    unchanged = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
+    out.print(
+        f"{summary.files + summary.unchanged} files{unchanged}, {len(summary.sessions)} sessions: "
+        f"{summary.exchanges} exchanges and {summary.events} events taken in, {summary.known} known already; "
+        f"{summary.sessions_closed} sessions ended",
+        soft_wrap=True,
+    )
+    if summary.faults:
+        out.print(
+            f"{summary.faults} lines could not be taken and were set aside: driftline sql 'FROM dead_letters'", style="yellow"
+        )
+
+
+def _follow(workspace: Workspace, paths: list[Path], agent: str | None, interval: float, *, as_json: bool) -> None:
+    """Look for more until a signal asks to stop; what was begun is finished first."""
+    stop = threading.Event()
+
+    def request_stop(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, request_stop)
+    err.print("following; interrupt to stop")
+    while not stop.wait(interval):
+        summary = Importer(workspace, agent=agent).openclaw(transcripts_in(paths))
+        if summary.exchanges or summary.events or summary.faults or summary.sessions_closed:
+            show(summary, as_json=as_json)

@@ -1,0 +1,48 @@
+"""Options that several commands share, defined once, and the settings they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from audit.events import parse_timestamp
+from schemas.errors import SettingsError
+from service.settings import Settings, load_settings
+from service.workspace import Clock, utc_now
+
+Database = Annotated[
+    Path | None, typer.Option("--db", metavar="FILE", help="The DuckDB file [DRIFTLINE_DATABASE, driftline.duckdb].")
+]
+PolicyFile = Annotated[Path | None, typer.Option("--policy", metavar="FILE", help="The policy file [DRIFTLINE_POLICY].")]
+Project = Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only this project.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts: one document, or one a line.")]
+AsOf = Annotated[
+    str | None,
+    typer.Option("--as-of", metavar="TIME", help="Take this time as the present: what is older than the session gap is over."),
+]
+
+
+def settings_of(database: Path | None = None, policy: Path | None = None, **given: Any) -> Settings:
+    """The settings with a command's options on top."""
+    return load_settings(database=database, policy=policy, **given)
+
+
+def clock_of(as_of: str | None) -> Clock:
+    """The clock of a command: the present, or the time that was given."""
+    if as_of is None:
+        return utc_now
+    try:
+        moment = parse_timestamp(as_of)
+    except ValueError as error:
+        raise SettingsError(f"--as-of: {error}", hint="Give an ISO time such as 2026-11-01T12:00:00Z.") from error
+    if moment is None:
+        raise SettingsError("--as-of: no time given", hint="Give an ISO time such as 2026-11-01T12:00:00Z.")
+    return lambda: moment
+
+
+def json_line(value: Any) -> str:
+    """The value as JSON on one line; times in ISO 8601, UTC."""
+    return msgspec.json.encode(value, enc_hook=str).decode()

@@ -1,0 +1,136 @@
+"""Commands over finished runs: list them, show one, export them, gate a build on them, finish a session by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analytics.queries import query_rows
+from schemas.errors import InputError
+from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, json_line, settings_of
+from service.gate import READINESS, Gate, failures
+from service.runs import export_runs, run_documents, runs_of
+from service.sessions import finalize_session
+from service.terminal import err, out, plain
+from service.views import diagnosis_view, runs_table, scores_table
+from service.workspace import open_workspace
+
+
+def finalize(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")],
+    connection: Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Only in this connection.")] = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_of: AsOf = None,
+) -> None:
+    """End a session by hand and diagnose it."""
+    with open_workspace(settings_of(database, policy), now=clock_of(as_of)) as workspace:
+        finalize_session(workspace, session, connection)
+        for run, document in run_documents(workspace.store, session):
+            out.print(diagnosis_view(document, run))
+
+
+def runs(
+    project: Project = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs: trust score, readiness level, primary failure, tool calls."""
+    with open_workspace(settings_of(database)) as workspace:
+        rows = runs_of(workspace.store, project)
+    if as_json:
+        for row in rows:
+            out.print(json_line(row), soft_wrap=True, markup=False)
+    elif rows:
+        out.print(runs_table(rows))
+    else:
+        err.print("no run yet: a session becomes one when it ends (driftline finalize SESSION)")
+
+
+def run(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session, or of the run (run_001) in --project.")],
+    project: Project = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one run: verdict, causes as steps, evidence, what to do."""
+    with open_workspace(settings_of(database)) as workspace:
+        found = list(run_documents(workspace.store, session, project))
+    if not found:
+        raise InputError(f"no run of a session {plain(session)!r}", hint="`driftline runs` lists them.")
+    for row, document in found:
+        if as_json:
+            out.print(json_line({"run_id": row["run_id"], "project": row["project"], **document}), soft_wrap=True, markup=False)
+        else:
+            out.print(diagnosis_view(document, row))
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write into.")],
+    project: Project = None,
+    database: Database = None,
+) -> None:
+    """Write every run as files: runs/run_001.json, runs/run_001/session.json and runs/run_001/diagnosis.json."""
+    with open_workspace(settings_of(database)) as workspace:
+        written = export_runs(workspace.store, folder, project)
+    out.print(f"{written} runs written to {folder}", markup=False)
+
+
+def check(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE…]", help="Diagnose these instead of reading the runs.")
+    ] = None,
+    min_trust: Annotated[int, typer.Option(min=0, max=100, help="Lowest trust score that passes.")] = 0,
+    min_readiness: Annotated[
+        str, typer.Option(metavar="LEVEL", help=f"Lowest level that passes: {', '.join(READINESS)}.")
+    ] = READINESS[0],
+    session: Annotated[
+        list[str] | None, typer.Option("--session", metavar="ID", help="Only this session; may be repeated.")
+    ] = None,
+    project: Project = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Exit 1 when a run is below what is asked for, 0 when none is: a gate for builds.
+
+    A run without evidence passes no gate. That there is nothing to check is an error (exit 2).
+    """
+    gate = Gate.of(min_trust, min_readiness)
+    if files:
+        verdicts = list(gate.of_files(files))
+    else:
+        with open_workspace(settings_of(database)) as workspace:
+            verdicts = list(gate.of_runs(runs_of(workspace.store, project), session))
+    if not verdicts:
+        raise InputError("there is no run to check", hint="Import sessions first, or name files.")
+    failed = failures(verdicts)
+    if as_json:
+        out.print(json_line({"passed": not failed, "checked": len(verdicts), "failed": failed}), soft_wrap=True, markup=False)
+    else:
+        for verdict in failed:
+            out.print(f"FAIL {plain(verdict['session_id'])}: {'; '.join(verdict['reasons'])}", markup=False)
+        out.print(f"{len(verdicts) - len(failed)} of {len(verdicts)} runs pass")
+    raise typer.Exit(1 if failed else 0)
+
+
+def scores(
+    project: Project = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
+    anomalies: Annotated[bool, typer.Option("--anomalies", help="Only exchanges with an anomaly.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 50,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the scores, newest exchange first: Tier 1, why each was sampled or not, anomalies."""
+    with open_workspace(settings_of(database)) as workspace:
+        values = {"project": project, "session": session, "anomalies": anomalies, "limit": limit}
+        rows = query_rows(workspace.store.cursor(), "scores", values)
+    if as_json:
+        for row in rows:
+            out.print(json_line(row), soft_wrap=True, markup=False)
+    elif rows:
+        out.print(scores_table(rows))
+    else:
+        err.print("no score fits")

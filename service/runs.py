@@ -1,0 +1,83 @@
+"""Finished runs: their rows, their full diagnosis with evidence and graph, and the files they are exported as.
+
+A diagnosis record keeps references to its evidence; the events themselves are in the log. The full document is made of both when
+somebody asks, by the same fold that made the record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.diagnosis import diagnose_events
+from audit.events import raw_event
+from schemas.errors import InputError
+
+Row = dict[str, Any]
+Document = dict[str, Any]
+
+
+def runs_of(store: Store, project: str | None) -> list[Row]:
+    """Every run of a project, or of all, as rows of the query `runs`."""
+    return query_rows(store.cursor(), "runs", {"project": project})
+
+
+def events_of(store: Store, connection: str, session_id: str) -> list[Document]:
+    """The raw normalised events of a session, in order."""
+    rows = query_rows(store.cursor(), "session_events", {"connection": connection, "session": session_id})
+    return [raw_event(row["payload"]) for row in rows]
+
+
+def run_documents(store: Store, wanted: str, project: str | None = None) -> Iterator[tuple[Row, Document]]:
+    """Row and full diagnosis of the runs whose session id or run id is `wanted`."""
+    for row in runs_of(store, project):
+        if wanted in (row["session_id"], row["run_id"]):
+            yield row, diagnose_events(row["session_id"], events_of(store, row["connection"], row["session_id"]))
+
+
+def export_runs(store: Store, folder: Path, project: str | None) -> int:
+    """Write every run as three files; answers how many runs.
+
+    The runs of one project go to FOLDER/runs, those of several to FOLDER/<project>/runs. InputError when the folder cannot be
+    written to.
+    """
+    rows = runs_of(store, project)
+    projects = {row["project"] for row in rows}
+    for row in rows:
+        root = folder / "runs" if len(projects) == 1 else folder / row["project"] / "runs"
+        try:
+            _export_run(store, row, root)
+        except OSError as error:
+            raise InputError(f"{root}: {error.strerror}", hint="Name a folder that can be written to.") from error
+    return len(rows)
+
+
+def _export_run(store: Store, row: Row, root: Path) -> None:
+    events = events_of(store, row["connection"], row["session_id"])
+    summary = {
+        "run_id": row["run_id"],
+        "project": row["project"],
+        "agent": row["agent"],
+        "connection": row["connection"],
+        "session_id": row["session_id"],
+        "started_at": row["started_at"],
+        "ended_at": row["ended_at"],
+        "trust_score": row["trust_score"],
+        "readiness_level": row["readiness_level"],
+        "primary_failure_type": row["primary_failure_type"],
+        "tool_calls": row["tool_calls"],
+    }
+    (root / row["run_id"]).mkdir(parents=True, exist_ok=True)
+    _write(root / f"{row['run_id']}.json", msgspec.to_builtins(summary))
+    _write(root / row["run_id"] / "session.json", {"session_id": row["session_id"], "events": events})
+    _write(root / row["run_id"] / "diagnosis.json", diagnose_events(row["session_id"], events))
+
+
+def _write(path: Path, document: Document) -> None:
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

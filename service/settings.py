@@ -1,0 +1,39 @@
+"""Settings: where things are. What agents are judged by is the policy, which is a file of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, StringConstraints, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from schemas.errors import SettingsError
+
+PREFIX = "DRIFTLINE_"
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
+"""Name of a project or connection: safe in a URL, a file name and a terminal."""
+
+
+class Settings(BaseSettings):
+    """Read from the environment (`DRIFTLINE_DATABASE`, …); a command's options win over it."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+
+    database: Path = Field(Path("driftline.duckdb"), description="The DuckDB file.")
+    policy: Path | None = Field(None, description="The policy file; without one every default is in force.")
+    redaction_key: SecretStr | None = Field(
+        None, min_length=16, description="Key of the markers that replace secrets; without one a public default is used."
+    )
+    connection: Name = Field("local", description="Connection that imported records are filed under.")
+    project: Name = Field("default", description="Project that imported records are filed under.")
+
+
+def load_settings(**given: object) -> Settings:
+    """The settings from the environment with what was given on the command line on top; SettingsError naming the variable."""
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else "settings"
+        raise SettingsError(f"{PREFIX}{name.upper()}: {first['msg']}", hint="Correct the variable or the option.") from error

@@ -1,0 +1,76 @@
+"""Showing things on a terminal. Text from agents is hostile there too: it may carry control and direction characters."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH = 200
+"""Columns of a table that does not go to a terminal, where nothing need be cut to fit."""
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=PIPE_WIDTH)
+
+
+out = _console(stderr=False)
+"""What was asked for."""
+err = _console(stderr=True)
+"""Everything else: progress, notices, errors."""
+
+MISSING = "-"
+"""Stands where there is no value."""
+SEVERITY_STYLES = {
+    "critical": "bold red",
+    "unsafe_for_production": "bold red",
+    "high": "yellow",
+    "review_recommended": "yellow",
+    "medium": "cyan",
+    "ready_for_runtime": "green",
+    "insufficient_evidence": "dim",
+}
+
+
+def plain(value: Any, limit: int = 200) -> str:
+    """The value as one line of printable text: control, format and lone surrogate characters become their code points."""
+    text = "" if value is None else str(value)
+    shown = "".join(
+        character
+        if unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+        else f"<U+{ord(character):04X}>"
+        for character in text[: limit + 1]
+    )
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def styled(value: Any) -> Text:
+    """The value as text, coloured where it is a severity or a readiness level; never read as markup."""
+    text = plain(value)
+    return Text(text, style=SEVERITY_STYLES.get(text, ""))
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
+    """A table with one line a row; the columns named in `right` are aligned to the right."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for header in headers:
+        # Only the last column is folded where the terminal is narrow; the others are cut.
+        cut = header != headers[-1]
+        shown.add_column(
+            header, justify="right" if header in right else "left", overflow="ellipsis" if cut else "fold", no_wrap=cut
+        )
+    for row in rows:
+        shown.add_row(*[cell if isinstance(cell, Text) else styled(cell) for cell in row])
+    return shown
+
+
+def bar(value: float, largest: float, width: int = 20) -> str:
+    """A bar of at most `width` characters for a value between 0 and `largest`."""
+    filled = 0 if largest <= 0 else round(width * max(0.0, min(value, largest)) / largest)
+    return "█" * filled + "░" * (width - filled)

@@ -1,0 +1,115 @@
+"""What the commands show, as tables and text: the same rows that `--json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from service.terminal import MISSING, bar, plain, styled, table
+
+EVIDENCE_SHOWN = 5
+
+
+def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Every run on a line."""
+    headers = ["run", "project", "agent", "session", "ended", "trust", "readiness", "primary failure", "tool calls"]
+    cells = [
+        [
+            row["run_id"],
+            row["project"],
+            row["agent"],
+            row["session_id"],
+            f"{row['ended_at'] or row['closed_at']:%Y-%m-%d %H:%M}",
+            MISSING if row["trust_score"] is None else row["trust_score"],
+            row["readiness_level"],
+            row["primary_failure_type"] or MISSING,
+            row["tool_calls"],
+        ]
+        for row in rows
+    ]
+    return table(headers, cells, right=["trust", "tool calls"])
+
+
+def scores_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Every score on a line, its anomaly reasons at the end."""
+    headers = ["exchange at", "agent", "session", "turn", "sampling", "tier 1", "flags", "judged", "anomaly"]
+    cells = [
+        [
+            f"{row['exchange_at']:%Y-%m-%d %H:%M}",
+            row["agent"],
+            row["session_id"],
+            row["turn_number"],
+            row["sampling_reason"],
+            f"{row['tier1_score']:.2f}",
+            ", ".join(row["tier1_flags"]),
+            row["disposition"],
+            "; ".join(row["anomaly_reasons"]),
+        ]
+        for row in rows
+    ]
+    return table(headers, cells, right=["turn", "tier 1"])
+
+
+def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> RenderableType:
+    """A diagnosis, verdict first: trust, readiness, the primary cause as steps, each cause with evidence and remedy."""
+    parts: list[RenderableType] = [_verdict(document, run)]
+    primary = document["primary_diagnosis"]
+    if primary["root_cause_failure_type"] is None:
+        parts += [Text(""), Text(plain(primary["causal_chain_explanation"]))]
+    for cause in document["failure_causes"]:
+        parts += [Text(""), *_cause(cause, primary=cause["type"] == primary["root_cause_failure_type"])]
+    parts += [Text(""), _dimensions(document), Text(""), _evidence_summary(document)]
+    return Group(*parts)
+
+
+def _verdict(document: Mapping[str, Any], run: Mapping[str, Any] | None) -> Text:
+    trust = document["trust_score"]
+    line = Text.assemble(
+        ("no evidence" if trust is None else f"trust {trust}", "bold"), "  ", styled(document["readiness_level"])
+    )
+    line.append(f"  session {plain(document['session_id'])}", style="dim")
+    if run is not None:
+        line.append(f"  {run['run_id']}  project {plain(run['project'])}  agent {plain(run['agent'] or MISSING)}", style="dim")
+    return line
+
+
+def _cause(cause: Mapping[str, Any], *, primary: bool) -> list[RenderableType]:
+    head = Text.assemble(styled(cause["severity"]), f"  {cause['type']}  {cause['impact_score']}")
+    if primary:
+        head.append("  primary", style="bold")
+    lines: list[RenderableType] = [head, Text(f"  {plain(cause['description'], 400)}")]
+    lines += [Text(f"    {number}. {step}") for number, step in enumerate(cause["causal_chain"], start=1)]
+    evidence = cause["evidence"]
+    lines.append(Text(f"  evidence ({len(evidence)} events)", style="dim"))
+    lines += [Text(f"    {plain(_event_line(event), 160)}", style="dim") for event in evidence[:EVIDENCE_SHOWN]]
+    if len(evidence) > EVIDENCE_SHOWN:
+        lines.append(Text(f"    … and {len(evidence) - EVIDENCE_SHOWN} more", style="dim"))
+    lines.append(Padding(Text(f"→ {plain(cause['remediation'], 400)}", style="green"), (0, 0, 0, 2)))
+    return lines
+
+
+def _event_line(event: Mapping[str, Any]) -> str:
+    shown = {name: value for name, value in event.items() if name not in ("event", "event_id", "timestamp")}
+    return f"{event['event_id']}  {event['event']}  {event.get('timestamp', '')}  {shown}"
+
+
+def _dimensions(document: Mapping[str, Any]) -> RenderableType:
+    rows = [
+        [name, MISSING if score is None else score, Text(bar(score or 0, 100), style="green" if score == 100 else "yellow")]
+        for name, score in document["scores"].items()
+    ]
+    return table(["dimension", "score", ""], rows, right=["score"])
+
+
+def _evidence_summary(document: Mapping[str, Any]) -> Text:
+    summary, cost = document["evidence_summary"], document["cost_analysis"]
+    counts = ", ".join(f"{count} {plain(event, 40)}" for event, count in summary["event_counts"].items())
+    return Text(
+        f"{summary['event_count']} events ({counts or 'none'}); {cost['total_tokens']} tokens, "
+        f"{cost['duplicate_calls']} duplicate calls, about {cost['token_waste']} tokens wasted",
+        style="dim",
+    )

@@ -1,0 +1,64 @@
+"""Wiring: the one place where settings become a store, a policy, a redactor and a runner."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from analytics.store import Store
+from audit.policy import Policy, load_policy
+from audit.redaction import DEFAULT_KEY, Redactor
+from schemas.errors import SettingsError
+from service.settings import Settings
+from streams.embedded import EmbeddedRunner
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """The present, UTC. Everything below the service gets the time handed in."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What a command works with."""
+
+    settings: Settings
+    store: Store
+    policy: Policy
+    redactor: Redactor
+    runner: EmbeddedRunner
+    now: Clock
+
+
+def policy_of(settings: Settings) -> Policy:
+    """The policy in force; PolicyError naming file and line when it cannot be used."""
+    return load_policy(settings.policy) if settings.policy else Policy()
+
+
+def redactor_of(settings: Settings, policy: Policy) -> Redactor:
+    """The redactor of the policy, with the key of the settings."""
+    key = settings.redaction_key.get_secret_value().encode() if settings.redaction_key else DEFAULT_KEY
+    return Redactor(policy.redaction, key)
+
+
+def require_database(path: Path) -> None:
+    """SettingsError when there is no database to read from."""
+    if not path.exists():
+        raise SettingsError(f"there is no database at {path}", hint="Import something first, or name another with --db.")
+
+
+@contextlib.contextmanager
+def open_workspace(settings: Settings, *, now: Clock = utc_now, create: bool = False) -> Iterator[Workspace]:
+    """Open the database and wire everything to it; SettingsError when there is none and `create` is not asked for."""
+    if not create:
+        require_database(settings.database)
+    policy = policy_of(settings)
+    redactor = redactor_of(settings, policy)
+    with Store(settings.database) as store:
+        runner = EmbeddedRunner(store, policy, redactor, now)
+        yield Workspace(settings, store, policy, redactor, runner, now)

@@ -1,0 +1,82 @@
+"""What a stage reads and what it answers: batches of one topic as columns, and the outcome of a step over them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import polars as pl
+
+from schemas.arrow import rows_as_records
+from schemas.codec import decode
+from schemas.errors import RecordError
+from schemas.records import Exchange, Record
+
+OFFSET = "_offset"
+KEY = "_key"
+
+
+def session_key(connection: str, session_id: str) -> str:
+    """Key of everything that belongs to a session. Connection names hold no slash, so the key is unambiguous."""
+    return f"{connection}/{session_id}"
+
+
+@dataclass(frozen=True)
+class StageBatch:
+    """Consecutive records of one partition: one frame a record type, each with `_offset` and `_key`, rows by offset."""
+
+    topic: str
+    frames: Mapping[str, pl.DataFrame]
+
+    @classmethod
+    def of(cls, topic: str, frames: Mapping[str, pl.DataFrame]) -> StageBatch:
+        """A batch from frames that have `connection`, `session_id` and `_offset`."""
+        key = pl.concat_str("connection", pl.lit("/"), "session_id").alias(KEY)
+        return cls(topic, {name: frame.with_columns(key) for name, frame in frames.items()})
+
+    def keys(self) -> list[str]:
+        """The sessions in the batch, each once, in no promised order."""
+        return list({key for frame in self.frames.values() for key in frame[KEY].unique().to_list()})
+
+    def of_session(self, key: str) -> StageBatch:
+        """The part of the batch that belongs to one session."""
+        frames = {name: frame.filter(pl.col(KEY) == key) for name, frame in self.frames.items()}
+        return StageBatch(self.topic, {name: frame for name, frame in frames.items() if frame.height})
+
+    def records(self) -> Iterator[tuple[int, str, Record]]:
+        """Offset, session key and record, in the order of the topic whatever the record type."""
+        streams = [
+            zip(frame[OFFSET].to_list(), frame[KEY].to_list(), rows_as_records(name, frame), strict=True)
+            for name, frame in self.frames.items()
+        ]
+        return heapq.merge(*streams, key=lambda row: row[0])
+
+
+@dataclass
+class StepOutcome:
+    """What a step answers: records to publish, in order, by topic, and the states that changed, by session key."""
+
+    records: list[tuple[str, Record]] = field(default_factory=list)
+    states: dict[str, bytes] = field(default_factory=dict)
+
+
+class Step(Protocol):
+    """A stage's logic: pure, over a batch and the states of the sessions in it.
+
+    The same batches in any split, with the states carried from one to the next, give the same records. Records whose offset
+    a state has already seen change nothing, so a redelivery is harmless.
+    """
+
+    def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
+        """Fold the batch; `states` holds the state of each session of the batch that has one."""
+        ...
+
+
+def encoded_exchange(message: bytes) -> Exchange:
+    """The exchange inside a message that a record or a state carries; RecordError when it holds something else."""
+    record = decode(message)
+    if not isinstance(record, Exchange):
+        raise RecordError(f"an exchange was expected, not a {type(record).__name__}")
+    return record

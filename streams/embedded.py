@@ -1,0 +1,119 @@
+"""The embedded runner: the whole topology in one process, with the store's tables as topics.
+
+Each stage reads its topic from its watermark and commits what it made, the states that changed and the new watermark in one
+transaction. A kill at any moment leaves the store as it was after some commit, and the next run goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from analytics.store import Appended, Store
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import encode
+from schemas.records import ImportProgress
+from schemas.registry import schema_of
+from streams.admission import Accepted, Door, Place, Refusal, encode_all
+from streams.batches import StageBatch, StepOutcome
+from streams.topology import TOPOLOGY, Stage, derived_tables
+
+BATCH_POSITIONS = 20_000
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """How far a stage has come: the position it reads next and the end of its topic."""
+
+    stage: str
+    position: int
+    end: int
+
+
+class EmbeddedRunner:
+    """Runs the topology over a store. `now` stamps dead letters and nothing else."""
+
+    def __init__(self, store: Store, policy: Policy, redactor: Redactor, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._redactor = redactor
+        self._now = now
+        self._steps = {stage.name: stage.make_step(policy) for stage in TOPOLOGY}
+
+    def publish(self, accepted: Accepted, progress: Sequence[ImportProgress] = ()) -> dict[str, Appended]:
+        """Append accepted records to their topics and note the import's progress, in one transaction; durable on return.
+
+        Records whose identity the log has are left out, so that delivering twice changes nothing. Answers by topic.
+        """
+        with self._store.transaction() as transaction:
+            done = {
+                topic: transaction.append(topic, messages, skip_known=True) for topic, messages in accepted.messages.items()
+            }
+            transaction.set_progress(progress)
+        return done
+
+    def run(self, report: Callable[[StageProgress], None] = lambda _: None) -> int:
+        """Run every stage until none has anything left to read; answers how many positions were read."""
+        total = 0
+        for stage in TOPOLOGY:
+            # Sinks of a stage are read only by later ones, so one pass in order leaves nothing behind.
+            while read := self._advance(stage):
+                total += read
+                report(StageProgress(stage.name, self.position(stage), self._store.end_of(stage.source)))
+        return total
+
+    def position(self, stage: Stage) -> int:
+        """The position the stage reads next."""
+        with self._store.transaction() as transaction:
+            return transaction.watermark(stage.name, stage.source)
+
+    def rebuild(self) -> None:
+        """Drop everything derived and make it again from the topics that came from outside."""
+        with self._store.transaction() as transaction:
+            transaction.forget([*derived_tables(), schema_of("StageState").table, schema_of("Watermark").table])
+        self.run()
+
+    def _advance(self, stage: Stage) -> int:
+        start = self.position(stage)
+        end = min(start + BATCH_POSITIONS, self._store.end_of(stage.source))
+        if start >= end:
+            return 0
+        batch = StageBatch.of(stage.source, self._store.read(stage.source, start, end - start))
+        with self._store.transaction() as transaction:
+            states = transaction.states(stage.name, batch.keys())
+            outcome, dead = self._step(stage, batch, states)
+            for topic, messages in encode_all(outcome.records).messages.items():
+                transaction.append(topic, messages)
+            for topic, messages in dead.messages.items():
+                transaction.append(topic, messages, skip_known=True)
+            transaction.set_states(stage.name, outcome.states, end)
+            transaction.set_watermark(stage.name, stage.source, end)
+        return end - start
+
+    def _step(self, stage: Stage, batch: StageBatch, states: dict[str, bytes]) -> tuple[StepOutcome, Accepted]:
+        """The step over the batch; when it fails, session by session, so that one bad session stops no other."""
+        step, dead = self._steps[stage.name], Accepted()
+        try:
+            return step(batch, states), dead
+        except Exception:
+            log.exception("stage %s failed on a batch of %s; taking its sessions one by one", stage.name, stage.source)
+        outcome = StepOutcome()
+        for key in sorted(batch.keys()):
+            part = batch.of_session(key)
+            try:
+                alone = step(part, {key: states[key]} if key in states else {})
+            except Exception as error:  # noqa: BLE001 - whatever it is, the session's records are kept and the others go on
+                self._bury(stage, part, error, dead)
+            else:
+                outcome.records += alone.records
+                outcome.states |= alone.states
+        return outcome, dead
+
+    def _bury(self, stage: Stage, part: StageBatch, error: Exception, dead: Accepted) -> None:
+        door = Door(self._redactor, self._now())
+        for offset, _, record in part.records():
+            refusal = Refusal(stage.name, "stage_failed", f"{type(error).__name__}: {error}")
+            door.set_aside(dead, Place(stage.source, offset, 0), refusal, encode(record))

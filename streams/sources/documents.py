@@ -1,0 +1,148 @@
+"""Files of runtime events taken apart into parts of sessions, the fields of their envelopes checked.
+
+A file is lines of JSON objects, or one JSON document. An object is an event with its `session_id`, flat or under `event`, or a
+session with its `events`; a document is one of these or a list of them.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import msgspec
+
+from schemas.errors import InputError
+from streams.sources.lines import Line, Problem, decode_line, is_torn, json_type, read_lines
+
+MAX_DOCUMENT = 64 * 1024 * 1024
+"""Bytes of the largest document that is not written as lines."""
+MAX_ID = 256
+"""Characters of the longest id or name that is taken."""
+
+Json = dict[str, Any]
+
+_PROJECT = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_ENVELOPE = ("session_id", "connection", "project", "agent")
+
+
+class SessionPart(NamedTuple):
+    """Events of one session, each with the words that say where in its line it stood."""
+
+    session_id: str
+    connection: str | None
+    project: str | None
+    agent: str | None
+    events: list[tuple[str, Any]]
+
+
+class Document(NamedTuple):
+    """A JSON value that is the whole file."""
+
+    value: Any
+
+
+def read_values(stream: BinaryIO) -> Iterator[tuple[Line, Json | Document | Problem | None]]:
+    """The lines of a stream with their values, or its one document; None for a torn last line, after which nothing comes.
+
+    InputError for a document that is too large.
+    """
+    head = stream.readline(MAX_DOCUMENT + 1)
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") and isinstance(decode_line(_line(head)), Problem):
+        head += stream.read(MAX_DOCUMENT)
+        document = _document(head)
+        if document is not None:
+            yield _line(head), document
+            return
+    for line in read_lines(io.BufferedReader(_Joined(head, stream))):
+        value = decode_line(line)
+        yield line, None if is_torn(line, value) else value
+
+
+def parts_of(value: Json | Document, name: str) -> Iterator[tuple[Any, SessionPart | Problem]]:
+    """The parts of sessions in one value, each with the JSON it was read from.
+
+    `name` is the session of a document that names none.
+    """
+    if not isinstance(value, Document):
+        yield value, _part(value, None, "")
+    elif isinstance(value.value, list):
+        for index, item in enumerate(value.value):
+            yield item, _part(item, name, f"[{index}]")
+    else:
+        yield value.value, _part(value.value, name, "")
+
+
+def _part(value: Any, name: str | None, place: str) -> SessionPart | Problem:
+    if not isinstance(value, dict):
+        return Problem("not_an_object", f"{place or 'the document'} is {json_type(value)}, not an object")
+    problem = _envelope_problem(value, name, place)
+    if problem is not None:
+        return problem
+    session_id, connection, project, agent = (value.get(field) for field in _ENVELOPE)
+    events = value.get("events")
+    if events is None:
+        wrapped = value.get("event")
+        event = wrapped if isinstance(wrapped, dict) else {key: item for key, item in value.items() if key not in _ENVELOPE}
+        found = [(f"{place}.event".lstrip(".") if event is wrapped else place, event)]
+    elif isinstance(events, list):
+        found = [(f"{place}.events[{index}]".lstrip("."), event) for index, event in enumerate(events)]
+    else:
+        return Problem("wrong_type", f"{place}.events: is {json_type(events)}, not an array".lstrip("."))
+    return SessionPart(session_id or cast("str", name), connection, project, agent, found)
+
+
+def _envelope_problem(value: Json, name: str | None, place: str) -> Problem | None:
+    for field in _ENVELOPE:
+        given = value.get(field)
+        at = f"{place}.{field}".lstrip(".")
+        if given is None:
+            if field == "session_id" and name is None:
+                return Problem("missing_field", f"{at}: is missing")
+        elif not isinstance(given, str):
+            return Problem("wrong_type", f"{at}: is {json_type(given)}, not a string")
+        elif not 0 < len(given) <= MAX_ID:
+            return Problem("bounds", f"{at}: has {len(given)} characters; 1 to {MAX_ID} are taken")
+        elif field == "project" and not _PROJECT.fullmatch(given):
+            return Problem(
+                "bounds", f"{at}: {given[:64]!r} is no project name: a-z, 0-9, _ . - and at most 63 characters are taken"
+            )
+    return None
+
+
+def _line(body: bytes) -> Line:
+    return Line(1, body, len(body), ended=False)
+
+
+def _document(body: bytes) -> Document | None:
+    """The document that the bytes are, where they are one."""
+    if len(body) > MAX_DOCUMENT:
+        if body[:16].split(maxsplit=1)[0] in (b"{", b"["):
+            raise InputError(f"the document is larger than {MAX_DOCUMENT} bytes", hint="Write one session or event a line.")
+        return None
+    try:
+        return Document(msgspec.json.decode(body.removeprefix(b"\xef\xbb\xbf")))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+class _Joined(io.RawIOBase):
+    """Bytes that were read ahead, and then the rest of the stream they came from."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self._parts: list[BinaryIO] = [io.BytesIO(head), rest]
+
+    def readable(self) -> bool:
+        """It is read only."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer from what comes next; 0 at the end."""
+        while self._parts:
+            data = self._parts[0].read(len(buffer))
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+            self._parts.pop(0)
+        return 0

@@ -1,0 +1,199 @@
+"""Files of runtime events as records, and as plain sessions for a diagnosis.
+
+An event file holds, a line, an event with its `session_id`, either flat (`{"session_id", "event": "tool_call", …}`) or wrapped
+(`{"session_id", "event": {…}}`), or a session (`{"session_id", "events": [{…}, …]}`). Each may name `connection`, `project` and
+`agent`; where it does not, those of the reading count. A session may be spread over the file: an event's `seq` is its position
+in its session over the whole file, events that could not be taken left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from audit.events import normalise_event, parse_timestamp, to_record
+from audit.fingerprints import canonical_json
+from schemas.errors import InputError
+from schemas.records import AgentEvent
+from streams.sources.documents import Document, Json, parts_of, read_values
+from streams.sources.lines import Line, Problem, line_fault, value_fault
+from streams.sources.openclaw import Transcript
+from streams.sources.openclaw_events import shortened
+from streams.sources.reading import LineFault, Reading, ReadingContext
+
+BATCH = 10_000
+"""Events of one reading."""
+MAX_EVENT = 512 * 1024
+"""Characters of the largest event that is taken, as canonical JSON."""
+
+_Value = Json | Document | Problem | None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The raw events of one session, not redacted. `line` is where it begins; `faults` are what a transcript lost."""
+
+    session_id: str
+    events: list[Json]
+    line: int
+    faults: tuple[LineFault, ...] = ()
+
+
+class _Owner(NamedTuple):
+    connection: str
+    project: str
+    agent: str | None
+    session_id: str
+
+
+class _Unredacted:
+    """Stands where a reader asks for a redactor and its own user's terminal is all that sees the text."""
+
+    def redact(self, text: str) -> tuple[str, Counter[str]]:
+        """The text as it is."""
+        return text, Counter()
+
+    def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
+        """The value as it is."""
+        return value, Counter()
+
+
+def read_event_file(source: Path | BinaryIO, context: ReadingContext) -> Iterator[Reading]:
+    """The events of a file or stream in readings of at most BATCH events and faults.
+
+    Only what cannot be taken is left out, as a fault that names line and field. InputError when the file cannot be opened.
+    """
+    if not isinstance(source, Path):
+        yield from _readings(source, context, "session")
+        return
+    try:
+        with source.open("rb") as stream:
+            yield from _readings(stream, context, source.stem)
+    except OSError as error:
+        raise InputError(f"{source}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
+
+
+def read_sessions(stream: BinaryIO, name: str) -> Iterator[Session]:
+    """The sessions of a stream: a session document, lines of sessions or of events, or an OpenClaw transcript.
+
+    `name` is what the source is called, in messages and for a session that names itself nowhere. InputError, with the line,
+    for what is none of these; a transcript's faults are part of its session instead.
+    """
+    values = read_values(stream)
+    first = next(values, None)
+    if first is None:
+        return
+    values = itertools.chain([first], values)
+    if isinstance(first[1], dict) and first[1].get("type") == "session" and "events" not in first[1]:
+        yield _transcript((line for line, _ in values), name)
+    else:
+        yield from _plain_sessions(values, name)
+
+
+def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str) -> Iterator[Session]:
+    """Sessions given whole as they come, then those that were given event by event."""
+    spread: dict[str, Session] = {}
+    for line, value in values:
+        if value is None:
+            raise InputError(f"{name}:{line.number}: the line is cut off", hint="Write the file to its end first.")
+        for part in [value] if isinstance(value, Problem) else (part for _, part in parts_of(value, name)):
+            if isinstance(part, Problem):
+                raise InputError(f"{name}:{line.number}: {part.detail}", hint="Mend the line, or import the file to skip it.")
+            events = [event for _, event in part.events]
+            if isinstance(value, dict | Document) and _is_whole(value):
+                yield Session(part.session_id, events, line.number)
+            else:
+                spread.setdefault(part.session_id, Session(part.session_id, [], line.number)).events.extend(events)
+    yield from spread.values()
+
+
+def _is_whole(value: Json | Document) -> bool:
+    """Whether the value is one session."""
+    inner = value.value if isinstance(value, Document) else value
+    return isinstance(inner, dict) and "events" in inner
+
+
+def _transcript(lines: Iterable[Line], name: str) -> Session:
+    events: list[Json] = []
+    # Without a clock: only an entry without any time before it is dated so, and no gap ends anything.
+    context = ReadingContext("", "", None, datetime(2000, 1, 1, tzinfo=UTC), timedelta.max, _Unredacted())
+    transcript = Transcript(context, session_id=name, sink=lambda event, _: events.append(shortened(event)))
+    transcript.read(lines)
+    return Session(transcript.session_id, events, 1, tuple(transcript.faults))
+
+
+def _readings(stream: BinaryIO, context: ReadingContext, name: str) -> Iterator[Reading]:
+    lengths: dict[tuple[str, str], int] = {}
+    reading = Reading()
+    for line, value in read_values(stream):
+        if value is None:
+            reading.complete = False
+            break
+        for item in _items_of(line, value, name, context, lengths):
+            if isinstance(item, AgentEvent):
+                reading.events.append(item)
+            else:
+                reading.faults.append(item)
+            if len(reading.events) + len(reading.faults) >= BATCH:
+                yield _closed(reading)
+                reading = Reading()
+    yield _closed(reading)
+
+
+def _closed(reading: Reading) -> Reading:
+    reading.session_ids = list(dict.fromkeys(event.session_id for event in reading.events))
+    return reading
+
+
+def _items_of(
+    line: Line, value: Json | Document | Problem, name: str, context: ReadingContext, lengths: dict[tuple[str, str], int]
+) -> Iterator[AgentEvent | LineFault]:
+    """The records of one line and what is wrong with it; `lengths` counts the events of each session so far."""
+    if isinstance(value, Problem):
+        yield line_fault(line, value)
+        return
+    for source, part in parts_of(value, name):
+        if isinstance(part, Problem):
+            yield value_fault(line, source, part)
+            continue
+        agent = context.agent or part.agent
+        owner = _Owner(part.connection or context.connection, part.project or context.project, agent, part.session_id)
+        key = (owner.connection, owner.session_id)
+        for place, raw in part.events:
+            item = _record(raw, place, owner, lengths.get(key, 0), context)
+            if isinstance(item, Problem):
+                yield value_fault(line, raw, item)
+            else:
+                lengths[key] = item.seq + 1
+                yield item
+
+
+def _record(raw: Any, place: str, owner: _Owner, seq: int, context: ReadingContext) -> AgentEvent | Problem:
+    where = f"{place}." if place else ""
+    try:
+        clean, _ = context.redactor.redact_json(raw)
+        event = normalise_event(clean, seq)
+        occurred_at = parse_timestamp(event.timestamp)
+    except InputError as error:
+        return Problem("malformed_event", where + str(error).removeprefix(f"events[{seq}]").lstrip(".: "))
+    except ValueError as error:
+        return Problem("bad_timestamp", where + str(error))
+    payload = canonical_json(event.payload)
+    if len(payload) > MAX_EVENT:
+        return Problem("too_long", f"{place or 'the event'} has {len(payload)} characters; the longest event has {MAX_EVENT}")
+    return to_record(
+        event,
+        connection=owner.connection,
+        project=owner.project,
+        agent=owner.agent,
+        session_id=owner.session_id,
+        seq=seq,
+        occurred_at=occurred_at or context.ingested_at,
+        ingested_at=context.ingested_at,
+        payload_json=payload,
+    )

@@ -1,0 +1,147 @@
+"""Lines of a JSON Lines file as JSON objects, in bounded memory, whatever the file holds.
+
+1. A line is at most MAX_LINE bytes; a longer one is skipped without being loaded.
+2. A line is one JSON object in UTF-8, at most MAX_DEPTH levels deep. NaN and numbers beyond a float are no JSON.
+3. Escaped halves of surrogate pairs, which programs leave behind that cut text at a length, become U+FFFD.
+4. A last line without its line end that is no whole object is torn: its writer has not finished it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from streams.sources.reading import LineFault
+
+MAX_LINE = 16 * 1024 * 1024
+"""Bytes of the longest line that is read."""
+MAX_DEPTH = 32
+"""Levels of objects and arrays a line may nest, its own object included."""
+KEPT_BYTES = 64 * 1024
+"""Bytes of a faulty line that are kept."""
+
+_BOM = b"\xef\xbb\xbf"
+_CHUNK = 1024 * 1024
+
+
+class Line(NamedTuple):
+    """One line without its line end. `digest` is set, and `body` only the start, where the line was too long to load."""
+
+    number: int
+    body: bytes
+    size: int
+    ended: bool
+    digest: str | None = None
+
+
+class Problem(NamedTuple):
+    """Why a line cannot be taken: a code, and words that name the field."""
+
+    reason: str
+    detail: str
+
+
+def read_lines(stream: BinaryIO) -> Iterator[Line]:
+    """The lines of a binary stream in order, blank ones left out but counted."""
+    number = 0
+    while raw := stream.readline(MAX_LINE + 2):
+        number += 1
+        ended = raw.endswith(b"\n")
+        body = raw.rstrip(b"\r\n") if ended else raw
+        if number == 1:
+            body = body.removeprefix(_BOM)
+        if len(body) > MAX_LINE:
+            yield _skipped(stream, number, raw, ended=ended)
+        elif body and not body.isspace():
+            yield Line(number, body, len(body), ended)
+
+
+def _skipped(stream: BinaryIO, number: int, head: bytes, *, ended: bool) -> Line:
+    """Read over the rest of a line that is too long, keeping only its start, length and digest."""
+    digest = hashlib.sha256(head.rstrip(b"\n") if ended else head)
+    size = len(head) - ended
+    while not ended and (chunk := stream.readline(_CHUNK)):
+        ended = chunk.endswith(b"\n")
+        digest.update(chunk.rstrip(b"\n"))
+        size += len(chunk) - ended
+    return Line(number, head[:KEPT_BYTES], size, ended, digest.hexdigest())
+
+
+def decode_line(line: Line) -> dict[str, Any] | Problem:
+    """The line's JSON object, or why it is none."""
+    if line.size > MAX_LINE:
+        return Problem("too_long", f"the line has {line.size} bytes; the longest that is read has {MAX_LINE}")
+    value = _decode(line.body)
+    if isinstance(value, Problem):
+        return value
+    if not isinstance(value, dict):
+        return Problem("not_an_object", f"the line is {json_type(value)}, not an object")
+    # Counting brackets is cheap and rules out depth for most lines; the walk is for the rest.
+    if line.body.count(b"{") + line.body.count(b"[") > MAX_DEPTH and _is_deep(value):
+        return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def is_torn(line: Line, value: dict[str, Any] | Problem) -> bool:
+    """Whether the line is the unfinished last one of a file that is being written."""
+    return not line.ended and isinstance(value, Problem)
+
+
+def line_fault(line: Line, problem: Problem) -> LineFault:
+    """The fault that reports the line."""
+    digest = line.digest or hashlib.sha256(line.body).hexdigest()
+    return LineFault(line.number, problem.reason, problem.detail, line.body[:KEPT_BYTES], line.size, digest)
+
+
+def value_fault(line: Line, value: Any, problem: Problem) -> LineFault:
+    """The fault that reports a part of a line: its body is the part as JSON, so that many parts cost no more than the line."""
+    body = msgspec.json.encode(value)
+    return line_fault(Line(line.number, body, len(body), ended=True), problem)
+
+
+def json_type(value: Any) -> str:
+    """What JSON calls the type of the value, with its article."""
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _decode(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except UnicodeDecodeError as error:
+        return Problem("not_utf8", f"the line is not UTF-8: {error.reason} at byte {error.start}")
+    except RecursionError:
+        return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
+    except msgspec.DecodeError as error:
+        mended = _with_mended_surrogates(body)
+        return Problem("not_json", f"the line is not JSON: {error}") if mended is None else mended
+
+
+def _with_mended_surrogates(body: bytes) -> Any:
+    r"""The value of a line that is JSON but for lone surrogates (`\ud83d`), which become U+FFFD; None when it is not."""
+    if b"\\ud" not in body and b"\\uD" not in body:
+        return None
+    try:
+        text = json.dumps(json.loads(body), ensure_ascii=False, allow_nan=False)
+        return msgspec.json.decode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    except (ValueError, RecursionError, msgspec.DecodeError):
+        return None
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether the value nests deeper than MAX_DEPTH; goes down level by level, so that no depth can exhaust the stack."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return False
+    return True

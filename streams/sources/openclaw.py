@@ -1,0 +1,268 @@
+"""OpenClaw transcripts as exchanges and events: lines → entries → tree → records, in one pass.
+
+The path from lines to records is pure: the same lines and context give the same records. What was handed out for the first
+lines of a file is handed out unchanged for all of it, except that an exchange may have become abandoned since.
+
+Identity: an exchange is `<session id>:<entry id of the user message>`, a further answer to the same message
+`…~<entry id of its first message>`; an event is `<entry id>`, or `<entry id>.<k>` where one entry gives several.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from audit.events import normalise_event, to_record
+from audit.fingerprints import canonical_json, digest
+from schemas.errors import InputError
+from schemas.records import AgentEvent, Exchange, Redaction
+from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault, read_lines
+from streams.sources.openclaw_answer import Answer, thinking_text
+from streams.sources.openclaw_entry import MAX_ID, Entry, has_bad_time, read_entry
+from streams.sources.openclaw_events import events_of, shortened
+from streams.sources.openclaw_text import answer_tags, cut, question_tags, unwrap
+from streams.sources.openclaw_tree import Tree
+from streams.sources.reading import LineFault, Reading, ReadingContext
+
+MAX_TEXT = 256 * 1024
+"""Characters of a text of an exchange that are kept."""
+
+_OURS = frozenset({"event", "event_id", "entry_id", "exchange_id", "tool_call_id", "first_kept_entry_id", "timestamp", "usage"})
+_MAX_WORD = 64
+_MAX_WORDS = 1024
+
+Json = dict[str, Any]
+EventSink = Callable[[Json, datetime], None]
+"""Takes one raw event with its time; texts are whole."""
+
+
+class Transcript:
+    """Reads the lines of one transcript; `session_id` stands until a session line before all other entries says otherwise."""
+
+    def __init__(self, context: ReadingContext, *, session_id: str, sink: EventSink, follows_header: bool = True) -> None:
+        self.session_id = session_id
+        self.faults: list[LineFault] = []
+        self.tree = Tree(context.session_gap)
+        self.is_torn = False
+        self._context = context
+        self._sink = sink
+        self._follows_header = follows_header
+        self._seen: dict[str, bytes] = {}
+        self._last_at = context.ingested_at
+
+    def read(self, lines: Iterable[Line]) -> None:
+        """Read all lines, up to a torn last one."""
+        for line in lines:
+            value = decode_line(line)
+            if is_torn(line, value):
+                self.is_torn = True
+                return
+            entry = value if isinstance(value, Problem) else read_entry(value)
+            if isinstance(entry, Entry):
+                problem = self._take(entry)
+            else:
+                problem = entry
+                self.tree.add_damaged(value.get("id") if isinstance(value, dict) else None)
+            if problem is not None:
+                self.faults.append(line_fault(line, problem))
+
+    def _take(self, entry: Entry) -> Problem | None:
+        """Take one entry; what was wrong with it, which need not keep it from being taken."""
+        known = self._seen.get(entry.id)
+        if known is not None:
+            problem = Problem("duplicate_id", f"id: {entry.id[:64]!r} was given to another entry before")
+            return None if known == entry.digest else problem
+        self._seen[entry.id] = entry.digest
+        if entry.kind == "session":
+            return self._take_header(entry)
+        self._follows_header = False
+        self._last_at = at = entry.at or self._last_at
+        placement = self.tree.add(entry, at)
+        self._emit(entry, at, answer=placement.answer, is_retry=placement.is_retry)
+        if placement.problem is None and has_bad_time(entry):
+            return Problem("bad_timestamp", "timestamp: is no time of the years 2000 to 2099; that of the entry before counts")
+        return placement.problem
+
+    def _take_header(self, entry: Entry) -> Problem | None:
+        self._last_at = entry.at or self._last_at
+        if self._follows_header:
+            self.session_id = entry.id
+            self._follows_header = False
+        elif entry.id != self.session_id:
+            return Problem("second_session", f"id: the transcript is of session {self.session_id[:64]!r}; this line is ignored")
+        return None
+
+    def _emit(self, entry: Entry, at: datetime, *, answer: str | None, is_retry: bool) -> None:
+        events = events_of(entry, is_retry=is_retry)
+        # An id with a point always gets a number, so that no two entries can come to the same event id.
+        numbered = len(events) > 1 or "." in entry.id
+        for index, event in enumerate(events):
+            event["event_id"] = f"{entry.id}.{index}" if numbered else entry.id
+            event["entry_id"] = entry.id
+            event["timestamp"] = at.isoformat()
+            if answer is not None:
+                event["exchange_id"] = f"{self.session_id}:{answer}"
+            self._sink(event, at)
+
+
+def find_transcripts(path: Path) -> list[Path]:
+    """The transcripts at a path, sorted.
+
+    That is the file itself, or all `agents/<agent>/sessions/*.jsonl` below a directory and the other `*.jsonl` files there
+    that begin with a session line. Symbolic links below the directory are not followed.
+
+    InputError when there is nothing at the path.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"{path}: no such file or directory", hint="Give a transcript or the directory that holds `agents/`.")
+    found = []
+    for file in path.rglob("*.jsonl"):
+        if _has_link(file, path) or not file.is_file():
+            continue
+        if _is_in_sessions(file) or _begins_with_session(file):
+            found.append(file)
+    return sorted(found)
+
+
+def read_transcript(path: Path, context: ReadingContext) -> Reading:
+    """Read one transcript; InputError when the file cannot be opened."""
+    agent = path.resolve().parent.parent.name if _is_in_sessions(path) else None
+    try:
+        with path.open("rb") as stream:
+            return read_session(read_lines(stream), context, session_id=path.stem[:MAX_ID], agent=agent)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
+
+
+def read_session(
+    lines: Iterable[Line], context: ReadingContext, *, session_id: str, agent: str | None, follows_header: bool = True
+) -> Reading:
+    """The records of one session's lines.
+
+    `session_id` and `agent` are what the place of the lines says; a session line at the beginning overrides the first unless
+    `follows_header` is off, the context overrides the second.
+    """
+    builder = _Records(context, context.agent or agent)
+    transcript = Transcript(context, session_id=session_id, sink=builder.take_event, follows_header=follows_header)
+    builder.transcript = transcript
+    transcript.read(lines)
+    tree = transcript.tree
+    idle, abandoned = tree.is_idle(context.ingested_at), tree.abandoned()
+    over = [answer for answer in tree.answers if answer.sealed or idle]
+    return Reading(
+        exchanges=[builder.exchange(answer, abandoned=answer.key in abandoned) for answer in over],
+        events=builder.events,
+        faults=transcript.faults,
+        complete=not transcript.is_torn and len(over) == len(tree.answers),
+        session_ids=[transcript.session_id],
+    )
+
+
+class _Records:
+    """Builds records from what a transcript gives: takes secrets out, then cuts, then fills the fields."""
+
+    transcript: Transcript
+
+    def __init__(self, context: ReadingContext, agent: str | None) -> None:
+        self.events: list[AgentEvent] = []
+        self._context = context
+        self._agent = agent
+        self._words: dict[str, str] = {}
+
+    def take_event(self, raw: Json, at: datetime) -> None:
+        seq = len(self.events)
+        event = normalise_event(shortened({name: self._clean_field(name, value) for name, value in raw.items()}), seq)
+        record = to_record(
+            event,
+            connection=self._context.connection,
+            project=self._context.project,
+            agent=self._agent,
+            session_id=self.transcript.session_id,
+            seq=seq,
+            occurred_at=at,
+            ingested_at=self._context.ingested_at,
+            payload_json=canonical_json(event.payload),
+        )
+        self.events.append(record)
+
+    def exchange(self, answer: Answer, *, abandoned: bool) -> Exchange:
+        found: Counter[str] = Counter()
+        question, fold = answer.question, answer.fold
+        text, multi_user = unwrap(question.text)
+        message = self._clean(text, found)
+        # The raw text holds the message again: its secrets are not counted twice.
+        raw = self._clean(question.text, Counter()) if text != question.text else None
+        response = self._clean(fold.text, found)
+        thinking = thinking_text(fold)
+        thinking = None if thinking is None else self._clean(thinking, found)
+        tags = question_tags(text) | answer_tags(fold.text)
+        tags |= {"abandoned"} if abandoned else set()
+        tags |= {"inter_session"} if question.inter_session else set()
+        tags |= {"delivery_mirror"} if fold.is_mirrored else set()
+        return Exchange(
+            exchange_id=f"{self.transcript.session_id}:{answer.key}",
+            connection=self._context.connection,
+            project=self._context.project,
+            agent=self._agent,
+            session_id=self.transcript.session_id,
+            turn_number=question.turn,
+            occurred_at=answer.at,
+            ingested_at=self._context.ingested_at,
+            user_message=message,
+            agent_response=response,
+            agent_thinking=thinking,
+            raw_user_message=raw,
+            agent_model=None if fold.model is None else self._clean(fold.model, Counter()),
+            input_tokens=fold.input_tokens,
+            output_tokens=fold.output_tokens,
+            stop_reason=None if fold.stop is None else self._clean(fold.stop, Counter()),
+            outcome=fold.outcome,
+            multi_user=multi_user,
+            tags=tuple(sorted(tags)),
+            redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
+            content_digest=digest(canonical_json([message, response, thinking, answer.at.isoformat()])),
+        )
+
+    def _clean_field(self, name: str, value: Any) -> Any:
+        """One field of an event without secrets; ids and what this reader wrote itself hold none."""
+        if name in _OURS or isinstance(value, bool | int | float):
+            return value
+        if not isinstance(value, str):
+            return self._context.redactor.redact_json(value)[0]
+        if len(value) > _MAX_WORD:
+            return self._context.redactor.redact(value)[0]
+        # Names of tools and models come again and again.
+        clean = self._words.get(value)
+        if clean is None:
+            clean = self._context.redactor.redact(value)[0]
+            if len(self._words) < _MAX_WORDS:
+                self._words[value] = clean
+        return clean
+
+    def _clean(self, text: str, found: Counter[str]) -> str:
+        clean, counts = self._context.redactor.redact(text)
+        found.update(counts)
+        return cut(clean, MAX_TEXT)
+
+
+def _is_in_sessions(file: Path) -> bool:
+    """Whether the file lies at `agents/<agent>/sessions/`."""
+    parents = file.resolve().parents
+    return len(parents) > 2 and parents[0].name == "sessions" and parents[2].name == "agents"
+
+
+def _has_link(file: Path, root: Path) -> bool:
+    """Whether any step from the root to the file is a symbolic link."""
+    return any(step.is_symlink() for step in (file, *file.parents) if step != root and root in step.parents)
+
+
+def _begins_with_session(file: Path) -> bool:
+    with file.open("rb") as stream:
+        first = next(read_lines(stream), None)
+    value = None if first is None else decode_line(first)
+    return isinstance(value, dict) and value.get("type") == "session"

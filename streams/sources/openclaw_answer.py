@@ -1,0 +1,166 @@
+"""What an agent answered to one user message, folded message by message.
+
+1. The response is the text of the last message that does not ask for a tool; thinking is all thinking blocks; usage is the sum;
+   model and stop reason are the last message's.
+2. Zero usage beside content means that the usage is missing, not that the answer was free.
+3. A mirror of what was delivered to a channel repeats an answer. It is the response only where there is no other.
+4. Without any text the answer is an error or aborted where its last message says so, else there was no response.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from streams.sources.openclaw_entry import Entry
+from streams.sources.openclaw_text import MIRROR_MODEL, text_of
+
+MAX_TOKENS = 2**53
+"""Largest token count that is taken for one: the largest integer every JSON reader keeps exactly."""
+
+Json = dict[str, Any]
+Chain = tuple[Any, str]
+"""Texts linked from the last to the first: (those before or None, the last one)."""
+
+_FAILURES = {"error": "error", "aborted": "aborted"}
+_ENDED = frozenset({"stop", "length"})
+
+
+class Question(NamedTuple):
+    """One user message: its entry, when it was written, its position among the session's user messages from 1, its text."""
+
+    entry_id: str
+    at: datetime
+    turn: int
+    text: str
+    inter_session: bool
+
+
+class Fold(NamedTuple):
+    """What the assistant messages up to some point of a branch come to."""
+
+    thinking: Chain | None = None
+    thinking_characters: int = 0
+    response: str = ""
+    mirror: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    model: str | None = None
+    stop: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last message ended the answer: after it only a user message is expected."""
+        return self.stop in _ENDED
+
+    @property
+    def outcome(self) -> str:
+        """answered, or why there is no text: error, aborted or no_response."""
+        return "answered" if self.text.strip() else _FAILURES.get(self.stop or "", "no_response")
+
+    @property
+    def text(self) -> str:
+        """The response, or its mirror where there is no other."""
+        return self.mirror if self.is_mirrored else self.response
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether a mirror is all there is."""
+        return not self.response.strip() and bool(self.mirror.strip())
+
+
+class Answer(msgspec.Struct, gc=False):
+    """An answer to a question that may still grow. `key` is its id within the session, `at` when it was asked for."""
+
+    key: str
+    at: datetime
+    question: Question
+    fold: Fold
+    side: bool
+    sealed: bool = False
+
+
+class Usage(NamedTuple):
+    """Token counts of one message; `read` includes what came from and went into the prompt cache."""
+
+    plain: int
+    cache_read: int
+    cache_write: int
+    output: int
+
+    @property
+    def read(self) -> int:
+        """Tokens the model read."""
+        return self.plain + self.cache_read + self.cache_write
+
+    @property
+    def total(self) -> int:
+        """Tokens read and written."""
+        return self.read + self.output
+
+
+def is_mirror(entry: Entry) -> bool:
+    """Whether the assistant message is a copy of what was delivered."""
+    return entry.message.get("model") == MIRROR_MODEL
+
+
+def usage_of(entry: Entry) -> Usage | None:
+    """The usage of an assistant message; None where it is missing, which zeros beside content say too."""
+    given = entry.message.get("usage")
+    if not isinstance(given, dict) or "input" not in given:
+        return None
+    usage = Usage(*(_count(given.get(name)) for name in ("input", "cacheRead", "cacheWrite", "output")))
+    return None if usage.total == 0 and entry.blocks else usage
+
+
+def stop_of(entry: Entry) -> str | None:
+    """Why the message ended; a message that asks for a tool without saying why it ended, ended for the tool."""
+    stop = entry.message.get("stopReason")
+    if isinstance(stop, str):
+        return stop
+    return "toolUse" if any(block.get("type") == "toolCall" for block in entry.blocks) else None
+
+
+def folded(fold: Fold, entry: Entry) -> Fold:
+    """The fold with one more assistant message."""
+    text = text_of(entry.blocks)
+    if is_mirror(entry):
+        return fold._replace(mirror=text, model=fold.model or MIRROR_MODEL, stop=fold.stop or stop_of(entry))
+    thoughts = [block["thinking"] for block in entry.blocks if isinstance(block.get("thinking"), str) and block["thinking"]]
+    thinking, characters = fold.thinking, fold.thinking_characters
+    for thought in thoughts:
+        thinking, characters = (thinking, thought), characters + len(thought) + 2
+    usage, stop = usage_of(entry), stop_of(entry)
+    model = entry.message.get("model")
+    return Fold(
+        thinking=thinking,
+        thinking_characters=characters,
+        response=fold.response if stop == "toolUse" else text,
+        mirror=fold.mirror,
+        input_tokens=_sum(fold.input_tokens, usage.read if usage else None),
+        output_tokens=_sum(fold.output_tokens, usage.output if usage else None),
+        model=model if isinstance(model, str) else fold.model,
+        stop=stop,
+    )
+
+
+def thinking_text(fold: Fold) -> str | None:
+    """All thinking blocks in order, joined by blank lines; None where there are none."""
+    texts, chain = [], fold.thinking
+    while chain is not None:
+        chain, text = chain
+        texts.append(text)
+    return "\n\n".join(reversed(texts)) or None
+
+
+def _count(value: Any) -> int:
+    """A token count; what is no count is 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        return 0
+    return int(min(value, MAX_TOKENS))
+
+
+def _sum(total: int | None, more: int | None) -> int | None:
+    return total if more is None else min((total or 0) + more, MAX_TOKENS)

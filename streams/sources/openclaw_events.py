@@ -1,0 +1,149 @@
+"""The runtime events that one entry of a transcript stands for.
+
+toolCall → tool_call; toolResult → tool_output; a result of memory_search or memory_get → memory_event too (no hits is a miss);
+usage → token_usage; an assistant message that ended in error or was aborted → error_event; another one after an error →
+retry_event, before the others; compaction → context_event; a change of model, thinking level or a reset → state_transition.
+Calls without a result and results without a call are events like any other. Whether an output was used is not told by a
+transcript, so no event says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from audit.fingerprints import canonical_json
+from streams.sources.openclaw_answer import is_mirror, stop_of, usage_of
+from streams.sources.openclaw_entry import Entry
+from streams.sources.openclaw_text import cut, text_of
+
+MAX_RESULT = 16 * 1024
+"""Characters of a tool's result that an event carries."""
+MAX_ARGUMENTS = 64 * 1024
+"""Characters of a call's arguments, as canonical JSON, that an event carries whole."""
+MAX_NAME = 256
+"""Characters of the longest name of a tool or model that an event carries."""
+
+Json = dict[str, Any]
+
+_MEMORY_TOOLS = frozenset({"memory_search", "memory_get"})
+_MAX_PARSED = 1024 * 1024
+_NO_HITS = ("", "[]", "{}", "null", "no results", "no results.", "no matches", "no matches.")
+
+
+def events_of(entry: Entry, *, is_retry: bool) -> list[Json]:
+    """The events of one entry in order, without ids; texts are whole."""
+    if entry.kind == "message":
+        reader = _BY_ROLE.get(entry.role or "")
+        events = list(reader(entry)) if reader else []
+        return [{"event": "retry_event", "action": "retry"}, *events] if is_retry else events
+    transition = _TRANSITIONS.get(entry.kind)
+    if transition is not None:
+        return [{"event": "state_transition", "action": entry.kind, **_named(entry.body, transition)}]
+    if entry.kind == "compaction":
+        return [{"event": "context_event", "action": "compaction", **_named(entry.body, _COMPACTION)}]
+    return []
+
+
+def shortened(event: Json) -> Json:
+    """The event with its long texts cut, the cut shown; to be done after secrets were taken out, which a cut could halve."""
+    short = {
+        name: cut(value, _LIMITS.get(name, MAX_NAME)) if isinstance(value, str) else value for name, value in event.items()
+    }
+    arguments = event.get("arguments")
+    # The quick encoder has no fixed order of keys; it only tells which arguments are worth the slow one.
+    if arguments is not None and len(msgspec.json.encode(arguments)) > MAX_ARGUMENTS:
+        text = canonical_json(arguments)
+        short["arguments"] = arguments if len(text) <= MAX_ARGUMENTS else cut(text, MAX_ARGUMENTS)
+    return short
+
+
+def _assistant(entry: Entry) -> Iterator[Json]:
+    for block in entry.blocks:
+        if block.get("type") == "toolCall":
+            call = {"event": "tool_call", **_named(block, {"name": "tool", "id": "tool_call_id"})}
+            if block.get("arguments") is not None:
+                call["arguments"] = block["arguments"]
+            yield call
+    usage = usage_of(entry)
+    if usage is not None and not is_mirror(entry):
+        yield {"event": "token_usage", "usage": _usage(entry, usage.total), **_named(entry.message, _MODEL)}
+    stop = stop_of(entry)
+    if stop in ("error", "aborted"):
+        yield {"event": "error_event", "action": stop, **_named(entry.message, {"errorMessage": "message", **_MODEL})}
+
+
+def _usage(entry: Entry, total: int) -> Json:
+    given: Json = entry.message["usage"]
+    counts = {ours: given[theirs] for theirs, ours in _USAGE.items() if _is_number(given.get(theirs))}
+    cost = given.get("cost")
+    if isinstance(cost, dict) and _is_number(cost.get("total")):
+        counts["cost_usd"] = cost["total"]
+    return {"total": total, **counts}
+
+
+def _tool_result(entry: Entry) -> Iterator[Json]:
+    message = entry.message
+    details = message.get("details")
+    details = details if isinstance(details, dict) else {}
+    output: Json = {"event": "tool_output", **_named(message, {"toolName": "tool", "toolCallId": "tool_call_id"})}
+    output["is_error"] = message.get("isError") is True
+    for theirs, ours in (("exitCode", "exit_code"), ("durationMs", "duration_ms")):
+        if _is_number(details.get(theirs)):
+            output[ours] = details[theirs]
+    # Not `status`: that field of an event says whether the agent used the output, and a tool does not get to say that.
+    output.update(_named(details, {"status": "tool_status"}))
+    text = text_of(entry.blocks)
+    output["result"] = text
+    yield output
+    if output.get("tool") in _MEMORY_TOOLS:
+        yield {
+            "event": "memory_event",
+            "action": _recall(text, details, is_error=output["is_error"]),
+            **{name: output[name] for name in ("tool", "tool_call_id") if name in output},
+        }
+
+
+def _recall(text: str, details: Json, *, is_error: bool) -> str:
+    """recall_failed, miss or hit: what a memory tool came back with."""
+    if is_error:
+        return "recall_failed"
+    found = details if "results" in details or "text" in details else _parsed(text)
+    if isinstance(found, dict):
+        found = found.get("results", found.get("text", found))
+    if isinstance(found, list):
+        return "hit" if found else "miss"
+    words = found if isinstance(found, str) else text
+    return "miss" if words.strip().lower() in _NO_HITS else "hit"
+
+
+def _parsed(text: str) -> Any:
+    if len(text) > _MAX_PARSED or text.lstrip()[:1] not in ("{", "["):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return text
+
+
+def _named(source: Json, fields: Json) -> Json:
+    """The fields of `source` that hold text or numbers, under our names."""
+    return {ours: source[theirs] for theirs, ours in fields.items() if isinstance(source.get(theirs), str | int | float)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_MODEL = {"provider": "provider", "model": "model"}
+_USAGE = {"input": "input", "output": "output", "cacheRead": "cache_read", "cacheWrite": "cache_write"}
+_COMPACTION = {"tokensBefore": "tokens_before", "firstKeptEntryId": "first_kept_entry_id", "summary": "summary"}
+_TRANSITIONS: dict[str, Json] = {
+    "model_change": {"provider": "provider", "modelId": "model"},
+    "thinking_level_change": {"thinkingLevel": "thinking_level"},
+    "reset": {"firstKeptEntryId": "first_kept_entry_id"},
+}
+_LIMITS = {"result": MAX_RESULT, "summary": MAX_RESULT, "message": MAX_RESULT, "exchange_id": 2 * MAX_NAME + 1}
+_BY_ROLE: dict[str, Callable[[Entry], Iterator[Json]]] = {"assistant": _assistant, "toolResult": _tool_result}

@@ -1,0 +1,182 @@
+"""The tree of a transcript's entries, and which answer each entry belongs to.
+
+1. An entry stands under its parent, whatever stands before it in the file; without a parentId it continues the current leaf.
+   Only entries before it can be its parent, so that no cycle can be built and what was read once does not change as the
+   file grows.
+2. Each entry moves the leaf to itself, unless its appendMode is `side`. A leaf entry moves it to its target, and what
+   names the leaf entry as its parent stands under the target.
+3. A user message opens an answer; the assistant messages below it, up to the next user message, belong to that answer. Where
+   they branch, or go on after the answer was over, each further branch is an answer of its own.
+4. An answer is over when a user message follows, or when nothing follows for longer than the session gap. It is never added
+   to afterwards, so that an exchange that was handed out once is the same at every later reading.
+5. An answer is abandoned when its last message is not on the path from the active leaf to the root.
+6. A parent that was never seen may have been a line that was damaged: its children stand where that line stood. Where no line
+   was damaged they begin a tree of their own.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from streams.sources.lines import Problem
+from streams.sources.openclaw_answer import Answer, Fold, Question, folded, is_mirror
+from streams.sources.openclaw_entry import Entry
+from streams.sources.openclaw_text import text_of
+
+MAX_SHARED = 16 * 1024 * 1024
+"""Characters that the further answers of one session may share with the first ones."""
+
+_ROOT = -1
+_NOBODY = -1
+
+
+class Place(NamedTuple):
+    """Where an entry stands: its parent's index, its answer's index, and what the answer had come to there.
+
+    `lost` marks the place of a damaged line.
+    """
+
+    parent: int
+    answer: int
+    fold: Fold
+    lost: bool
+
+
+class Placement(NamedTuple):
+    """What placing an entry said: the id of its answer within the session, whether it repeats a failed request, a problem."""
+
+    answer: str | None
+    is_retry: bool
+    problem: Problem | None
+
+
+class Tree:
+    """The tree, grown entry by entry; linear in the number of entries, and without recursion."""
+
+    def __init__(self, gap: timedelta) -> None:
+        self.answers: list[Answer] = []
+        self._gap = gap
+        self._places: list[Place] = []
+        self._index: dict[str, int] = {}
+        self._leaf = _ROOT
+        self._damaged: int | None = None
+        self._open: list[Answer] = []
+        self._turns = 0
+        self._shared = 0
+        self._last_at: datetime | None = None
+
+    def add(self, entry: Entry, at: datetime) -> Placement:
+        """Place one entry whose id is new; `at` is its time."""
+        if self._last_at is not None and at - self._last_at > self._gap:
+            self._seal()
+        self._last_at = at
+        parent, problem = self._parent_of(entry)
+        if entry.kind == "leaf":
+            return Placement(None, is_retry=False, problem=self._move_leaf(entry, parent) or problem)
+        base = self._places[parent] if parent != _ROOT else Place(_ROOT, _NOBODY, Fold(), lost=False)
+        answer, fold, refused = self._belongs(entry, base, at)
+        self._index[entry.id] = len(self._places)
+        if not entry.side:
+            self._leaf = len(self._places)
+        self._places.append(Place(parent, answer, fold, lost=False))
+        repeats = _NOBODY not in (base.answer, answer) and base.fold.stop == "error"
+        repeats = repeats and entry.role == "assistant" and not is_mirror(entry)
+        return Placement(self.answers[answer].key if answer != _NOBODY else None, repeats, problem or refused)
+
+    def add_damaged(self, entry_id: object = None) -> None:
+        """Note that a line could not be read here: its children, or whoever names an unknown parent, stand under it."""
+        base = self._places[self._leaf] if self._leaf != _ROOT else Place(_ROOT, _NOBODY, Fold(), lost=False)
+        if not isinstance(entry_id, str):
+            self._damaged = len(self._places)
+        else:
+            self._index.setdefault(entry_id, len(self._places))
+        self._places.append(Place(self._leaf, base.answer, base.fold, lost=True))
+
+    def abandoned(self) -> set[str]:
+        """Keys of the answers whose last message is not on the active path."""
+        active: set[int] = set()
+        index = self._leaf
+        while index != _ROOT:
+            place = self._places[index]
+            if place.answer != _NOBODY and place.fold is self.answers[place.answer].fold:
+                active.add(place.answer)
+            index = place.parent
+        return {answer.key for index, answer in enumerate(self.answers) if index not in active}
+
+    def is_idle(self, now: datetime) -> bool:
+        """Whether the last entry is older than the session gap."""
+        return self._last_at is not None and now - self._last_at > self._gap
+
+    def _parent_of(self, entry: Entry) -> tuple[int, Problem | None]:
+        if entry.parent is None:
+            return (_ROOT if entry.linked else self._leaf), None
+        parent = self._index.get(entry.parent)
+        if parent is not None:
+            return parent, None
+        problem = Problem("unknown_parent", f"parentId: no entry before this one has the id {entry.parent[:64]!r}")
+        if self._damaged is None:
+            return _ROOT, problem
+        self._index[entry.parent] = damaged = self._damaged
+        self._damaged = None
+        return damaged, problem
+
+    def _move_leaf(self, entry: Entry, parent: int) -> Problem | None:
+        target = entry.body.get("targetId")
+        index = self._index.get(target) if isinstance(target, str) else None
+        if index is None and target is not None:
+            self._index[entry.id] = parent
+            return Problem("unknown_target", f"targetId: no entry before this one has the id {str(target)[:64]!r}")
+        self._leaf = self._index[entry.id] = _ROOT if index is None else index
+        return None
+
+    def _belongs(self, entry: Entry, base: Place, at: datetime) -> tuple[int, Fold, Problem | None]:
+        """The answer an entry belongs to and what it comes to with this entry."""
+        if entry.role == "user":
+            return self._ask(entry, base, at)
+        if entry.role != "assistant" or base.answer == _NOBODY:
+            return base.answer, base.fold, None
+        if base.lost and base.fold.has_ended:
+            # After an answer that ended, the damaged line was a question: this answers what nobody can read.
+            return _NOBODY, Fold(), None
+        answer = self.answers[base.answer]
+        if base.fold is answer.fold and not answer.sealed and (answer.side or not entry.side):
+            answer.fold = folded(base.fold, entry)
+            return base.answer, answer.fold, None
+        return self._branch(entry, base, at)
+
+    def _ask(self, entry: Entry, base: Place, at: datetime) -> tuple[int, Fold, None]:
+        if not entry.side:
+            self._seal()
+        elif base.answer != _NOBODY and self.answers[base.answer].side:
+            self.answers[base.answer].sealed = True
+        self._turns += 1
+        origin = entry.message.get("provenance")
+        forwarded = isinstance(origin, dict) and origin.get("kind") == "inter_session"
+        question = Question(entry.id, at, self._turns, text_of(entry.blocks), forwarded)
+        # A fold of its own: whether an answer has grown is told by identity.
+        return self._begin(Answer(entry.id, at, question, Fold(thinking=None), side=entry.side)), self.answers[-1].fold, None
+
+    def _branch(self, entry: Entry, base: Place, at: datetime) -> tuple[int, Fold, Problem | None]:
+        """A further answer to a question that has one: it shares what came before the branch."""
+        question = self.answers[base.answer].question
+        shared = Fold() if base.fold.has_ended else base.fold._replace(response="", mirror="")
+        self._shared += len(question.text) + shared.thinking_characters
+        if self._shared > MAX_SHARED:
+            return (
+                _NOBODY,
+                Fold(),
+                Problem("too_many_answers", "parentId: the session branches into more answers than are kept"),
+            )
+        fold = folded(shared, entry)
+        return self._begin(Answer(f"{question.entry_id}~{entry.id}", at, question, fold, side=entry.side)), fold, None
+
+    def _begin(self, answer: Answer) -> int:
+        self.answers.append(answer)
+        self._open.append(answer)
+        return len(self.answers) - 1
+
+    def _seal(self) -> None:
+        for answer in self._open:
+            answer.sealed = True
+        self._open.clear()

@@ -1,0 +1,68 @@
+"""What every source of files has in common: what a reading depends on, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from schemas.records import AgentEvent, Exchange
+
+
+class TextRedactor(Protocol):
+    """Takes secrets out of what is read, and says how many of which kind it took."""
+
+    def redact(self, text: str) -> tuple[str, Counter[str]]:
+        """The text without secrets, and how often each kind was found."""
+        ...
+
+    def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
+        """The JSON value without secrets in any of its strings, and how often each kind was found."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingContext:
+    """Everything a reading depends on besides the bytes.
+
+    `agent` overrides the name the source gives. `ingested_at` (UTC) goes into the records and is the "now" that decides
+    whether a session fell idle, which takes longer than `session_gap`.
+    """
+
+    connection: str
+    project: str
+    agent: str | None
+    ingested_at: datetime
+    session_gap: timedelta
+    redactor: TextRedactor
+
+
+@dataclass(frozen=True, slots=True)
+class LineFault:
+    """A line that could not be taken, or not wholly.
+
+    `line` counts from 1; `reason` is a code, `detail` says it in words; `body` is the start of the line, not redacted, at most
+    64 KiB; `size` and `digest` (SHA-256, hexadecimal) are of the whole line without its line end.
+    """
+
+    line: int
+    reason: str
+    detail: str
+    body: bytes
+    size: int
+    digest: str
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one transcript, one session of a database, or one batch of an event file gave.
+
+    `complete` is False while something was left for the next time: a torn last line, or an exchange that is not over.
+    """
+
+    exchanges: list[Exchange] = field(default_factory=list)
+    events: list[AgentEvent] = field(default_factory=list)
+    faults: list[LineFault] = field(default_factory=list)
+    complete: bool = True
+    session_ids: list[str] = field(default_factory=list)

@@ -1,0 +1,1 @@
+"""The steps: what each stage does with a batch."""

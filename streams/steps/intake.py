@@ -1,0 +1,115 @@
+"""The intake stage: Tier 1 and sampling on every exchange, one decision each.
+
+A sampled exchange becomes a scoring task, any other gets its score at once. The newest turns that were skipped stay in the
+session's state; when the session closes, those among its last turns become tasks after all, with the next revision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from audit.outcomes import LEFT_OUT, RULE_VERSION, structural_score
+from audit.policy import Policy, ProjectPolicy
+from audit.sampling import LAST_TURNS, Candidate, Decision, SamplingState, close, decide
+from audit.tier1 import Tier1Result, check_structure
+from schemas.codec import encode
+from schemas.records import Exchange, Record, ScoringTask, SessionClosed
+from streams.batches import StageBatch, StepOutcome, encoded_exchange
+
+
+class IntakeState(msgspec.Struct, array_like=True):
+    """What the stage keeps of one session."""
+
+    sampling: SamplingState = SamplingState()
+    next_offset: int = 0
+
+
+class IntakeStep:
+    """The stage's step; see `streams.batches.Step`."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._decode = msgspec.msgpack.Decoder(IntakeState)
+
+    def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
+        """Decide on the batch's exchanges and on the last turns of the sessions that close in it."""
+        sessions = {key: self._decode.decode(state) for key, state in states.items()}
+        outcome = StepOutcome()
+        for offset, key, record in batch.records():
+            session = sessions.setdefault(key, IntakeState())
+            if offset < session.next_offset:
+                continue
+            outcome.records += self._take(session, record)
+            session.next_offset = offset + 1
+        outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
+        return outcome
+
+    def _take(self, session: IntakeState, record: Record) -> Iterator[tuple[str, Record]]:
+        if not isinstance(record, (Exchange, SessionClosed)):
+            return
+        policy = self._policy.for_project(record.project)
+        if not policy.settings.enabled:
+            return
+        if isinstance(record, Exchange):
+            yield self._decide(session, record, policy)
+        else:
+            yield from self._close(session, policy)
+
+    def _decide(self, session: IntakeState, exchange: Exchange, policy: ProjectPolicy) -> tuple[str, Record]:
+        """The task or the score of one exchange."""
+        tier1 = check_structure(exchange.user_message, exchange.agent_response, policy.methodology)
+        candidate = Candidate(
+            exchange_id=exchange.exchange_id,
+            revision=0,
+            turn_number=exchange.turn_number,
+            agent_response=exchange.agent_response,
+            output_tokens=exchange.output_tokens,
+            tier1_flags=tier1.flags,
+            record=encode(exchange),
+        )
+        decision, session.sampling = decide(session.sampling, candidate, policy.settings.sampling)
+        if decision.sampled:
+            return "scoring-tasks", _task(exchange, candidate.record, policy, decision, tier1, revision=0)
+        return "scores", structural_score(
+            exchange,
+            policy,
+            revision=0,
+            turn_number=decision.turn,
+            sampling_reason=decision.reason,
+            sampling_probability=None,
+            tier1_score=tier1.score,
+            tier1_flags=tier1.flags,
+            judged=LEFT_OUT,
+        )
+
+    def _close(self, session: IntakeState, policy: ProjectPolicy) -> Iterator[tuple[str, Record]]:
+        """Tasks for the skipped exchanges among the session's last turns."""
+        parked, session.sampling = close(session.sampling, policy.settings.sampling)
+        for turn in parked:
+            exchange = encoded_exchange(turn.record)
+            tier1 = check_structure(exchange.user_message, exchange.agent_response, policy.methodology)
+            decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=turn.turn)
+            yield "scoring-tasks", _task(exchange, turn.record, policy, decision, tier1, revision=turn.revision + 1)
+
+
+def _task(
+    exchange: Exchange, encoded: bytes, policy: ProjectPolicy, decision: Decision, tier1: Tier1Result, *, revision: int
+) -> ScoringTask:
+    return ScoringTask(
+        connection=exchange.connection,
+        project=exchange.project,
+        session_id=exchange.session_id,
+        exchange_id=exchange.exchange_id,
+        revision=revision,
+        exchange=encoded,
+        turn_number=decision.turn,
+        sampling_reason=decision.reason,
+        sampling_probability=decision.probability or 0.0,
+        tier1_score=tier1.score,
+        tier1_flags=tier1.flags,
+        methodology=policy.methodology.name,
+        rule_version=RULE_VERSION,
+        policy_digest=policy.digest,
+    )

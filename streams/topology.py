@@ -1,0 +1,36 @@
+"""The stages as data: name, source topic, step and sinks. Runners interpret this; they do not decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from audit.policy import Policy
+from schemas.registry import current_schemas
+from streams.batches import Step
+from streams.steps.diagnosis import DiagnosisStep
+from streams.steps.intake import IntakeStep
+from streams.steps.scoring import ScoringStep
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: it reads one topic and carries what later stages need, so no result depends on order across topics."""
+
+    name: str
+    source: str
+    make_step: Callable[[Policy], Step]
+    sinks: tuple[str, ...]
+
+
+TOPOLOGY = (
+    Stage("intake", "exchanges", IntakeStep, ("scoring-tasks", "scores")),
+    Stage("scoring", "scoring-tasks", ScoringStep, ("scores",)),
+    Stage("diagnosis", "agent-events", DiagnosisStep, ("diagnoses",)),
+)
+
+
+def derived_tables() -> tuple[str, ...]:
+    """The tables whose every row a stage made from other topics: they can be dropped and made again."""
+    sinks = {topic for stage in TOPOLOGY for topic in stage.sinks}
+    return tuple(schema.table for schema in current_schemas().values() if schema.topics and set(schema.topics) <= sinks)

@@ -1,0 +1,84 @@
+"""Applicability: each filter selects the exchanges it names."""
+
+from __future__ import annotations
+
+import pytest
+
+from audit.applicability import Circumstances, applies
+from audit.methodology import When
+
+
+def circumstances(
+    user: str = "hello", response: str = "hi", *, flagged: bool = False, multi_user: bool = False
+) -> Circumstances:
+    """An exchange to which only `always` applies, unless told otherwise."""
+    return Circumstances(user_message=user, agent_response=response, flagged=flagged, multi_user=multi_user)
+
+
+def selected(given_circumstances: Circumstances) -> set[str]:
+    """The filters that hold."""
+    return {str(when) for when in When if applies(when, given_circumstances)}
+
+
+def test_always_holds_and_nothing_else_by_itself() -> None:
+    """A dimension that does not apply is not judged, and not paid for."""
+    assert selected(circumstances()) == {"always"}
+
+
+@pytest.mark.parametrize(
+    "verb", ["Please", "can you", "Could  you", "do", "make", "write", "FIX", "add", "create", "update", "implement"]
+)
+def test_a_task_is_recognised_by_its_first_words(verb: str) -> None:
+    """Discipline in scope is asked where there is a task."""
+    assert selected(circumstances(f" \n{verb} it")) == {"always", "execution_task", "implementation_task"}
+
+
+@pytest.mark.parametrize("verb", ["build", "Refactor"])
+def test_building_is_implementation_only(verb: str) -> None:
+    """The two filters differ in these verbs."""
+    assert selected(circumstances(f"{verb} it")) == {"always", "implementation_task"}
+
+
+@pytest.mark.parametrize(
+    "user", ["does it work", "additional", "what do you do?", "makeup tips", "I said please", "candy", "buildings"]
+)
+def test_a_task_word_elsewhere_is_no_task(user: str) -> None:
+    """The rule is on how a message starts."""
+    assert selected(circumstances(user)) == {"always"}
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "Sure:\n```python\nx = 1\n```",
+        "  ~~~\nx\n~~~",
+        "diff --git a/x b/x",
+        "@@ -1,2 +1,3 @@",
+        "def f(x):",
+        "class A:",
+        "export async function go() {",
+        "from a.b import c",
+        "import java.util.List;",
+        "const x = 1",
+        "#include <stdio.h>",
+        "func main() {",
+    ],
+)
+def test_code_in_the_response_is_recognised(response: str) -> None:
+    """Dimensions on code changes need to see code."""
+    assert selected(circumstances(response=response)) == {"always", "code_change"}
+
+
+@pytest.mark.parametrize(
+    "response", ["I imported it from A", "class is over", "let it be = fine", "the function f", "a `word` in code"]
+)
+def test_talk_about_code_is_no_code(response: str) -> None:
+    """Prose uses the same words."""
+    assert selected(circumstances(response=response)) == {"always"}
+
+
+def test_the_other_filters_follow_their_facts() -> None:
+    """Flags, disagreement and several users are known from elsewhere."""
+    assert selected(circumstances(flagged=True)) == {"always", "high_stakes"}
+    assert selected(circumstances(multi_user=True)) == {"always", "multi_user"}
+    assert selected(circumstances(response="I disagree.")) == {"always", "disagreement"}

@@ -1,0 +1,206 @@
+"""The six detectors at their thresholds: below, on and above, with severity, impact and evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from audit import detectors
+from audit.detectors import Cause, shown
+from audit.events import normalise_session
+from audit.evidence import SessionEvidence, fold_columns, fold_row
+
+CALL = {"event": "tool_call", "tool": "search", "args": {"q": "x"}}
+RETRY = {"event": "retry_event"}
+
+
+def evidence_of(*raw_events: dict[str, Any]) -> SessionEvidence:
+    """The evidence of a session with these events."""
+    evidence = SessionEvidence()
+    fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))])
+    return evidence
+
+
+def said(causes: list[Cause]) -> list[tuple[str, int, int]]:
+    """Severity, impact and evidence count of each cause."""
+    return [(cause.severity, cause.impact_score, cause.evidence_count) for cause in causes]
+
+
+def positions(cause: Cause) -> list[int]:
+    """Where the evidence of a cause lies."""
+    return [seq for seq, _ in cause.evidence]
+
+
+@pytest.mark.parametrize(
+    ("calls", "retries", "expected"),
+    [
+        (2, 3, []),
+        (3, 0, [("high", -20, 3)]),
+        (4, 0, [("high", -24, 4)]),
+        (5, 0, [("critical", -28, 5)]),
+        (6, 0, [("critical", -30, 6)]),
+        (3, 1, [("high", -23, 4)]),
+        (3, 2, [("high", -26, 5)]),
+        (3, 3, [("critical", -29, 6)]),
+        (3, 4, [("critical", -30, 6)]),
+        (4, 2, [("high", -30, 6)]),
+    ],
+)
+def test_loops_by_calls_and_retries(calls: int, retries: int, expected: list[tuple[str, int, int]]) -> None:
+    """Three identical calls loop; five calls or three retries make it critical; the penalty stops at 30."""
+    assert expected == said(detectors.infinite_tool_loop(evidence_of(*[CALL] * calls, *[RETRY] * retries)))
+
+
+def test_a_loop_shows_its_calls_and_then_three_retries() -> None:
+    """The reader sees the repetition first, then that the agent kept retrying, wherever the events lay."""
+    (cause,) = detectors.infinite_tool_loop(evidence_of(RETRY, CALL, RETRY, CALL, RETRY, RETRY, CALL))
+    assert [1, 3, 6, 0, 2, 4] == positions(cause)
+    assert (
+        "Tool call repeated 3 times with matching arguments. Tool: search. 4 retry events in the session." == cause.description
+    )
+
+
+def test_every_looping_call_is_a_cause_in_order_of_first_occurrence() -> None:
+    """Two loops in a session have two remedies."""
+    other = {**CALL, "args": {"q": "y"}}
+    causes = detectors.infinite_tool_loop(evidence_of(CALL, other, other, other, CALL, CALL, {**CALL, "args": 1}))
+    assert [[0, 4, 5], [1, 2, 3]] == [positions(cause) for cause in causes]
+
+
+def test_calls_that_name_no_tool_never_loop() -> None:
+    """Nothing equals nothing: a source that leaves the tool out must not be accused of loops."""
+    assert [] == detectors.infinite_tool_loop(evidence_of(*[{"event": "tool_call", "args": {"q": 1}}] * 9))
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"), [(0, []), (1, [("medium", -13, 1)]), (2, [("medium", -18, 2)]), (3, [("high", -23, 3)])]
+)
+@pytest.mark.parametrize("word", ["recall_failed", "IGNORED", " lost", "Miss"])
+@pytest.mark.parametrize("field", ["action", "status"])
+def test_lost_memories(field: str, word: str, n: int, expected: list[tuple[str, int, int]]) -> None:
+    """Each word counts in either field and any case; three are severe."""
+    events = [{"event": "memory_event", field: "stored"}, *[{"event": "memory_event", field: word}] * n]
+    causes = detectors.memory_degradation(evidence_of(*events))
+    assert expected == said(causes)
+    assert [list(range(1, n + 1))] * bool(n) == [positions(cause) for cause in causes]
+
+
+@pytest.mark.parametrize(("n", "impact"), [(3, -23), (4, -25), (9, -25)])
+def test_memory_penalty_stops_at_25(n: int, impact: int) -> None:
+    """No single failure may dominate the score."""
+    assert [("high", impact, n)] == said(
+        detectors.memory_degradation(evidence_of(*[{"event": "memory_event", "action": "miss"}] * n))
+    )
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [(0, []), (1, [("medium", -17, 1)]), (2, [("high", -24, 2)]), (3, [("high", -30, 3)]), (4, [("high", -30, 4)])],
+)
+@pytest.mark.parametrize(
+    "unused", [{"used": False}, {"referenced": False}, {"status": "Ignored"}, {"used": True, "referenced": False}]
+)
+def test_unused_outputs(unused: dict[str, Any], n: int, expected: list[tuple[str, int, int]]) -> None:
+    """Any sign that an output was dropped counts, once an event; the penalty stops at 30."""
+    used = {"event": "tool_output", "used": True, "referenced": True, "status": "ok"}
+    assert expected == said(detectors.ignoring_tool_outputs(evidence_of(used, *[{"event": "tool_output", **unused}] * n)))
+
+
+@pytest.mark.parametrize(
+    ("contexts", "expected"),
+    [
+        ([{"saturation": 84.999}], []),
+        ([{"saturation": 85}], [("medium", -12, 1)]),
+        ([{"saturation_score": 86}], [("medium", -12, 1)]),
+        ([{"saturation": 94.999}], [("medium", -12, 1)]),
+        ([{"saturation": 95}], [("high", -12, 1)]),
+        ([{"saturation": 96}, {"saturation": 20}], [("high", -12, 1)]),
+        ([{"saturation": 96}, {"saturation": 86}], [("high", -17, 2)]),
+        ([{"action": "Compaction", "saturation": 20}], [("medium", -12, 1)]),
+        ([{"action": "compaction", "saturation": 95}], [("high", -12, 1)]),
+        ([{"action": "compaction"}] * 2, [("medium", -17, 2)]),
+        ([{"action": "compaction"}] * 3, [("medium", -22, 3)]),
+        ([{"action": "compaction"}] * 4, [("medium", -22, 4)]),
+        ([{"status": "compaction"}], []),
+    ],
+)
+def test_polluted_contexts(contexts: list[dict[str, Any]], expected: list[tuple[str, int, int]]) -> None:
+    """Saturation from 85 % or a compaction counts; 95 % makes it severe; the penalty stops at 22."""
+    assert expected == said(detectors.context_pollution(evidence_of(*[{"event": "context_event", **one} for one in contexts])))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "duplicates", "expected"),
+    [
+        (11_999, 0, []),
+        (12_000, 0, [("high", -12)]),
+        (12_001, 0, [("high", -12)]),
+        (17_999, 0, [("high", -12)]),
+        (18_000, 0, [("high", -13)]),
+        (29_999, 0, [("high", -14)]),
+        (30_000, 0, [("critical", -15)]),
+        (30_001, 0, [("critical", -15)]),
+        (0, 2, []),
+        (0, 3, [("high", -22)]),
+        (0, 4, [("high", -26)]),
+        (0, 5, [("high", -30)]),
+        (12_000, 2, [("high", -20)]),
+        (119_999, 0, [("critical", -29)]),
+        (600_000, 0, [("critical", -30)]),
+    ],
+)
+def test_cost_by_tokens_and_duplicates(tokens: int, duplicates: int, expected: list[tuple[str, int]]) -> None:
+    """12 000 tokens or three duplicates are too much, 30 000 tokens critical; the penalty stops at 30."""
+    events = [{"event": "token_usage", "usage": {"total": tokens}}, *[CALL] * (duplicates + 1)]
+    causes = detectors.cost_explosion(evidence_of(*events))
+    assert expected == [(cause.severity, cause.impact_score) for cause in causes]
+
+
+def test_calls_without_a_tool_are_duplicates_by_skill_or_type() -> None:
+    """A cost is a cost whoever is called; only loops need a name."""
+    events = [{"event": "tool_call", "skill": "s"}] * 3 + [{"event": "tool_call"}] * 2 + [{"event": "tool_call", "tool": "s"}]
+    assert 3 == evidence_of(*events).duplicate_calls
+
+
+def test_cost_shows_the_first_twelve_events_that_cost() -> None:
+    """A session of thousands of calls is not its own evidence."""
+    usage = {"event": "token_usage", "usage": {"total": 20_000}}
+    (cause,) = detectors.cost_explosion(evidence_of({"event": "decision"}, usage, *[CALL] * 15))
+    assert list(range(1, 13)) == positions(cause)
+    assert 12 == cause.evidence_count
+    assert "Session used 20000 tokens with 14 duplicate tool calls." == cause.description
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [(0, []), (1, [("medium", -14, 1)]), (2, [("high", -20, 2)]), (3, [("high", -24, 3)]), (4, [("high", -24, 4)])],
+)
+@pytest.mark.parametrize("failed", [{"invoked": False}, {"status": "IGNORED"}, {"status": "mismatch"}, {"status": " failed "}])
+def test_failed_skills(failed: dict[str, Any], n: int, expected: list[tuple[str, int, int]]) -> None:
+    """A skill that was there and did not serve counts; two are severe; the penalty stops at 24."""
+    events = [{"event": "skill_event", "invoked": True, "status": "ok"}, *[{"event": "skill_event", **failed}] * n]
+    assert expected == said(detectors.skill_failure(evidence_of(*events)))
+
+
+@pytest.mark.parametrize(
+    ("name", "fit"),
+    [
+        ("search", "search"),
+        ("a" * 81, "a" * 80),
+        ("a" * 100_000, "a" * 80),
+        ("pay\u202eload\u2066\x1b[31m\x00\n", "payload[31m"),
+        ("\u200b" * 90 + "b", "b"),
+        ("\ud800", "(unprintable)"),
+        ("Suche für Ärzte", "Suche für Ärzte"),
+    ],
+)
+def test_names_from_agents_are_cut_and_cleaned(name: str, fit: str) -> None:
+    """A description reaches terminals and pages: a name must not steer either."""
+    assert fit == shown(name)
+
+
+def test_a_hostile_tool_name_is_harmless_in_the_description() -> None:
+    """The one place where a description quotes an agent."""
+    (cause,) = detectors.infinite_tool_loop(evidence_of(*[{**CALL, "tool": "x\u202e" + "y" * 5000}] * 3))
+    assert f"Tool call repeated 3 times with matching arguments. Tool: x{'y' * 79}." == cause.description

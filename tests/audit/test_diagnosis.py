@@ -1,0 +1,382 @@
+"""Scores, readiness and the two forms of a diagnosis; the same evidence gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.detectors import DETECTORS, FAILURE_TYPES
+from audit.diagnosis import (
+    EVIDENCE_REFERENCES,
+    NO_FAILURE,
+    RULE_VERSION,
+    SessionDiagnosis,
+    _divided,
+    diagnose,
+    diagnose_events,
+    diagnosis_document,
+    evidence_digest,
+    to_record,
+)
+from audit.events import normalise_event, normalise_session
+from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.fingerprints import canonical_json
+from schemas.errors import InputError
+from schemas.records import Diagnosis
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "diagnosis"
+CALL = {"event": "tool_call", "tool": "search", "args": {"q": "x"}}
+MISS = {"event": "memory_event", "action": "miss"}
+UNUSED = {"event": "tool_output", "used": False}
+FULL = {"event": "context_event", "saturation": 96}
+SKILL = {"event": "skill_event", "invoked": False}
+MOMENT = datetime(2025, 1, 1, tzinfo=UTC)
+EVENTS = st.sampled_from(
+    [
+        CALL,
+        {**CALL, "args": 2},
+        MISS,
+        UNUSED,
+        FULL,
+        SKILL,
+        {"event": "retry_event"},
+        {"event": "decision"},
+        {"event": "token_usage", "usage": {"total": 7000}},
+        {"event": "context_event", "action": "compaction"},
+        {"name": "n"},
+    ]
+)
+
+
+def evidence_of(raw_events: list[dict[str, Any]], limit: int | None = None) -> SessionEvidence:
+    """The evidence of a session with these events."""
+    evidence = SessionEvidence(reference_limit=limit)
+    fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))])
+    return evidence
+
+
+def result_of(*raw_events: dict[str, Any]) -> SessionDiagnosis:
+    """The diagnosis of a session with these events."""
+    return diagnose(evidence_of(list(raw_events)))
+
+
+def record_of(evidence: SessionEvidence) -> Diagnosis:
+    """The record of a session's diagnosis."""
+    return to_record(
+        diagnose(evidence),
+        evidence,
+        connection="c",
+        project="p",
+        agent="a",
+        session_id="s",
+        revision=0,
+        started_at=MOMENT,
+        ended_at=MOMENT,
+        closed_at=MOMENT,
+        closed_reason="explicit",
+        policy_digest="0" * 16,
+    )
+
+
+def test_a_session_without_events_has_no_score() -> None:
+    """No evidence is not a clean bill: it is neither 100 nor ready."""
+    result = result_of()
+    assert (None, "insufficient_evidence") == (result.trust_score, result.readiness_level)
+    assert {failure.dimension: None for failure in FAILURE_TYPES.values()} == result.scores
+    assert (0, 0, 0, 0, 100) == msgspec.structs.astuple(result.cost_analysis)
+
+
+def test_a_session_without_failures_scores_a_hundred() -> None:
+    """A single harmless event is evidence."""
+    result = result_of({"event": "decision"})
+    assert (100, "ready_for_runtime", None, ()) == (result.trust_score, result.readiness_level, result.primary, result.causes)
+    assert dict.fromkeys(result.scores, 100) == result.scores
+
+
+def test_trust_is_the_weighted_mean_of_the_dimensions() -> None:
+    """Worked by hand: a loop of 3 costs 20 of 100 at 20 %, a miss 13 at 15 %: 100 - 4 - 1.95 = 94.05."""
+    result = result_of(*[CALL] * 3, MISS)
+    assert (80, 87) == (result.scores["loop_control"], result.scores["memory_integrity"])
+    assert 94 == result.trust_score
+
+
+def test_the_worst_cause_of_a_type_counts_wherever_it_comes() -> None:
+    """A milder loop after a worse one must not hide it."""
+    other = {**CALL, "tool": "fetch"}
+    for events in ([*[CALL] * 5, *[other] * 3], [*[other] * 3, *[CALL] * 5]):
+        assert 72 == result_of(*events).scores["loop_control"]
+
+
+def test_the_largest_penalty_is_primary_and_the_first_of_equals_wins() -> None:
+    """Equal penalties must not depend on anything but the order of the detectors."""
+    unused_first = result_of(MISS, UNUSED).primary
+    assert unused_first is not None
+    assert "ignoring_tool_outputs" == unused_first.type
+    tied = result_of(*[UNUSED] * 3, *[CALL] * 6)  # loop, unused outputs and cost at -30 each
+    assert [-30, -30, -30] == [cause.impact_score for cause in tied.causes]
+    assert tied.causes[0] is tied.primary
+    assert "infinite_tool_loop" == tied.causes[0].type
+
+
+@pytest.mark.parametrize(
+    ("events", "trust", "level"),
+    [
+        ([MISS], 98, "ready_for_runtime"),
+        ([MISS] * 3, 97, "review_recommended"),
+        ([CALL] * 4, 92, "review_recommended"),
+        ([CALL] * 5, 90, "unsafe_for_production"),
+        ([{"event": "token_usage", "usage": {"total": 30_000}}], 98, "unsafe_for_production"),
+        ([*[CALL] * 9, *[UNUSED] * 9, *[MISS] * 9, *[FULL] * 9, *[SKILL] * 9], 73, "unsafe_for_production"),
+    ],
+)
+def test_readiness_follows_from_severity(events: list[dict[str, Any]], trust: int, level: str) -> None:
+    """A critical cause is unsafe whatever the score says; the six caps together leave 73."""
+    result = result_of(*events)
+    assert (trust, level) == (result.trust_score, result.readiness_level)
+
+
+@pytest.mark.parametrize(
+    ("trust", "level"),
+    [
+        (59, "unsafe_for_production"),
+        (60, "review_recommended"),
+        (61, "review_recommended"),
+        (79, "review_recommended"),
+        (80, "ready_for_runtime"),
+        (81, "ready_for_runtime"),
+        (None, "insufficient_evidence"),
+    ],
+)
+def test_readiness_thresholds(trust: int | None, level: str) -> None:
+    """Today's caps cannot reach them, a new failure type may."""
+    from audit.diagnosis import _readiness
+
+    assert level == _readiness(trust, ())
+
+
+@given(numerator=st.integers(0, 10**6), denominator=st.integers(1, 1000))
+def test_division_rounds_half_to_even(numerator: int, denominator: int) -> None:
+    """In integers, so that no order of float additions can change a score."""
+    assert round(Fraction(numerator, denominator)) == _divided(numerator, denominator)
+
+
+def test_cost_analysis_by_hand() -> None:
+    """Six calls, four of them duplicates, 9 000 tokens: the penalty is 10 + 16 + 1 = 27, the waste min(9000, 4000 + 3240)."""
+    other = {**CALL, "args": {"q": "y"}}
+    cost = result_of(*[CALL] * 4, *[other] * 2, {"event": "token_usage", "usage": {"total": 9000}}).cost_analysis
+    assert {
+        "total_tokens": 9000,
+        "duplicate_calls": 4,
+        "redundancy_score": 67,
+        "token_waste": 7240,
+        "cost_efficiency": 33,
+    } == msgspec.structs.asdict(cost)
+
+
+def test_event_counts_are_sorted_by_name() -> None:
+    """The order of arrival must not show in the bytes of what is given out."""
+    summary = result_of({"event": "z"}, MISS, {"event": "a"}, CALL).evidence_summary
+    assert ["a", "memory_event", "tool_call", "z"] == list(summary["event_counts"])
+    assert (4, 1, 0, 1, 0, 0, 0) == tuple(value for value in summary.values() if isinstance(value, int))
+
+
+@settings(deadline=None)
+@given(raw_events=st.lists(EVENTS, min_size=1, max_size=30), more=EVENTS)
+def test_trust_is_bounded_and_never_rises_with_another_event(raw_events: list[dict[str, Any]], more: dict[str, Any]) -> None:
+    """An agent cannot earn trust by adding noise to a bad session."""
+    before, after = result_of(*raw_events), result_of(*raw_events, more)
+    assert before.trust_score is not None
+    assert after.trust_score is not None
+    assert 0 <= after.trust_score <= before.trust_score <= 100
+    levels = ["ready_for_runtime", "review_recommended", "unsafe_for_production"]
+    assert levels.index(before.readiness_level) <= levels.index(after.readiness_level)
+    cost = after.cost_analysis
+    assert 0 <= cost.redundancy_score <= 100
+    assert 0 <= cost.token_waste <= cost.total_tokens
+
+
+@settings(deadline=None)
+@given(raw_events=st.lists(EVENTS, max_size=30), data=st.data())
+def test_the_order_of_events_changes_no_score(raw_events: list[dict[str, Any]], data: st.DataObject) -> None:
+    """Counts decide, not timing: only evidence and the order of equal causes may differ."""
+    shuffled = data.draw(st.permutations(raw_events))
+    one, other = result_of(*raw_events), result_of(*shuffled)
+    assert (one.trust_score, one.readiness_level, one.scores) == (other.trust_score, other.readiness_level, other.scores)
+    assert (one.cost_analysis, one.evidence_summary) == (other.cost_analysis, other.evidence_summary)
+
+
+@settings(deadline=None)
+@given(raw_events=st.lists(EVENTS, max_size=25), cuts=st.lists(st.integers(0, 25), max_size=3))
+def test_stored_state_gives_the_same_record(raw_events: list[dict[str, Any]], cuts: list[int]) -> None:
+    """A worker that was restarted in the middle of a session diagnoses what an undisturbed one does."""
+    evidence = SessionEvidence()
+    rows = [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))]
+    for seq, row in enumerate(rows):
+        fold_columns({"s": evidence}, [row])
+        if seq in cuts:
+            evidence = msgspec.msgpack.decode(msgspec.msgpack.encode(evidence), type=SessionEvidence)
+    assert record_of(evidence_of(raw_events)) == record_of(evidence)
+
+
+def test_a_record_keeps_the_first_hundred_references_and_exact_counts() -> None:
+    """A runaway session must not make a runaway record."""
+    raw_events = [*[MISS] * 250, *[CALL] * 3, {"event": "a_new_type"}]
+    record = record_of(evidence_of(raw_events))
+    memory = record.failure_causes[1]
+    assert ("memory_degradation", 250) == (memory.type, memory.evidence_count)
+    assert list(range(EVIDENCE_REFERENCES)) == [reference.seq for reference in memory.evidence]
+    assert "event_0" == memory.evidence[0].event_id
+    assert [("a_new_type", 1), ("memory_event", 250), ("tool_call", 3)] == [
+        (one.event, one.count) for one in record.event_counts
+    ]
+    assert (254, "memory_degradation", "high") == (record.event_count, record.primary_failure_type, record.primary_severity)
+    assert (RULE_VERSION, "0" * 16) == (record.rule_version, record.policy_digest)
+
+
+def test_a_reference_limit_from_a_hundred_up_gives_the_same_record() -> None:
+    """Every runner may choose how many references it holds in memory, as long as the record has its own."""
+    raw_events = [*[MISS] * 250, *[CALL] * 250]
+    records = [record_of(evidence_of(raw_events, limit)) for limit in (EVIDENCE_REFERENCES, 150, None)]
+    assert records[0] == records[1] == records[2]
+
+
+def test_the_evidence_digest_tells_evidence_apart() -> None:
+    """A score says what it rests on: one more event, or another one, is another digest."""
+    sessions: list[list[dict[str, Any]]] = [
+        [],
+        [MISS],
+        [MISS, MISS],
+        [UNUSED],
+        [{**MISS, "event_id": "x"}],
+        [CALL],
+        [{**CALL, "args": 1}],
+    ]
+    sessions += [
+        [FULL],
+        [{**FULL, "saturation": 85}],
+        [{"event": "token_usage", "total": 1}],
+        [{"event": "token_usage", "total": 2}],
+    ]
+    assert len(sessions) == len({evidence_digest(evidence_of(session)) for session in sessions})
+
+
+def test_the_rule_version_names_every_detector() -> None:
+    """A changed detector must change the version that scores carry."""
+    assert len(DETECTORS) == len(RULE_VERSION.split(":")[1].split("."))
+
+
+def test_records_without_events_keep_null_scores() -> None:
+    """Unscored is a state, not a number."""
+    record = record_of(SessionEvidence())
+    assert (None, "insufficient_evidence", None, ()) == (
+        record.trust_score,
+        record.readiness_level,
+        record.scores.loop_control,
+        record.failure_causes,
+    )
+
+
+def test_document_without_failures_has_the_null_form() -> None:
+    """Readers of the document test for null, and people read the sentence."""
+    document = diagnose_events("s", [{"event": "decision"}])
+    assert {
+        "root_cause_failure_type": None,
+        "causal_chain_explanation": NO_FAILURE,
+        "severity": None,
+        "description": None,
+        "remediation": None,
+    } == document["primary_diagnosis"]
+    assert [] == document["failure_causes"]
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
+def test_golden_documents(path: Path) -> None:
+    """Whole documents, checked by hand once: any change of what users read shows here."""
+    case = json.loads(path.read_text(encoding="utf-8"))
+    assert case["document"] == diagnose_events(case["session_id"], case["events"])
+
+
+def test_there_are_golden_documents() -> None:
+    """A parametrised test over an empty folder passes."""
+    assert 2 <= len(list(GOLDEN.glob("*.json")))
+
+
+def test_document_from_stored_events_equals_the_one_from_raw_events() -> None:
+    """The page builds it from payloads and the folded result, the command line from raw events; both are shown to people."""
+    raw_events = [{**CALL, "event_id": "same"}, {**CALL, "event_id": "same"}, CALL, MISS, {"event": "retry_event"}]
+    payloads = [normalise_event(raw, seq).payload for seq, raw in enumerate(raw_events)]
+    evidence = SessionEvidence()
+    for seq, raw in enumerate(raw_events):
+        evidence.add(normalise_event(raw, seq), seq)
+    assert diagnose_events("s", raw_events) == diagnosis_document("s", payloads, diagnose(evidence))
+
+
+def test_document_of_a_session_with_gaps_points_at_the_right_events() -> None:
+    """Positions are the log's; events that are gone appear with their id alone."""
+    evidence = SessionEvidence()
+    for seq in (0, 4, 9):
+        evidence.add(normalise_event(CALL, seq), seq)
+    payloads = [normalise_event(CALL, seq).payload for seq in (4, 9)]
+    document = diagnosis_document("s", payloads, diagnose(evidence), positions=[4, 9])
+    assert [{"event_id": "event_0"}, *payloads] == document["failure_causes"][0]["evidence"]
+    assert ["event_4", "event_9", "failure_infinite_tool_loop"] == [node["id"] for node in document["causal_graph"]["nodes"]]
+
+
+@settings(deadline=None)
+@given(raw_events=st.lists(EVENTS | st.dictionaries(st.text(max_size=4), st.floats() | st.text(max_size=3)), max_size=12))
+def test_documents_are_json(raw_events: list[dict[str, Any]]) -> None:
+    """What is printed, stored and served must survive as JSON, whatever the agent sent."""
+    document = diagnose_events("s", raw_events)
+    assert document == json.loads(canonical_json(document).encode())
+
+
+def test_a_hostile_event_is_refused_with_its_place() -> None:
+    """Of a thousand events in a file, the user must learn which one."""
+    with pytest.raises(InputError, match=r"^events\[1\]: is list"):
+        diagnose_events("s", [CALL, []])  # type: ignore[list-item]
+
+
+def test_a_hundred_thousand_identical_calls_are_diagnosed() -> None:
+    """The document holds its whole evidence; it must be linear in the events."""
+    document = diagnose_events("s", [CALL] * 100_000)
+    assert 100_000 == len(document["failure_causes"][0]["evidence"])
+    assert (99_999, 100) == (document["cost_analysis"]["duplicate_calls"], document["cost_analysis"]["redundancy_score"])
+
+
+@pytest.mark.slow
+def test_documents_do_not_depend_on_the_hash_seed() -> None:
+    """Sets and dicts must not leak their order into bytes: two processes with other seeds write the same."""
+    program = """
+import json
+from audit.diagnosis import diagnose_events
+events = [
+    {"event": f"type_{n % 7}", "zeta": n, "alpha": {"b": n, "a": [n]}} if n % 2 else
+    {"event": "tool_call", "tool": f"t{n % 3}", "args": {"y": n % 4, "x": 1}, "event_id": f"e{n % 5}"} for n in range(60)
+]
+events += [{"event": "memory_event", "action": a} for a in ("recall_failed", "ignored", "lost", "miss")]
+print(json.dumps(diagnose_events("s", events)))
+"""
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "4242")
+    ]
+    assert b'"infinite_tool_loop"' in outputs[0]
+    assert outputs[0] == outputs[1]

@@ -1,0 +1,189 @@
+"""Folding: the evidence does not depend on batches, interleaving or pauses, and stays small."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.detectors import DETECTORS
+from audit.events import MAX_TOKENS, normalise_event
+from audit.evidence import FOLD_COLUMNS, Row, SessionEvidence, fold_columns, fold_row
+
+EVENTS = st.fixed_dictionaries(
+    {
+        "event": st.sampled_from(
+            [
+                "tool_call",
+                "tool_output",
+                "memory_event",
+                "context_event",
+                "skill_event",
+                "token_usage",
+                "retry_event",
+                "decision",
+            ]
+        )
+    },
+    optional={
+        "tool": st.sampled_from(["a", "b"]),
+        "args": st.sampled_from([{}, {"q": 1}, {"q": 2}]),
+        "action": st.sampled_from(["miss", "stored", "compaction"]),
+        "status": st.sampled_from(["lost", "ignored", "failed", "ok"]),
+        "used": st.booleans(),
+        "referenced": st.booleans(),
+        "invoked": st.booleans(),
+        "saturation": st.sampled_from([84, 85, 94.9, 95]),
+        "usage": st.fixed_dictionaries({"total": st.integers(0, 20_000)}),
+    },
+)
+SESSIONS = st.dictionaries(st.sampled_from(["s1", "s2", "s3"]), st.lists(EVENTS, max_size=12), min_size=1)
+LIMITS = st.sampled_from([None, 0, 1, 2, 100])
+
+
+def rows_of(session: str, raw_events: list[dict[str, Any]]) -> list[Row]:
+    """The session's events as rows."""
+    return [fold_row(session, normalise_event(raw, seq), seq) for seq, raw in enumerate(raw_events)]
+
+
+def folded(raw_events: list[dict[str, Any]], limit: int | None = None) -> SessionEvidence:
+    """The evidence of one session, folded at once."""
+    evidence = SessionEvidence(reference_limit=limit)
+    fold_columns({"s": evidence}, rows_of("s", raw_events))
+    return evidence
+
+
+def round_trip(evidence: SessionEvidence) -> SessionEvidence:
+    """The evidence after it was stored as a stage's state."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(evidence), type=SessionEvidence)
+
+
+def test_rows_have_the_documented_columns() -> None:
+    """Runners build rows from Arrow columns by these names; AgentEvent must have every one but the session."""
+    row = fold_row("s", normalise_event({"event": "tool_output", "used": False}, 4), 4)
+    assert {"session": "s", "seq": 4, "event_id": "event_4", "event": "tool_output", "used": False} == {
+        name: value for name, value in zip(FOLD_COLUMNS, row, strict=True) if value is not None
+    }
+
+
+@settings(deadline=None)
+@given(sessions=SESSIONS, limit=LIMITS, seed=st.randoms(use_true_random=False))
+def test_batches_interleaving_and_stored_state_change_nothing(
+    sessions: dict[str, list[dict[str, Any]]], limit: int | None, seed: random.Random
+) -> None:
+    """A worker sees sessions mixed, in batches cut anywhere, and is restarted in between; the evidence must be the same."""
+    expected = {name: folded(raw_events, limit) for name, raw_events in sessions.items() if raw_events}
+    queues = [rows_of(name, raw_events) for name, raw_events in sessions.items() if raw_events]
+    mixed: list[Row] = []
+    while queues:
+        queue = seed.choice(queues)
+        mixed.append(queue.pop(0))
+        queues = [queue for queue in queues if queue]
+    evidence: dict[str, SessionEvidence] = {}
+    while mixed:
+        size = seed.randint(1, len(mixed))
+        fold_columns(evidence, mixed[:size], reference_limit=limit)
+        mixed = mixed[size:]
+        evidence = {name: round_trip(one) for name, one in evidence.items()}
+    assert expected == evidence
+    assert {name: list(one.calls) for name, one in expected.items()} == {
+        name: list(one.calls) for name, one in evidence.items()
+    }
+
+
+@settings(deadline=None)
+@given(raw_events=st.lists(EVENTS, max_size=20))
+def test_single_events_fold_as_columns_do(raw_events: list[dict[str, Any]]) -> None:
+    """The embedded runner adds events one by one, the fleet's in columns."""
+    evidence = SessionEvidence()
+    for seq, raw in enumerate(raw_events):
+        evidence.add(normalise_event(raw, seq), seq)
+    assert folded(raw_events) == evidence
+
+
+@settings(deadline=None)
+@given(raw_events=st.lists(EVENTS, max_size=30), limit=st.integers(0, 5))
+def test_a_reference_limit_cuts_references_and_nothing_else(raw_events: list[dict[str, Any]], limit: int) -> None:
+    """Counts stay exact and the references kept are the first, so every finding but its evidence is the same."""
+    whole, cut = folded(raw_events), folded(raw_events, limit)
+    assert (whole.event_counts, whole.total_tokens, whole.context_full) == (
+        cut.event_counts,
+        cut.total_tokens,
+        cut.context_full,
+    )
+    assert whole.duplicate_calls == cut.duplicate_calls
+    for name, seen in whole.problems.items():
+        assert (seen.count, seen.references[:limit]) == (cut.problems[name].count, cut.problems[name].references)
+    for key, calls in whole.calls.items():
+        assert (calls.count, calls.references[:limit]) == (cut.calls[key].count, cut.calls[key].references)
+    assert (whole.retries[:limit], whole.spending[:limit]) == (cut.retries, cut.spending)
+
+
+@settings(deadline=None)
+@given(raw_events=st.lists(EVENTS, max_size=30))
+def test_references_are_in_the_order_of_the_session(raw_events: list[dict[str, Any]]) -> None:
+    """Evidence is read from top to bottom."""
+    evidence = folded(raw_events)
+    lists = [seen.references for seen in evidence.problems.values()] + [calls.references for calls in evidence.calls.values()]
+    for references in [*lists, evidence.retries, evidence.spending]:
+        assert sorted(references) == references
+
+
+@settings(deadline=None)
+@given(raw_events=st.lists(EVENTS, max_size=30))
+def test_duplicates_are_calls_less_distinct_labels(raw_events: list[dict[str, Any]]) -> None:
+    """The number of duplicate actions drives cost; it is checked against its definition."""
+    calls = [raw for raw in raw_events if raw["event"] == "tool_call"]
+    labels = {(raw.get("tool"), str(raw.get("args") or {})) for raw in calls}
+    assert len(calls) - len(labels) == folded(raw_events).duplicate_calls
+
+
+def test_memory_events_go_by_action_and_only_then_by_status() -> None:
+    """An action that succeeded is not made a failure by a status that speaks of something else."""
+    raw = [
+        {"event": "memory_event", "action": "recall", "status": "miss"},
+        {"event": "memory_event", "status": "miss"},
+        {"event": "memory_event", "action": "", "status": "LOST"},
+        {"event": "memory_event", "action": "Ignored", "status": "ok"},
+    ]
+    assert [(1, "event_1"), (2, "event_2"), (3, "event_3")] == folded(raw).problem("memory_event").references
+
+
+def test_a_call_without_a_key_is_counted_and_repeats_nothing() -> None:
+    """A row from a source that gives no key must not look like a loop."""
+    evidence = SessionEvidence()
+    empty: Row = (None,) * 8
+    fold_columns({"s": evidence}, [("s", seq, f"e{seq}", "tool_call", None, *empty) for seq in range(5)])
+    assert (5, 0, {}) == (evidence.count("tool_call"), evidence.duplicate_calls, evidence.calls)
+    assert 5 == len(evidence.spending)
+
+
+def test_token_totals_stop_at_a_bound() -> None:
+    """A sum beyond 64 bits could be neither stored nor sent."""
+    evidence = folded([{"event": "token_usage", "usage": {"total": 10**30}}] * 3000)
+    assert MAX_TOKENS == evidence.total_tokens
+    assert evidence == round_trip(evidence)
+
+
+def test_a_hundred_thousand_identical_calls_are_fast_and_small() -> None:
+    """The worst loop an agent can run must not slow or fill the stage that reports it."""
+    row = fold_row("s", normalise_event({"event": "tool_call", "tool": "t", "event_id": "x"}, 0), 0)
+    evidence: dict[str, SessionEvidence] = {}
+    started = time.process_time()
+    fold_columns(evidence, [row] * 100_000, reference_limit=100)
+    assert 5 > time.process_time() - started
+    assert 100_000 == next(iter(evidence["s"].calls.values())).count
+    assert 2000 > len(msgspec.msgpack.encode(evidence["s"]))
+    assert all(isinstance(detector.detect(evidence["s"]), list) for detector in DETECTORS)
+
+
+@pytest.mark.parametrize("event", ["brand_new", "process_output", "decision", "tool_call\u202e"])
+def test_other_types_are_counted_under_their_own_name(event: str) -> None:
+    """An unknown type is evidence that no detector reads."""
+    evidence = folded([{"event": event, "used": False, "invoked": False, "status": "ignored", "saturation": 99}] * 2)
+    assert ({event: 2}, {}, {}) == (evidence.event_counts, evidence.problems, evidence.calls)

@@ -1,0 +1,257 @@
+"""Policies: the defaults hold, projects override only what they say, and a bad file is refused by line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from audit.policy import Policy, ProjectSettings, RedactionSettings, Sampling, SecretPattern, load_policy
+from schemas.errors import PolicyError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "policy.yaml"
+DEFAULTS = {
+    "enabled": True,
+    "judgeModel": "claude-haiku-4-5",
+    "gateCascade": True,
+    "sampling": {
+        "enabled": True,
+        "routineInterval": 3,
+        "alwaysScoreFirst": 5,
+        "alwaysScoreLast": 3,
+        "alwaysScoreDisagreement": True,
+        "alwaysScoreLongResponses": True,
+        "longResponseThreshold": 500,
+    },
+    "thinkingBlockAnalysis": True,
+    "bidirectionalScoring": False,
+    "wrapQualityScoring": True,
+    "costCapPerSession": 1.0,
+    "heartbeatInterval": 300000,
+    "baselineWindowDays": 14,
+    "retentionDays": 90,
+    "methodology": "default",
+}
+
+
+def write(tmp_path: Path, text: str, name: str = "p.yaml") -> Path:
+    """A policy file with this text."""
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(tmp_path: Path, text: str) -> list[str]:
+    """The problems that loading this text reports, without the folder."""
+    with pytest.raises(PolicyError) as caught:
+        load_policy(write(tmp_path, text))
+    assert caught.value.hint
+    return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    """Field names and defaults are a published reference; who moves a configuration over relies on them."""
+    assert Policy().for_project("any").settings.model_dump(by_alias=True) == DEFAULTS
+    assert Policy().for_project("any").session_gap_minutes == 30
+
+
+def test_the_example_is_valid_and_shows_the_defaults() -> None:
+    """The example is what people copy; a default that moved would make it lie."""
+    policy = load_policy(EXAMPLE)
+    assert policy.defaults.model_dump(by_alias=True) == DEFAULTS
+    assert set(DEFAULTS) == {field.strip().split(":")[0] for field in EXAMPLE.read_text().splitlines() if _is_default(field)}
+    checkout = policy.for_project("checkout-agent")
+    assert (
+        checkout.settings.sampling.routine_interval,
+        checkout.settings.sampling.always_score_first,
+        checkout.settings.cost_cap_per_session,
+    ) == (5, 5, 0.25)
+    assert checkout.methodology.name == "prawduct"
+    assert not policy.for_project("sandbox").settings.enabled
+
+
+def _is_default(line: str) -> bool:
+    return line.startswith("  ") and line[2].isalpha() and line.strip().split(":")[0] in DEFAULTS
+
+
+def test_a_cap_of_zero_stays_zero(tmp_path: Path) -> None:
+    """0 means no paid call at all; taken for "not set" it would spend a dollar a session."""
+    for text in ("version: 1\ndefaults: {costCapPerSession: 0}", "version: 1\nprojects: {a: {costCapPerSession: 0.0}}"):
+        assert load_policy(write(tmp_path, text)).for_project("a").settings.cost_cap_per_session == 0
+
+
+def test_false_stays_false(tmp_path: Path) -> None:
+    """A project that is switched off stays off, although everything else is inherited."""
+    policy = load_policy(write(tmp_path, "version: 1\nprojects: {a: {enabled: false}}"))
+    assert not policy.for_project("a").settings.enabled
+    assert policy.for_project("b").settings.enabled
+
+
+def test_a_project_overrides_only_what_it_says(tmp_path: Path) -> None:
+    """A default that is said again by accident must not undo the file's own defaults."""
+    text = "version: 1\ndefaults: {sampling: {alwaysScoreFirst: 9}, retentionDays: 7}\nprojects: {a: {sampling: {routineInterval: 2}}}"
+    settings = load_policy(write(tmp_path, text)).for_project("a").settings
+    assert (settings.sampling.routine_interval, settings.sampling.always_score_first, settings.retention_days) == (2, 9, 7)
+
+
+def test_json_is_taken_too(tmp_path: Path) -> None:
+    """Configuration that another system writes comes as JSON."""
+    text = json.dumps({"version": 1, "defaults": DEFAULTS}, indent=2)
+    assert Policy().digest == load_policy(write(tmp_path, text, "p.json")).digest
+
+
+def test_policies_cannot_be_changed() -> None:
+    """A digest that is written beside a score must stay true."""
+    with pytest.raises(ValidationError):
+        Policy().session_gap_minutes = 5  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        Policy().defaults.enabled = False  # type: ignore[misc]
+
+
+def test_the_digest_moves_with_every_effective_setting() -> None:
+    """Two scores with one digest were made by the same rules, and only those."""
+    variants = [
+        Policy(),
+        Policy(session_gap_minutes=31),
+        Policy(redaction=RedactionSettings(enabled=False)),
+        Policy(redaction=RedactionSettings(patterns=(SecretPattern(kind="a", pattern="b"),))),
+        Policy(defaults=ProjectSettings(sampling=Sampling(routine_interval=4))),
+        Policy(defaults=ProjectSettings(cost_cap_per_session=0)),
+        Policy(defaults=ProjectSettings(methodology="tilt")),
+    ]
+    assert len(variants) == len({policy.for_project("a").digest for policy in variants})
+    assert len(variants) == len({policy.digest for policy in variants})
+    assert all(len(policy.digest) == 16 for policy in variants)
+
+
+def test_saying_a_default_changes_no_digest() -> None:
+    """The digest is of what is in force, not of how it was written."""
+    said = Policy(projects={"a": ProjectSettings(retention_days=90, sampling=Sampling(routine_interval=3))})
+    assert Policy().for_project("a").digest == said.for_project("a").digest
+
+
+def test_projects_are_resolved_once() -> None:
+    """Every record asks for its project's policy."""
+    policy = Policy(projects={"a": ProjectSettings(retention_days=3)})
+    assert policy.for_project("a") is policy.for_project("a")
+    assert policy.for_project("b") is policy.for_project("c")
+
+
+def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
+    """A policy and its methodologies are kept, moved and reviewed together."""
+    write(tmp_path, 'schemaVersion: "7"\ntier2: [{id: wit, description: witty}]', "house.yaml")
+    text = "version: 1\ndefaults: {methodology: tilt}\nprojects: {a: {methodology: house.yaml}}"
+    policy = load_policy(write(tmp_path, text))
+    assert (policy.for_project("a").methodology.name, policy.for_project("a").methodology.version) == ("house", "7")
+    assert policy.for_project("b").methodology.name == "tilt"
+    before = policy.for_project("a").digest
+    write(tmp_path, 'schemaVersion: "7"\ntier2: [{id: wit, description: wittier}]', "house.yaml")
+    assert before != load_policy(write(tmp_path, text)).for_project("a").digest
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("defaults: {}", ["p.yaml:1: version: is required, and 1 in this version of the format"]),
+        ("version: 2", ["p.yaml:1: version: Input should be 1 (it is 2)"]),
+        (
+            "version: 1\ndefaults:\n  sampling:\n    routineIntervall: 4\n",
+            ["p.yaml:4: defaults.sampling.routineIntervall: there is no such field; did you mean routineInterval?"],
+        ),
+        (
+            "version: 1\ndefaults:\n  gate_cascade: true\n",
+            ["p.yaml:3: defaults.gate_cascade: there is no such field; did you mean gateCascade?"],
+        ),
+        (
+            "version: 1\nprojects:\n  a:\n    costCapPerSession: -1\n    enabled: 'yes'\n",
+            [
+                "p.yaml:4: projects.a.costCapPerSession: Input should be greater than or equal to 0 (it is -1)",
+                "p.yaml:5: projects.a.enabled: Input should be a valid boolean (it is 'yes')",
+            ],
+        ),
+        (
+            "version: 1\nprojects:\n  ../etc: {}\n",
+            [
+                "p.yaml:3: projects.../etc: not a project name: string should match pattern '^[a-z0-9][a-z0-9_.-]{0,62}$'",
+            ],
+        ),
+        (
+            "version: 1\nsessionGapMinutes: 5\nsessionGapMinutes: 6\n",
+            ["p.yaml:3: sessionGapMinutes: given twice, first on line 2"],
+        ),
+        (
+            "version: 1\ndefaults:\n  methodology: agile\n",
+            [
+                (
+                    "p.yaml:3: defaults.methodology: no methodology 'agile': shipped are default, prawduct, tilt; "
+                    "a file's path ends in .yaml, .yml or .json"
+                )
+            ],
+        ),
+        (
+            "version: 1\ndefaults: {methodology: no.yaml}\n",
+            [
+                "p.yaml:2: defaults.methodology: the methodology 'no.yaml' cannot be used:",
+                "no.yaml:1: document: cannot be read: No such file or directory",
+            ],
+        ),
+        (
+            "version: 1\nredaction:\n  patterns:\n  - {kind: a, pattern: '('}\n  - {kind: b, pattern: 'x*'}\n",
+            [
+                "p.yaml:4: redaction.patterns[0].pattern: pattern '(' does not compile: missing ): (",
+                "p.yaml:5: redaction.patterns[1].pattern: matches the empty text, so it says nothing about secrets",
+            ],
+        ),
+        (
+            "version: 1\ndefaults: {costCapPerSession: .nan}",
+            ["p.yaml:2: defaults.costCapPerSession: Input should be a finite number (it is nan)"],
+        ),
+        ("- 1\n", ["p.yaml:1: document: Input should be a valid dictionary or instance of Policy"]),
+    ],
+)
+def test_a_bad_policy_is_refused_with_lines_and_fields(tmp_path: Path, text: str, problems: list[str]) -> None:
+    """A setting that is taken for another one, or ignored, audits the fleet by rules nobody chose."""
+    assert problems == refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "p.yaml:1: document: the file is empty"),
+        ("version: 1\n\tx: 2", "p.yaml:2: document: found character"),
+        ("a: &a 1\nb: *a", "p.yaml:2: document: aliases"),
+        ("version: 1\nx: " + "[" * 40 + "]" * 40, "p.yaml:2: document: nested deeper than 32"),
+        ("[" * 100_000, "p.yaml:1: document: nested deeper than 32"),
+        ("version: 1\nx: !!python/object:os.system a", "p.yaml:2: document: could not determine a constructor"),
+        ("version: 1\nx: !!set {a}", "p.yaml:2: document: the tag"),
+        ("version: 1\n1: 2", "p.yaml:2: document: a field name must be text"),
+        ("version: 1\n? [a]\n: 2", "p.yaml:2: document: a field name must be text"),
+        ("version: 1\nx: " + "9" * 5000, "p.yaml:2: document: not a value"),
+        ("version: 1\n<<: {a: 1}", "p.yaml:2: document: could not determine a constructor"),
+        ("version: 1\nx: \x07", "p.yaml:2: document: control character"),
+        ("version: 1\n---\nversion: 1", "p.yaml:2: document: but found another document"),
+        ("#" + "x" * 1024 * 1024, "p.yaml:1: document: larger than"),
+    ],
+)
+def test_a_hostile_or_broken_file_ends_in_a_policy_error(tmp_path: Path, text: str, reason: str) -> None:
+    """Whatever a file holds, the answer is a line to look at: no trace, no endless loop, no code run."""
+    (problem,) = refusal(tmp_path, text)
+    assert problem.startswith(reason)
+
+
+def test_a_file_that_is_no_text_ends_in_a_policy_error(tmp_path: Path) -> None:
+    """Somebody will point at the wrong file."""
+    path = tmp_path / "p.yaml"
+    path.write_bytes(b"version: 1\n\xff\xfe")
+    with pytest.raises(PolicyError, match=r"p\.yaml:2: document: not UTF-8"):
+        load_policy(path)
+    with pytest.raises(PolicyError, match=r":1: document: cannot be read"):
+        load_policy(tmp_path)
+
+
+def test_an_unknown_methodology_in_code_is_refused_too() -> None:
+    """A policy made in code has no folder to look in."""
+    with pytest.raises(PolicyError, match=r"no methodology 'x\.yaml'"):
+        Policy(defaults=ProjectSettings(methodology="x.yaml")).for_project("a")

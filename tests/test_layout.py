@@ -1,0 +1,88 @@
+"""The shape of the repository: whose packages are imported, how long code may get, what no file may say."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("schemas", "audit", "analytics", "streams", "service")
+FOLDERS = (*PACKAGES, "tests", "benchmarks", "docs", "examples", ".ci")
+GENERATED = ROOT / "schemas" / "records.py"
+LONGEST_MODULE = 260
+LONGEST_FUNCTION = 60
+# Written so that this file does not match: each pattern holds something that its own text does not.
+UNWANTED = {
+    "a note of unfinished work": r"\b(TO[D]O|FIX[M]E|XX[X])\b",
+    "a path of somebody's machine": r"(?<![\w.~-])/(work|root|tmp/venv)[/]",
+    "an index's address": r"[p]ypi\.org|[p]ythonhosted|--(extra-)?index[-]url|--trusted[-]host|--find[-]links",
+}
+
+
+def modules() -> list[Path]:
+    """Every module of ours that a person wrote."""
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if path != GENERATED]
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Every file of the repository that is text, with its text."""
+    nested = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*")))
+    for path in (*sorted(ROOT.iterdir()), *nested):
+        if path.is_file() and "__pycache__" not in path.parts:
+            try:
+                yield path.relative_to(ROOT), path.read_text("utf-8")
+            except UnicodeDecodeError:
+                continue
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_an_imported_package_is_ours(package: str) -> None:
+    """The names are common words: an installed distribution of the same name must not be what gets imported."""
+    found = importlib.import_module(package).__file__
+
+    assert found is not None
+    assert ROOT / package == Path(found).parent
+
+
+def test_no_other_distribution_claims_our_names() -> None:
+    """Two distributions that write into one folder would overwrite each other's modules."""
+    owners = metadata.packages_distributions()
+
+    assert set() == {owner for package in PACKAGES for owner in owners.get(package, ())} - {"driftline"}
+
+
+def test_every_module_can_be_read_in_one_go() -> None:
+    """A module that outgrows a few screens holds more than one idea."""
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in modules()}
+
+    assert not {name: length for name, length in lengths.items() if length > LONGEST_MODULE}
+
+
+def test_every_function_fits_a_screen() -> None:
+    """A function that does not fit a screen cannot be checked by looking at it."""
+    lengths = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+    assert lengths
+    assert not {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION}
+
+
+@pytest.mark.parametrize("what", UNWANTED)
+def test_no_file_holds(what: str) -> None:
+    """Unfinished work, one machine's paths and the addresses of its package index mean nothing to anybody else."""
+    pattern = re.compile(UNWANTED[what])
+
+    assert not [
+        f"{path}:{number}: {line.strip()[:100]}"
+        for path, text in texts()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if pattern.search(line)
+    ]

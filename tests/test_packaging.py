@@ -1,0 +1,120 @@
+"""The wheel: all that the packages need at run time, and nothing else."""
+
+import ast
+import configparser
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import Parser
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("schemas", "audit", "analytics", "streams", "service")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+DEPENDENCIES = PROJECT["project"]["dependencies"]
+DATA_FOLDERS = ("schemas/avsc", "schemas/history", "audit/methodologies", "analytics/sql")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    """The wheel as it would be published."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (path,) = folder.iterdir()
+    with zipfile.ZipFile(path) as opened:
+        yield opened
+
+
+def about(wheel: zipfile.ZipFile, name: str) -> str:
+    """A file of the wheel's metadata."""
+    (path,) = (entry for entry in wheel.namelist() if entry.endswith(f".dist-info/{name}"))
+    return wheel.read(path).decode()
+
+
+def description(wheel: zipfile.ZipFile) -> Message:
+    """The wheel's core metadata."""
+    return Parser().parsestr(about(wheel, "METADATA"))
+
+
+def test_the_wheel_carries_every_file_of_the_packages(wheel: zipfile.ZipFile) -> None:
+    """A pattern in .gitignore also keeps a file out of the wheel; schemas, policies and queries are missed only at run time."""
+    ours = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+    assert set() == ours - set(wheel.namelist())
+
+
+@pytest.mark.parametrize("folder", DATA_FOLDERS)
+def test_the_wheel_carries_the_data_of(wheel: zipfile.ZipFile, folder: str) -> None:
+    """What is read through importlib.resources has to be there in an installation, not only in the repository."""
+    assert [name for name in wheel.namelist() if name.startswith(f"{folder}/") and not name.endswith(".py")]
+
+
+def test_the_wheel_holds_nothing_but_the_packages(wheel: zipfile.ZipFile) -> None:
+    """Tests and benchmarks would be installed as top-level names of everybody's environment."""
+    assert {*PACKAGES} == {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" not in name}
+
+
+def test_the_command_is_installed(wheel: zipfile.ZipFile) -> None:
+    """Without its entry point an installation is a library nobody can start."""
+    scripts = configparser.ConfigParser()
+    scripts.read_string(about(wheel, "entry_points.txt"))
+
+    assert PROJECT["project"]["scripts"] == dict(scripts["console_scripts"])
+
+
+def test_an_installation_brings_no_development_tools(wheel: zipfile.ZipFile) -> None:
+    """What runs the tests is a dependency group, which stays out of the metadata."""
+    assert {*DEPENDENCIES} == {*description(wheel).get_all("Requires-Dist", [])}
+    assert "Provides-Extra" not in description(wheel)
+
+
+def test_the_license_travels_with_the_wheel(wheel: zipfile.ZipFile) -> None:
+    """The Apache License asks for a copy to go with the work."""
+    assert (ROOT / "LICENSE").read_text("utf-8") == about(wheel, "licenses/LICENSE")
+    assert PROJECT["project"]["license"] == description(wheel)["License-Expression"]
+
+
+def distribution_name(text: str) -> str:
+    """The normalised name of the distribution that a requirement, a pin or a package's metadata names."""
+    return re.split(r"[<>=!~;\[ ]", text)[0].lower().replace("_", "-")
+
+
+def distributions_imported() -> set[str]:
+    """The distributions our packages import from, wherever in a module."""
+    owners = metadata.packages_distributions()
+    names = set()
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names.add((node.module or "").split(".")[0])
+    foreign = names - {*PACKAGES} - sys.stdlib_module_names
+    return {distribution_name(owner) for name in foreign for owner in owners.get(name, [name])}
+
+
+def test_the_dependencies_are_what_is_imported() -> None:
+    """A package that only comes along with another is gone when that one drops it; one that nothing imports is dead weight."""
+    assert {distribution_name(requirement) for requirement in DEPENDENCIES} == distributions_imported()
+
+
+def test_every_dependency_is_pinned() -> None:
+    """An unpinned dependency makes today's green run say nothing about tomorrow's."""
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = {distribution_name(line) for line in lines if not line.startswith("#")}
+    wanted = [*DEPENDENCIES, *PROJECT["dependency-groups"]["dev"], *PROJECT["build-system"]["requires"]]
+
+    assert set() == {distribution_name(requirement) for requirement in wanted} - pinned
