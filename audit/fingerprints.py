@@ -7,13 +7,15 @@ import json
 import uuid
 from typing import Any
 
+# json.dumps would build an encoder on every call, which costs as much as a small value.
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 NAMESPACE = uuid.UUID("6f9c6a52-98b1-5d6e-9c1f-2f0d3a7c41aa")
 """Namespace of every id that is made from content."""
 
 
 def canonical_json(value: Any) -> str:
     """The value as JSON with sorted keys, no spaces and no ASCII escapes; ValueError for NaN and infinities."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _encode(value)
 
 
 def digest(text: str) -> str:

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from streams.sources.lines import Problem
-from streams.sources.openclaw_answer import Answer, Fold, Question, folded, is_mirror
+from streams.sources.openclaw_answer import Answer, Fold, Question, folded, is_mirror, stop_of
 from streams.sources.openclaw_entry import Entry
 from streams.sources.openclaw_text import text_of
 
@@ -63,6 +63,7 @@ class Tree:
         self._damaged: int | None = None
         self._open: list[Answer] = []
         self._turns = 0
+        self._failed: set[int] = set()
         self._shared = 0
         self._last_at: datetime | None = None
 
@@ -80,9 +81,9 @@ class Tree:
         if not entry.side:
             self._leaf = len(self._places)
         self._places.append(Place(parent, answer, fold, lost=False))
-        repeats = _NOBODY not in (base.answer, answer) and base.fold.stop == "error"
-        repeats = repeats and entry.role == "assistant" and not is_mirror(entry)
-        return Placement(self.answers[answer].key if answer != _NOBODY else None, repeats, problem or refused)
+        if answer == _NOBODY:
+            return Placement(None, is_retry=False, problem=problem or refused)
+        return Placement(self.answers[answer].key, self._is_retry(entry, self.answers[answer]), problem or refused)
 
     def add_damaged(self, entry_id: object = None) -> None:
         """Note that a line could not be read here: its children, or whoever names an unknown parent, stand under it."""
@@ -107,6 +108,15 @@ class Tree:
     def is_idle(self, now: datetime) -> bool:
         """Whether the last entry is older than the session gap."""
         return self._last_at is not None and now - self._last_at > self._gap
+
+    def _is_retry(self, entry: Entry, answer: Answer) -> bool:
+        """Whether the message before this one under the same user message, on whatever branch, ended in an error."""
+        if entry.role != "assistant" or is_mirror(entry):
+            return False
+        turn = answer.question.turn
+        is_retry = turn in self._failed
+        (self._failed.add if stop_of(entry) == "error" else self._failed.discard)(turn)
+        return is_retry
 
     def _parent_of(self, entry: Entry) -> tuple[int, Problem | None]:
         if entry.parent is None:

@@ -37,11 +37,11 @@ from schemas.records import Diagnosis
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "diagnosis"
-CALL = {"event": "tool_call", "tool": "search", "args": {"q": "x"}}
-MISS = {"event": "memory_event", "action": "miss"}
-UNUSED = {"event": "tool_output", "used": False}
-FULL = {"event": "context_event", "saturation": 96}
-SKILL = {"event": "skill_event", "invoked": False}
+CALL: dict[str, Any] = {"event": "tool_call", "tool": "search", "args": {"q": "x"}}
+MISS: dict[str, Any] = {"event": "memory_event", "action": "miss"}
+UNUSED: dict[str, Any] = {"event": "tool_output", "used": False}
+FULL: dict[str, Any] = {"event": "context_event", "saturation": 96}
+SKILL: dict[str, Any] = {"event": "skill_event", "invoked": False}
 MOMENT = datetime(2025, 1, 1, tzinfo=UTC)
 EVENTS = st.sampled_from(
     [

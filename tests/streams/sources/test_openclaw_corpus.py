@@ -1,0 +1,69 @@
+"""Transcripts written from the format's rules, each with the records that the rules ask for beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.sources.openclaw import read_transcript
+from streams.sources.reading import ReadingContext
+
+CORPUS = Path(__file__).parents[2] / "corpus" / "openclaw"
+NAMES = sorted(file.name.removesuffix(".jsonl") for file in CORPUS.glob("*.jsonl"))
+
+UNSAID = {
+    "agent_thinking": None,
+    "raw_user_message": None,
+    "agent_model": None,
+    "input_tokens": None,
+    "output_tokens": None,
+    "stop_reason": None,
+    "outcome": "answered",
+    "multi_user": False,
+    "tags": [],
+}
+
+
+def _shown(exchange: Any, expected: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: getattr(exchange, name) for name in expected}
+    return {name: list(v) if isinstance(v, tuple) else v.isoformat() if name == "occurred_at" else v for name, v in shown.items()}
+
+
+def test_the_corpus_is_there() -> None:
+    """An empty corpus would pass every test below."""
+    assert len(NAMES) >= 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_transcript_gives_the_records_its_rules_ask_for(name: str, context: ReadingContext) -> None:
+    """Each expectation was reasoned out from the rules; its `why` says how."""
+    expected = json.loads((CORPUS / f"{name}.expected.json").read_text(encoding="utf-8"))
+    reading = read_transcript(CORPUS / f"{name}.jsonl", context)
+    assert [expected["session_id"]] == reading.session_ids
+    assert expected["complete"] == reading.complete
+    assert expected["faults"] == [[fault.line, fault.reason] for fault in reading.faults]
+    wanted = [{**UNSAID, **exchange} for exchange in expected["exchanges"]]
+    assert wanted == [_shown(exchange, {**UNSAID, **want}) for exchange, want in zip(reading.exchanges, wanted, strict=True)]
+    assert [[i, e] for i, e, _ in expected["events"]] == [[event.event_id, event.event] for event in reading.events]
+    for event, (_, _, fields) in zip(reading.events, expected["events"], strict=True):
+        payload = json.loads(event.payload)
+        assert fields == {field: payload.get(field) for field in fields}
+        if "exchange_id" in payload:
+            assert payload["exchange_id"].startswith(f"{event.session_id}:")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_columns_say_what_the_payload_says(name: str, context: ReadingContext) -> None:
+    """Detectors read columns, people read payloads: they must not differ."""
+    reading = read_transcript(CORPUS / f"{name}.jsonl", context)
+    assert list(range(len(reading.events))) == [event.seq for event in reading.events]
+    assert len(reading.events) == len({event.event_id for event in reading.events})
+    for event in reading.events:
+        payload = json.loads(event.payload)
+        assert (payload.get("tool"), payload.get("action")) == (event.tool, event.action)
+        assert (event.event == "tool_call") == (event.call_key is not None)
+        assert (payload["usage"]["total"] if event.event == "token_usage" else None) == event.tokens
+        assert (None, None, None) == (event.used, event.referenced, event.status)

@@ -1,0 +1,205 @@
+"""The embedded runner: same steps, same records, whatever fails in between."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import builders as build
+import polars as pl
+import pytest
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from analytics.tables import full_name
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.records import ImportProgress, Record
+from schemas.registry import schema_of
+from streams import embedded
+from streams.admission import Accepted, Door
+from streams.batches import StageBatch, StepOutcome
+from streams.embedded import EmbeddedRunner, StageProgress
+from streams.topology import TOPOLOGY, derived_tables
+
+NOW = datetime(2026, 10, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store in memory."""
+    with Store(None) as opened:
+        yield opened
+
+
+def runner_of(store: Store) -> EmbeddedRunner:
+    """A runner with every default."""
+    return EmbeddedRunner(store, Policy(), Redactor(Policy().redaction), lambda: NOW)
+
+
+def accepted_of(topic: str, records: Sequence[Record]) -> Accepted:
+    """Records as the door lets them in."""
+    accepted = Accepted()
+    Door(Redactor(Policy().redaction), NOW).admit(accepted, topic, records, source="test")
+    return accepted
+
+
+def fill(runner: EmbeddedRunner, sessions: int = 3, turns: int = 10) -> None:
+    """Sessions with exchanges and events, each closed on both topics."""
+    names = [f"s{number}" for number in range(sessions)]
+    exchanges = [build.exchange(name, turn) for turn in range(turns) for name in names]
+    events = [build.event(name, turn, event="tool_call", tool="exec") for turn in range(turns) for name in names]
+    closings = [build.closing(name, turns) for name in names]
+    runner.publish(accepted_of("exchanges", [*exchanges, *closings]))
+    runner.publish(accepted_of("agent-events", [*events, *closings]))
+
+
+def table(store: Store, name: str) -> pl.DataFrame:
+    """Everything a record type's table holds, in a fixed order, without the place in the log."""
+    frame = pl.DataFrame(store.cursor().sql(f"SELECT * EXCLUDE (_offset) FROM log.{name} ORDER BY ALL"))
+    return frame.drop("_topic", "_partition")
+
+
+def test_every_exchange_has_one_score_and_every_session_one_diagnosis(store: Store) -> None:
+    """Nothing is dropped and nothing is counted twice."""
+    runner = runner_of(store)
+    fill(runner)
+    runner.run()
+    assert 30 == store.count("scores")
+    assert 3 == store.count("diagnoses")
+
+
+def test_running_again_reads_nothing(store: Store) -> None:
+    """The watermarks say what has been read."""
+    runner = runner_of(store)
+    fill(runner)
+    assert runner.run() > 0
+    assert 0 == runner.run()
+
+
+def test_delivering_twice_changes_nothing(store: Store) -> None:
+    """Sources may deliver again; identities decide."""
+    runner = runner_of(store)
+    for _ in range(2):
+        fill(runner)
+        runner.run()
+    assert (30, 30, 3) == (store.count("exchanges"), store.count("agent_events"), store.count("diagnoses"))
+    assert 30 == store.count("scores")
+
+
+@pytest.mark.parametrize("positions", [1, 7, 1000])
+def test_batch_size_does_not_change_what_is_derived(monkeypatch: pytest.MonkeyPatch, positions: int) -> None:
+    """Small batches carry states through the store at every step."""
+    expected = {}
+    for size in (20_000, positions):
+        monkeypatch.setattr(embedded, "BATCH_POSITIONS", size)
+        with Store(None) as store:
+            runner = runner_of(store)
+            fill(runner)
+            runner.run()
+            found = {name: table(store, name) for name in derived_tables()}
+        expected = expected or found
+        assert all(expected[name].equals(found[name]) for name in derived_tables())
+
+
+def test_what_is_derived_can_be_made_again_from_the_sources(store: Store) -> None:
+    """Same evidence, same result: the derived tables are a cache."""
+    runner = runner_of(store)
+    fill(runner)
+    runner.run()
+    before = {name: table(store, name) for name in derived_tables()}
+    runner.rebuild()
+    after = {name: table(store, name) for name in derived_tables()}
+    assert all(before[name].equals(after[name]) for name in derived_tables())
+    assert all(before[name].height for name in derived_tables())
+
+
+def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One poisoned session: its records become dead letters with their place, the others are diagnosed."""
+    runner = runner_of(store)
+    fill(runner)
+    stage = next(stage for stage in TOPOLOGY if stage.name == "diagnosis")
+    sound = stage.make_step(Policy())
+
+    def fragile(batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
+        if "local/s1" in batch.keys():  # noqa: SIM118 - a batch is no dict
+            raise ValueError("poison")
+        return sound(batch, states)
+
+    monkeypatch.setattr(runner, "_steps", {**runner._steps, "diagnosis": fragile})
+    with caplog.at_level(logging.CRITICAL, logger="streams.embedded"):
+        runner.run()
+    assert 2 == store.count("diagnoses")
+    [letters] = query_rows(store.cursor(), "dead_letters")
+    assert ("agent-events", "diagnosis", "stage_failed", 11) == tuple(
+        letters[name] for name in ("source", "stage", "reason", "records")
+    )
+    assert "ValueError: poison" == letters["example"]
+
+
+def test_a_record_that_may_not_be_written_is_set_aside_redacted(store: Store) -> None:
+    """The door keeps what it refuses, without its secrets."""
+    bad = build.exchange("s1", 0, occurred_at=datetime(1970, 1, 1, tzinfo=UTC), user_message="password=hunter2-hunter2")
+    runner = runner_of(store)
+    runner.publish(accepted_of("exchanges", [build.exchange("s1", 1), bad]))
+    assert 1 == store.count("exchanges")
+    row = store.cursor().execute("SELECT source, position, reason, detail, body::VARCHAR FROM dead_letters").fetchone()
+    assert row is not None
+    assert ("test", 1, "bounds") == row[:3]
+    assert "Exchange.occurred_at" in row[3]
+    assert "hunter2" not in row[4]
+    assert "[SECRET:" in row[4]
+
+
+def test_progress_of_an_import_is_committed_with_its_records(store: Store) -> None:
+    """A note without the records, or records without the note, would lose or repeat work."""
+    progress = ImportProgress(source="x", path="a", size=1, modified_ns=2, complete=True, settings_digest="d")
+    runner_of(store).publish(accepted_of("exchanges", [build.exchange("s1", 0)]), [progress])
+    assert [{"path": "a", "size": 1, "modified_ns": 2, "settings_digest": "d"}] == query_rows(
+        store.cursor(), "import_progress", {"source": "x"}
+    )
+
+
+def test_progress_is_reported_stage_by_stage(store: Store) -> None:
+    """Long work shows how far it is."""
+    runner = runner_of(store)
+    fill(runner)
+    seen: list[StageProgress] = []
+    runner.run(seen.append)
+    assert [("intake", 33, 33), ("scoring", 27, 27), ("diagnosis", 33, 33)] == [
+        (one.stage, one.position, one.end) for one in seen
+    ]
+
+
+def test_every_stage_reads_a_topic_and_writes_to_topics_that_exist() -> None:
+    """The topology is data; its names are those of the schemas."""
+    known = {
+        topic for name in ("Exchange", "AgentEvent", "ScoringTask", "Score", "Diagnosis") for topic in schema_of(name).topics
+    }
+    assert {stage.source for stage in TOPOLOGY} | {sink for stage in TOPOLOGY for sink in stage.sinks} <= known
+    assert ("diagnoses", "scores", "scoring_tasks") == tuple(sorted(derived_tables()))
+
+
+def test_no_stage_s_sink_is_read_by_an_earlier_one() -> None:
+    """The embedded runner makes one pass in the order of the topology."""
+    for number, stage in enumerate(TOPOLOGY):
+        assert not set(stage.sinks) & {earlier.source for earlier in TOPOLOGY[: number + 1]}
+
+
+def test_a_failed_stage_commits_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, states and watermark go together."""
+    runner = runner_of(store)
+    fill(runner)
+    broken = replace(TOPOLOGY[0], name="intake")
+    monkeypatch.setattr("analytics.store.Transaction.set_watermark", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        runner._advance(broken)
+    counts = [
+        store.cursor().execute(f"SELECT count(*) FROM {full_name(schema_of(name))}").fetchone()
+        for name in ("Score", "StageState")
+    ]
+    assert [(0,), (0,)] == counts

@@ -1,0 +1,220 @@
+"""Laws every step obeys, however its topic is cut into batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import builders as build
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.policy import Policy
+from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
+from streams.batches import Step
+from streams.steps.diagnosis import DiagnosisStep
+from streams.steps.intake import IntakeStep
+from streams.steps.scoring import ScoringStep
+
+SESSIONS = ("s1", "s2", "s3")
+RAW_EVENTS = (
+    {"event": "tool_call", "tool": "exec", "args": {"command": "ls"}},
+    {"event": "tool_call", "tool": "read", "args": {"path": "a"}},
+    {"event": "retry_event"},
+    {"event": "memory_event", "action": "miss"},
+    {"event": "tool_output", "used": False},
+    {"event": "context_event", "saturation": 96},
+    {"event": "token_usage", "usage": {"total": 7000}},
+    {"event": "skill_event", "status": "failed"},
+    {"event": "session_end"},
+    {"event": "decision"},
+)
+RESPONSES = ("It is done.", "", "I can't do that.", "I disagree, the disk is full.")
+
+
+def number_per_session(choices: Sequence[tuple[str, int]], make: Callable[[str, int, int], Record]) -> list[Record]:
+    """Records in the order of the choices, numbered within their session."""
+    counts = dict.fromkeys(SESSIONS, 0)
+    records = []
+    for session, choice in choices:
+        records.append(make(session, counts[session], choice))
+        counts[session] += 1
+    return records
+
+
+def event_or_closing(session: str, number: int, choice: int) -> Record:
+    """An event, or a closing where the choice is past the events."""
+    return build.closing(session, number) if choice == len(RAW_EVENTS) else build.event(session, number, **RAW_EVENTS[choice])
+
+
+def exchange_or_closing(session: str, number: int, choice: int) -> Record:
+    """An exchange, or a closing where the choice is past the responses."""
+    return build.closing(session, number) if choice == len(RESPONSES) else build.exchange(session, number, RESPONSES[choice])
+
+
+def topic_of(make: Callable[[str, int, int], Record], kinds: int) -> st.SearchStrategy[list[Record]]:
+    """Topics with the records of several sessions mixed."""
+    choices = st.lists(st.tuples(st.sampled_from(SESSIONS), st.integers(0, kinds)), min_size=1, max_size=60)
+    return choices.map(lambda chosen: number_per_session(chosen, make))
+
+
+EVENT_TOPICS = topic_of(event_or_closing, len(RAW_EVENTS))
+EXCHANGE_TOPICS = topic_of(exchange_or_closing, len(RESPONSES))
+CUTS = st.lists(st.integers(1, 59), max_size=6)
+
+
+def run_in_batches(step: Step, topic: str, records: Sequence[Record], cuts: Sequence[int] = ()) -> list[tuple[str, Record]]:
+    """What a step answers when its topic comes in batches cut at the given places."""
+    states: dict[str, bytes] = {}
+    answered = []
+    places = sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})
+    for start, stop in itertools.pairwise(places):
+        batch = build.batch(topic, records[start:stop], first_offset=start)
+        outcome = step(batch, {key: state for key, state in states.items() if key in batch.keys()})  # noqa: SIM118
+        states |= outcome.states
+        answered += outcome.records
+    return answered
+
+
+@given(EVENT_TOPICS, CUTS)
+def test_diagnoses_do_not_depend_on_how_the_topic_is_cut(records: list[Record], cuts: list[int]) -> None:
+    """Batch sizes follow from load; evidence must not."""
+    step = DiagnosisStep(Policy())
+    assert run_in_batches(step, "agent-events", records) == run_in_batches(step, "agent-events", records, cuts)
+
+
+@given(EXCHANGE_TOPICS, CUTS)
+def test_sampling_decisions_do_not_depend_on_how_the_topic_is_cut(records: list[Record], cuts: list[int]) -> None:
+    """The last turns are parked in the state, which goes through bytes between batches."""
+    step = IntakeStep(Policy())
+    assert run_in_batches(step, "exchanges", records) == run_in_batches(step, "exchanges", records, cuts)
+
+
+@pytest.mark.parametrize(
+    ("step", "topic", "topics"),
+    [(DiagnosisStep(Policy()), "agent-events", EVENT_TOPICS), (IntakeStep(Policy()), "exchanges", EXCHANGE_TOPICS)],
+    ids=["diagnosis", "intake"],
+)
+@given(data=st.data())
+def test_a_redelivery_changes_nothing(
+    step: Step, topic: str, topics: st.SearchStrategy[list[Record]], data: st.DataObject
+) -> None:
+    """Delivery between stages is at least once: the state knows the last offset it has seen."""
+    records = data.draw(topics)
+    again = data.draw(st.integers(0, len(records) - 1))
+    first = step(build.batch(topic, records), {})
+    second = step(build.batch(topic, records[again:], first_offset=again), first.states)
+    assert [] == second.records
+    assert first.states == first.states | second.states
+
+
+@given(EVENT_TOPICS)
+def test_a_session_s_diagnosis_does_not_depend_on_other_sessions(records: list[Record]) -> None:
+    """Partitions interleave sessions as they like."""
+    step = DiagnosisStep(Policy())
+    together = run_in_batches(step, "agent-events", records)
+    alone = [
+        answer
+        for session in SESSIONS
+        if (own := [record for record in records if record.session_id == session])  # type: ignore[attr-defined]
+        for answer in run_in_batches(step, "agent-events", own)
+    ]
+    by_session = sorted(together, key=lambda answer: (answer[1].session_id, answer[1].revision))  # type: ignore[attr-defined]
+    assert by_session == alone
+
+
+@given(EXCHANGE_TOPICS)
+def test_every_exchange_gets_exactly_one_decision_and_at_most_one_revision_of_it(records: list[Record]) -> None:
+    """A task or a score at once; a parked one once more, as one of the last turns."""
+    answers = [record for _, record in run_in_batches(IntakeStep(Policy()), "exchanges", records)]
+    firsts = sorted(
+        record.exchange_id for record in answers if isinstance(record, (Score, ScoringTask)) and record.revision == 0
+    )
+    assert sorted(record.exchange_id for record in records if isinstance(record, Exchange)) == firsts
+    later = [record for record in answers if isinstance(record, (Score, ScoringTask)) and record.revision > 0]
+    assert all(isinstance(record, ScoringTask) and record.sampling_reason == "last_turns" for record in later)
+    assert len({record.exchange_id for record in later}) == len(later)
+
+
+def test_the_last_turns_become_tasks_when_the_session_closes() -> None:
+    """Turns 7, 8 and 10 of ten plain ones: 6 and 9 were sampled as every third, 1 to 5 as the first."""
+    records = [build.exchange("s1", number) for number in range(10)] + [build.closing("s1", 10)]
+    answers = [record for _, record in run_in_batches(IntakeStep(Policy()), "exchanges", records)]
+    skipped = [record.turn_number for record in answers if isinstance(record, Score)]
+    last = [
+        record.turn_number for record in answers if isinstance(record, ScoringTask) and record.sampling_reason == "last_turns"
+    ]
+    assert skipped == [7, 8, 10]
+    assert last == [8, 10]
+
+
+def test_a_project_that_is_switched_off_is_not_scored() -> None:
+    """`enabled: false` means no score and no task, whatever comes in."""
+    policy = Policy.model_validate({"projects": {"ops": {"enabled": False}}})
+    assert [] == run_in_batches(IntakeStep(policy), "exchanges", [build.exchange("s1", 0), build.closing("s1", 1)])
+
+
+def test_without_a_judge_the_judged_tiers_are_unscored_with_the_reason() -> None:
+    """Unscored is a state, not a number: no tier may look passed because nobody looked."""
+    exchange = build.exchange("s1", 0, agent_thinking="Let me see.")
+    [(_, task)] = run_in_batches(IntakeStep(Policy()), "exchanges", [exchange])
+    [(topic, score)] = run_in_batches(ScoringStep(Policy()), "scoring-tasks", [task])
+    assert isinstance(score, Score)
+    assert topic == "scores"
+    states = [score.tier2_state, score.tier2_5_state, score.tier3_state, score.disposition]
+    assert states == ["unscored"] * 4
+    assert [score.tier2_reason, score.tier2_5_reason, score.tier3_reason] == ["no_judge"] * 3
+    assert [score.tier2_score, score.tier2_5_alignment, score.tier3_score] == [None] * 3
+
+
+def test_tier_2_5_does_not_apply_without_thinking() -> None:
+    """What has nothing to look at is not unscored."""
+    [(_, task)] = run_in_batches(IntakeStep(Policy()), "exchanges", [build.exchange("s1", 0)])
+    [(_, score)] = run_in_batches(ScoringStep(Policy()), "scoring-tasks", [task])
+    assert isinstance(score, Score)
+    assert (score.tier2_5_state, score.tier2_5_reason) == ("not_applicable", "no_thinking")
+
+
+def test_an_end_without_new_events_gives_no_second_diagnosis() -> None:
+    """A session_end event, then a recorded closing: one run, not two."""
+    records = [
+        build.event("s1", 0, event="decision"),
+        build.event("s1", 1, event="session_end"),
+        build.closing("s1", 2, "idle"),
+    ]
+    answers = run_in_batches(DiagnosisStep(Policy()), "agent-events", records)
+    assert ["session_end"] == [record.closed_reason for _, record in answers]  # type: ignore[attr-defined]
+
+
+def test_a_session_that_goes_on_is_diagnosed_again_with_the_next_revision() -> None:
+    """The later diagnosis rests on all its events."""
+    records: list[Record] = [build.event("s1", 0, event="decision"), build.closing("s1", 1)]
+    records += [build.event("s1", 2, event="memory_event", action="miss"), build.closing("s1", 3)]
+    answers = run_in_batches(DiagnosisStep(Policy()), "agent-events", records)
+    seen = [(record.revision, record.event_count, record.primary_failure_type) for _, record in answers]  # type: ignore[attr-defined]
+    assert seen == [(0, 1, None), (1, 2, "memory_degradation")]
+
+
+def test_evidence_is_kept_small_in_records_while_counts_stay_exact() -> None:
+    """A loop of ten thousand calls fits into a message."""
+    call = {"event": "tool_call", "tool": "exec", "args": {"command": "ls"}}
+    one = build.event("s1", 0, **call)
+    events: list[AgentEvent] = [msgspec.structs.replace(one, seq=number, event_id=f"e{number}") for number in range(10_000)]
+    [(_, diagnosis)] = run_in_batches(DiagnosisStep(Policy()), "agent-events", [*events, build.closing("s1", 1)])
+    [loop, _cost] = diagnosis.failure_causes  # type: ignore[attr-defined]
+    assert (loop.evidence_count, len(loop.evidence)) == (10_000, 100)
+
+
+def test_the_first_record_of_a_session_names_its_project() -> None:
+    """A later record that names another one must not change what an earlier end said, wherever batches are cut."""
+    first, second = build.event("s1", 0, event="decision"), build.event("s1", 1, event="decision")
+    records = [first, build.closing("s1", 1), replace_project(second, "other"), build.closing("s1", 2)]
+    answers = run_in_batches(DiagnosisStep(Policy()), "agent-events", records)
+    assert ["ops", "ops"] == [record.project for _, record in answers]  # type: ignore[attr-defined]
+
+
+def replace_project(event: AgentEvent, project: str) -> AgentEvent:
+    """The event filed under another project."""
+    return msgspec.structs.replace(event, project=project)
