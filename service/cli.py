@@ -36,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export-runs": sessions.export,
     "check": sessions.check,
     "scores": sessions.scores,
+    "wrap-quality": sessions.wrap_quality,
     "sql": database.sql,
     "rebuild": database.rebuild,
     "doctor": doctor.doctor,
@@ -94,3 +95,7 @@ def run(arguments: list[str]) -> int:
         # The reader of a pipe went away, as `head` does; Python would complain again when it flushes at exit.
         sys.stderr.close()
         return 0
+
+
+if __name__ == "__main__":
+    main()

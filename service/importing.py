@@ -25,7 +25,6 @@ from streams.sources.openclaw import find_transcripts, read_transcript
 from streams.sources.openclaw_sqlite import find_databases, read_database
 from streams.sources.reading import Reading, ReadingContext
 
-BATCH_RECORDS = 20_000
 BATCH_BYTES = 64 * 1024 * 1024
 OPENCLAW, EVENTS = "openclaw", "events"
 
@@ -119,7 +118,7 @@ class Importer:
             for reading in readings:
                 complete &= reading.complete
                 self._admit(path, reading)
-                if self._accepted.records >= BATCH_RECORDS or self._accepted.size >= BATCH_BYTES:
+                if self._accepted.records >= self._workspace.settings.batch_records or self._accepted.size >= BATCH_BYTES:
                     self._flush()
         except InputError as error:  # one file that cannot be read stops no other
             complete = False

@@ -17,7 +17,9 @@ from analytics.queries import query_rows
 from analytics.store import Store
 from audit.diagnosis import diagnose_events
 from audit.events import raw_event
+from audit.wrap import wrap_quality
 from schemas.errors import InputError
+from service.workspace import Workspace
 
 Row = dict[str, Any]
 Document = dict[str, Any]
@@ -81,3 +83,19 @@ def _export_run(store: Store, row: Row, root: Path) -> None:
 
 def _write(path: Path, document: Document) -> None:
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def wrap_rows(workspace: Workspace, project: str | None, limit: int) -> list[Row]:
+    """Wrap quality of the newest sessions, those of projects that switch it off left out."""
+    rows = query_rows(workspace.store.cursor(), "wrap_exchanges", {"project": project, "limit": limit})
+    return [
+        {
+            **{name: value for name, value in row.items() if name != "texts"},
+            "score": quality.score,
+            "steps_found": list(quality.steps_found),
+            "steps_missing": list(quality.steps_missing),
+        }
+        for row in rows
+        if workspace.policy.for_project(row["project"]).settings.wrap_quality_scoring
+        for quality in [wrap_quality(row["texts"])]
+    ]

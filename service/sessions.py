@@ -12,8 +12,6 @@ from schemas.records import SessionClosed
 from service.workspace import Workspace
 from streams.admission import Accepted, Door
 
-CLOSINGS_AT_ONCE = 20_000
-
 
 def _publish(
     workspace: Workspace, rows: Iterable[dict[str, Any]], reason: str, closed_at: datetime | None
@@ -42,9 +40,9 @@ def close_idle_sessions(workspace: Workspace) -> int:
     """Record the end of every session of which nothing was heard for longer than the session gap; answers how many."""
     seconds = workspace.policy.session_gap_minutes * 60
     rows = query_rows(workspace.store.cursor(), "idle_sessions", {"as_of": workspace.now(), "gap_seconds": seconds})
-    closed = set()
-    for start in range(0, len(rows), CLOSINGS_AT_ONCE):
-        closed |= _publish(workspace, rows[start : start + CLOSINGS_AT_ONCE], "idle", None)
+    closed, step = set(), workspace.settings.batch_records
+    for start in range(0, len(rows), step):
+        closed |= _publish(workspace, rows[start : start + step], "idle", None)
     return len(closed)
 
 

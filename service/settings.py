@@ -27,6 +27,7 @@ class Settings(BaseSettings):
     )
     connection: Name = Field("local", description="Connection that imported records are filed under.")
     project: Name = Field("default", description="Project that imported records are filed under.")
+    batch_records: int = Field(20_000, ge=1, le=1_000_000, description="Records that are taken in or read by a stage at once.")
 
 
 def load_settings(**given: object) -> Settings:

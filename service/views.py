@@ -54,6 +54,21 @@ def scores_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     return table(headers, cells, right=["turn", "tier 1"])
 
 
+def wrap_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Wrap quality, a session on a line."""
+    cells = [
+        [
+            row["project"],
+            row["session_id"],
+            f"{row['last_at']:%Y-%m-%d %H:%M}",
+            f"{row['score']:.1f}",
+            ", ".join(row["steps_missing"]),
+        ]
+        for row in rows
+    ]
+    return table(["project", "session", "last exchange", "score", "missing"], cells, right=["score"])
+
+
 def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> RenderableType:
     """A diagnosis, verdict first: trust, readiness, the primary cause as steps, each cause with evidence and remedy."""
     parts: list[RenderableType] = [_verdict(document, run)]

@@ -60,5 +60,5 @@ def open_workspace(settings: Settings, *, now: Clock = utc_now, create: bool = F
     policy = policy_of(settings)
     redactor = redactor_of(settings, policy)
     with Store(settings.database) as store:
-        runner = EmbeddedRunner(store, policy, redactor, now)
+        runner = EmbeddedRunner(store, policy, redactor, now, batch_positions=settings.batch_records)
         yield Workspace(settings, store, policy, redactor, runner, now)

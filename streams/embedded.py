@@ -37,7 +37,16 @@ class StageProgress:
 class EmbeddedRunner:
     """Runs the topology over a store. `now` stamps dead letters and nothing else."""
 
-    def __init__(self, store: Store, policy: Policy, redactor: Redactor, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        policy: Policy,
+        redactor: Redactor,
+        now: Callable[[], datetime],
+        *,
+        batch_positions: int = BATCH_POSITIONS,
+    ) -> None:
+        self._batch_positions = batch_positions
         self._store = store
         self._redactor = redactor
         self._now = now
@@ -78,7 +87,7 @@ class EmbeddedRunner:
 
     def _advance(self, stage: Stage) -> int:
         start = self.position(stage)
-        end = min(start + BATCH_POSITIONS, self._store.end_of(stage.source))
+        end = min(start + self._batch_positions, self._store.end_of(stage.source))
         if start >= end:
             return 0
         batch = StageBatch.of(stage.source, self._store.read(stage.source, start, end - start))

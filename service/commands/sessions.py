@@ -11,10 +11,10 @@ from analytics.queries import query_rows
 from schemas.errors import InputError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, json_line, settings_of
 from service.gate import READINESS, Gate, failures
-from service.runs import export_runs, run_documents, runs_of
+from service.runs import export_runs, run_documents, runs_of, wrap_rows
 from service.sessions import finalize_session
 from service.terminal import err, out, plain
-from service.views import diagnosis_view, runs_table, scores_table
+from service.views import diagnosis_view, runs_table, scores_table, wrap_table
 from service.workspace import open_workspace
 
 
@@ -134,3 +134,22 @@ def scores(
         out.print(scores_table(rows))
     else:
         err.print("no score fits")
+
+
+def wrap_quality(
+    project: Project = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many sessions, newest first.")] = 50,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how well sessions were wrapped up: version, changelog, learnings, next session, commit."""
+    with open_workspace(settings_of(database, policy)) as workspace:
+        rows = wrap_rows(workspace, project, limit)
+    if as_json:
+        for row in rows:
+            out.print(json_line(row), soft_wrap=True, markup=False)
+    elif rows:
+        out.print(wrap_table(rows))
+    else:
+        err.print("no exchange yet")

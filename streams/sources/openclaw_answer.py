@@ -39,8 +39,9 @@ class Question(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """What the assistant messages up to some point of a branch come to."""
+    """What the assistant messages up to some point of a branch come to; `length` counts them, mirrors left out."""
 
+    length: int = 0
     thinking: Chain | None = None
     thinking_characters: int = 0
     response: str = ""
@@ -135,6 +136,7 @@ def folded(fold: Fold, entry: Entry) -> Fold:
     usage, stop = usage_of(entry), stop_of(entry)
     model = entry.message.get("model")
     return Fold(
+        length=fold.length + 1,
         thinking=thinking,
         thinking_characters=characters,
         response=fold.response if stop == "toolUse" else text,

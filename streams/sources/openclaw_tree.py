@@ -100,7 +100,7 @@ class Tree:
         index = self._leaf
         while index != _ROOT:
             place = self._places[index]
-            if place.answer != _NOBODY and place.fold is self.answers[place.answer].fold:
+            if place.answer != _NOBODY and place.fold.length == self.answers[place.answer].fold.length:
                 active.add(place.answer)
             index = place.parent
         return {answer.key for index, answer in enumerate(self.answers) if index not in active}
@@ -150,8 +150,9 @@ class Tree:
             # After an answer that ended, the damaged line was a question: this answers what nobody can read.
             return _NOBODY, Fold(), None
         answer = self.answers[base.answer]
-        if base.fold is answer.fold and not answer.sealed and (answer.side or not entry.side):
-            answer.fold = folded(base.fold, entry)
+        # A mirror may hang beside the message it repeats: it is part of the answer all the same, and no branch.
+        if base.fold.length == answer.fold.length and not answer.sealed and (answer.side or not entry.side):
+            answer.fold = folded(answer.fold, entry)
             return base.answer, answer.fold, None
         return self._branch(entry, base, at)
 
@@ -164,8 +165,7 @@ class Tree:
         origin = entry.message.get("provenance")
         forwarded = isinstance(origin, dict) and origin.get("kind") == "inter_session"
         question = Question(entry.id, at, self._turns, text_of(entry.blocks), forwarded)
-        # A fold of its own: whether an answer has grown is told by identity.
-        return self._begin(Answer(entry.id, at, question, Fold(thinking=None), side=entry.side)), self.answers[-1].fold, None
+        return self._begin(Answer(entry.id, at, question, Fold(), side=entry.side)), Fold(), None
 
     def _branch(self, entry: Entry, base: Place, at: datetime) -> tuple[int, Fold, Problem | None]:
         """A further answer to a question that has one: it shares what came before the branch."""

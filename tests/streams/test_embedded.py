@@ -18,7 +18,6 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
-from streams import embedded
 from streams.admission import Accepted, Door
 from streams.batches import StageBatch, StepOutcome
 from streams.embedded import EmbeddedRunner, StageProgress
@@ -34,9 +33,9 @@ def store() -> Iterator[Store]:
         yield opened
 
 
-def runner_of(store: Store) -> EmbeddedRunner:
+def runner_of(store: Store, batch_positions: int = 20_000) -> EmbeddedRunner:
     """A runner with every default."""
-    return EmbeddedRunner(store, Policy(), Redactor(Policy().redaction), lambda: NOW)
+    return EmbeddedRunner(store, Policy(), Redactor(Policy().redaction), lambda: NOW, batch_positions=batch_positions)
 
 
 def accepted_of(topic: str, records: Sequence[Record]) -> Accepted:
@@ -90,13 +89,12 @@ def test_delivering_twice_changes_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("positions", [1, 7, 1000])
-def test_batch_size_does_not_change_what_is_derived(monkeypatch: pytest.MonkeyPatch, positions: int) -> None:
+def test_batch_size_does_not_change_what_is_derived(positions: int) -> None:
     """Small batches carry states through the store at every step."""
     expected = {}
     for size in (20_000, positions):
-        monkeypatch.setattr(embedded, "BATCH_POSITIONS", size)
         with Store(None) as store:
-            runner = runner_of(store)
+            runner = runner_of(store, size)
             fill(runner)
             runner.run()
             found = {name: table(store, name) for name in derived_tables()}

@@ -1,0 +1,134 @@
+"""Laws of reading a file that is still being written, or that something has damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streams.sources.reading import Reading, ReadingContext
+
+START = datetime(2026, 11, 3, 9, tzinfo=UTC)
+ROLES = ["user", "assistant", "assistant", "toolUse", "error", "toolResult", "mirror", "compaction", "custom", "leaf"]
+GARBAGE = ["{", "null", "[]", '{"type":"message"}', '{"type":5,"id":"x"}', "\x00\x00", '{"a":NaN}', '"text"', "}" * 40]
+
+laws = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def _entry(number: int, role: str, parent: str | None, at: datetime) -> dict[str, Any]:
+    entry: dict[str, Any] = {"type": "message", "id": f"e{number}", "parentId": parent, "timestamp": at.isoformat()}
+    usage = {"input": number, "output": 1}
+    text = [{"type": "text", "text": f"text {number}"}, {"type": "thinking", "thinking": f"thought {number}"}]
+    messages: dict[str, dict[str, Any]] = {
+        "user": {"role": "user", "content": f"question {number}"},
+        "assistant": {"role": "assistant", "content": text, "usage": usage, "stopReason": "stop"},
+        "toolUse": {
+            "role": "assistant",
+            "content": [*text, {"type": "toolCall", "id": f"t{number}", "name": "exec", "arguments": {"n": number}}],
+            "usage": usage,
+            "stopReason": "toolUse",
+        },
+        "error": {"role": "assistant", "content": [], "stopReason": "error", "errorMessage": "overloaded"},
+        "toolResult": {"role": "toolResult", "toolName": "memory_search", "content": []},
+        "mirror": {"role": "assistant", "content": text[:1], "model": "delivery-mirror", "stopReason": "stop"},
+    }
+    if role in messages:
+        return {**entry, "message": messages[role]}
+    return {**entry, "type": role, "targetId": parent} if role == "leaf" else {**entry, "type": role}
+
+
+@st.composite
+def transcripts(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Entries that branch, move the leaf, stand aside and pause, each under an earlier entry; times never go back."""
+    entries: list[dict[str, Any]] = [{"type": "session", "id": "s", "timestamp": START.isoformat()}]
+    at = START
+    ids: list[str | None] = [None]
+    for number in range(draw(st.integers(1, 14))):
+        at += timedelta(minutes=draw(st.sampled_from([0, 1, 1, 1, 29, 31, 300])))
+        back = draw(st.sampled_from([1, 1, 1, 1, 1, 2, 3, 5]))
+        entry = _entry(number, draw(st.sampled_from(ROLES)), ids[-min(back, len(ids))], at)
+        if draw(st.integers(0, 9)) == 0:
+            entry["appendMode"] = "side"
+        if draw(st.integers(0, 9)) == 0:
+            del entry["parentId"]
+        entries.append(entry)
+        ids.append(entry["id"])
+    return entries
+
+
+def _lasting(reading: Reading) -> tuple[dict[str, Any], list[Any]]:
+    """The records without what is known only later (whether an answer was abandoned) or differs by design (ingestion)."""
+    exchanges = {
+        exchange.exchange_id: msgspec.structs.replace(
+            exchange, ingested_at=START, tags=tuple(tag for tag in exchange.tags if tag != "abandoned")
+        )
+        for exchange in reading.exchanges
+    }
+    assert len(exchanges) == len(reading.exchanges)
+    return exchanges, [msgspec.structs.replace(event, ingested_at=START) for event in reading.events]
+
+
+@laws
+@given(entries=transcripts(), data=st.data())
+def test_what_was_handed_out_once_stays_the_same_as_the_file_grows(
+    entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading], context: ReadingContext
+) -> None:
+    """The importer looks again and again: a record that changed in between would be a conflict, or be scored twice."""
+    length = data.draw(st.integers(1, len(entries)))
+    now = datetime.fromisoformat(entries[min(length, len(entries) - 1)]["timestamp"])
+    early = read(entries[:length], _at(context, now))
+    exchanges, events = _lasting(early)
+    all_exchanges, all_events = _lasting(read(entries))
+    assert exchanges == {key: all_exchanges[key] for key in exchanges}
+    assert events == all_events[: len(events)]
+
+
+@laws
+@given(entries=transcripts(), data=st.data())
+def test_damaged_lines_change_no_other_record(
+    entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading]
+) -> None:
+    """One bad line must not cost the records around it, and must not go unreported."""
+    damaged: list[Any] = list(entries)
+    rubbish = data.draw(st.lists(st.sampled_from(GARBAGE), min_size=1, max_size=4))
+    for line in rubbish:
+        damaged.insert(data.draw(st.integers(0, len(damaged))), line)
+    whole, reading = read(entries), read(damaged)
+    assert (whole.exchanges, whole.events, whole.complete) == (reading.exchanges, reading.events, reading.complete)
+    assert len(rubbish) == len(reading.faults)
+    assert [damaged[fault.line - 1] for fault in reading.faults] == [fault.body.decode() for fault in reading.faults]
+
+
+@laws
+@given(entries=transcripts(), data=st.data())
+def test_a_line_in_the_middle_of_being_written_is_not_there_yet(
+    entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading]
+) -> None:
+    """The gateway writes while we read: half a line is no fault, and the rest of the file is read as if it were not there."""
+    torn = msgspec.json.encode(entries[-1]).decode()
+    torn = torn[: data.draw(st.integers(1, len(torn) - 1))]
+    before, reading = read(entries[:-1]), read([*entries[:-1], torn], end="")
+    assert (before.exchanges, before.events, []) == (reading.exchanges, reading.events, reading.faults)
+    assert not reading.complete
+
+
+@laws
+@given(entries=transcripts())
+def test_every_user_message_is_in_an_exchange_and_nothing_is_counted_twice(
+    entries: list[dict[str, Any]], read: Callable[..., Reading]
+) -> None:
+    """Silence is the most interesting answer: a message without one must not be lost."""
+    reading = read(entries)
+    asked = [entry["message"]["content"] for entry in entries if entry.get("message", {}).get("role") == "user"]
+    firsts = [exchange for exchange in reading.exchanges if "~" not in exchange.exchange_id]
+    assert asked == [exchange.user_message for exchange in firsts]
+    assert list(range(1, len(asked) + 1)) == [exchange.turn_number for exchange in firsts]
+    assert len(reading.events) == len({event.event_id for event in reading.events})
+
+
+def _at(context: ReadingContext, now: datetime) -> ReadingContext:
+    return ReadingContext(context.connection, context.project, context.agent, now, context.session_gap, context.redactor)
