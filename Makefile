@@ -6,7 +6,8 @@ INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench format generate constraints wheel-demo clean
+.NOTPARALLEL:
+.PHONY: help demo test check lint bench format generate constraints wheel-demo clean
 
 help:                    ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -17,13 +18,14 @@ demo: $(INSTALLED)       ## audit a small fleet that the demo makes up, in one p
 test: $(INSTALLED)       ## run the tests
 	$(BIN)/pytest -n 2 --dist worksteal
 
-check: $(INSTALLED)      ## everything CI checks: format, lint, types, layers, generated files, tests
+check: lint test         ## everything CI checks: format, lint, types, layers, generated files, tests
+
+lint: $(INSTALLED)       ## everything CI checks but the tests
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m schemas.generate --check
-	$(MAKE) test
 
 bench: $(INSTALLED)      ## run the benchmarks and print their tables in Markdown
 	$(BIN)/python -m benchmarks

@@ -14,6 +14,7 @@ from schemas.errors import StoreError
 from schemas.registry import Json, RecordSchema, current_schemas
 
 LOG = "log"
+NEWER = "A newer Driftline wrote this file: upgrade, or open it with that version."
 SYSTEM_COLUMNS = {
     "_topic": ("VARCHAR", "Topic the record came on."),
     "_partition": ("INTEGER", "Partition of the topic."),
@@ -105,9 +106,11 @@ def view_statements(schema: RecordSchema) -> Iterator[str]:
         return
     columns = ", ".join(quote(name) for name in columns_of(schema))
     latest = ""
-    if schema.has_revisions:
+    # A record that travels on two topics is in the table twice.
+    if schema.has_revisions or len(schema.topics) > 1:
         identity = ", ".join(quote(name) for name in schema.identity)
-        latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY revision DESC, _offset DESC) = 1"
+        order = "revision DESC, _offset DESC" if schema.has_revisions else "_topic, _offset DESC"
+        latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) = 1"
     yield f"CREATE OR REPLACE VIEW main.{quote(schema.table)} AS SELECT {columns} FROM {full_name(schema)}{latest}"
     yield f"COMMENT ON VIEW main.{quote(schema.table)} IS {literal(schema.definition['doc'])}"
     for field in schema.fields:
@@ -129,12 +132,12 @@ def migration_statements(existing: dict[str, dict[str, str]]) -> Iterator[str]:
             changed = True
             continue
         wanted = columns_of(schema)
-        unknown = set(present) - set(wanted) - set(SYSTEM_COLUMNS)
+        types = {name: kind for name, (kind, _) in SYSTEM_COLUMNS.items()} | wanted
+        # DuckDB quotes the names in a type only where it must.
+        unknown = [name for name, kind in present.items() if kind.replace('"', "") != types.get(name, "").replace('"', "")]
         if unknown:
-            raise StoreError(
-                f"table {schema.table} has columns this version does not know: {', '.join(sorted(unknown))}",
-                hint="A newer Driftline wrote this file: upgrade, or open it with that version.",
-            )
+            names = ", ".join(sorted(unknown))
+            raise StoreError(f"table {schema.table} has columns this version does not know: {names}", hint=NEWER)
         added = [field for field in schema.fields if field["name"] not in present]
         for field in added:
             column = f"{quote(field['name'])} {wanted[field['name']]}"

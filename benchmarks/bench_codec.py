@@ -70,7 +70,7 @@ def with_fastavro(messages: Sequence[bytes]) -> None:
         fastavro.schemaless_reader(io.BytesIO(message[PREFIX_BYTES:]), SCHEMA.parsed, None)
 
 
-def without_guard(messages: Sequence[bytes]) -> None:
+def without_proof(messages: Sequence[bytes]) -> None:
     """Decode as one object container made around the bodies, believing that each is as long as it should be."""
     container = io.BytesIO()
     fastavro.writer(container, BARE_SCHEMA, [], codec="null", sync_marker=SYNC)
@@ -83,8 +83,8 @@ def without_guard(messages: Sequence[bytes]) -> None:
         raise ValueError("the container was not read to its end")
 
 
-def guarded(messages: Sequence[bytes]) -> None:
-    """Decode as the product does: guards, isolation of bad messages, bounds."""
+def proven(messages: Sequence[bytes]) -> None:
+    """Decode as the product does: with proof, isolation of bad messages, and bounds."""
     decode_batch(messages)
 
 
@@ -100,9 +100,9 @@ def batches(messages: Sequence[bytes], size: int, *, damaged: bool) -> Iterator[
 WAYS: dict[str, tuple[Callable[[Sequence[bytes]], None], bool]] = {
     "avro, one at a time": (with_avro, False),
     "fastavro, one at a time": (with_fastavro, False),
-    "polars, container without guard": (without_guard, False),
-    "decode_batch: guarded and bounded": (guarded, False),
-    "decode_batch, one damaged message a batch": (guarded, True),
+    "polars, container without proof": (without_proof, False),
+    "decode_batch: proven and bounded": (proven, False),
+    "decode_batch, one damaged message a batch": (proven, True),
 }
 
 

@@ -1,10 +1,10 @@
 """Batches of messages to Arrow columns, at the speed of a columnar decoder and without trusting a single length.
 
 The bodies of one schema are put into an object container and decoded at once. Avro bodies carry no length, so a short or long
-body would shift its neighbours. Therefore every body is followed by a *guard*: sixteen random bytes, drawn for this batch,
-which the decoding schema reads as a last field. The batch is believed only if every row's guard is right: nobody who wrote a
-body can know the guard, so each body must have ended exactly where its own guard begins. When a batch is not believed, each
-body is decoded by itself, the bad ones are rejected with their reason, and the good ones are decoded again as a batch.
+body shifts its neighbours, and the columnar decoder takes bytes that are no valid Avro. Therefore the columns are believed only
+once they are proven to be exactly what the bodies say (`schemas.canonical`). When a batch is not believed, or so small that a
+proof costs more than it saves, each body is decoded by itself, the bad ones are rejected with their reason, and the good ones
+are decoded again as a batch.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ import functools
 import io
 import itertools
 import json
-import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import fastavro
 import polars as pl
 
-from schemas.bounds import bounds_of
+from schemas.bounds import MAX_RECORD_BYTES, bounds_of
+from schemas.canonical import Layout
 from schemas.codec import PREFIX_BYTES, decode_fields, record_from, writer_schema
-from schemas.errors import BoundsError, MalformedBodyError, RecordError, SchemaError
+from schemas.errors import MalformedBodyError, RecordError, SchemaError
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import NAMESPACE, Json, RecordSchema, schema_of
 
 INDEX = "_index"
 """Column with each row's place in the batch that was decoded."""
-GUARD = "_guard"
-GUARD_BYTES = 16
+FEW = 40
+"""Up to so many bodies, decoding each by itself is quicker than the proof for all of them."""
+MANY = 2_000
+"""Above so many bodies, trying PARTS of them as batches is quicker than decoding each by itself."""
+PARTS = 16
 SYNC = bytes(16)
 _NAMES = itertools.count()
 
@@ -92,35 +95,42 @@ def _without_references(node: Any, named: dict[str, Json]) -> Any:
 
 
 @functools.cache
-def _container_header(prefix: bytes) -> bytes:
-    """Header of an object container whose schema is the writer's with the guard as last field."""
+def _wire(prefix: bytes) -> tuple[bytes, Layout]:
+    """Header of an object container of the writer's schema, and the layout of the bodies in it."""
     schema = writer_schema(prefix)
-    guard: Json = {"name": GUARD, "type": {"type": "fixed", "name": "Guard", "size": GUARD_BYTES}}
-    fields = _without_references({"type": "record", "name": schema.name, "fields": schema.fields}, {})["fields"]
-    text = json.dumps({"type": "record", "name": schema.name, "fields": [*fields, guard]}).encode()
+    record = _without_references({"type": "record", "name": schema.name, "fields": schema.fields}, {})
+    text = json.dumps(record).encode()
     pairs = _varint(2) + _varint(11) + b"avro.schema" + _varint(len(text)) + text
-    return b"Obj\x01" + pairs + _varint(10) + b"avro.codec" + _varint(4) + b"null" + _varint(0) + SYNC
+    header = b"Obj\x01" + pairs + _varint(10) + b"avro.codec" + _varint(4) + b"null" + _varint(0) + SYNC
+    return header, Layout(record["fields"])
 
 
-def _decode_guarded(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFrame | None:
-    """The bodies as columns, or None unless every single one is proven to have ended where it should."""
-    guard = secrets.token_bytes(GUARD_BYTES)
-    block = guard.join(bodies) + guard
-    container = b"".join((_container_header(schema.prefix), _varint(len(bodies)), _varint(len(block)), block, SYNC))
+def _decode_columns(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFrame | None:
+    """What the columnar decoder makes of the bodies, or None when it makes nothing or too many or too few rows of them."""
+    block = b"".join(bodies)
+    header, _ = _wire(schema.prefix)
+    container = b"".join((header, _varint(len(bodies)), _varint(len(block)), block, SYNC))
     try:
         frame = pl.read_avro(io.BytesIO(container))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # noqa: BLE001 - polars panics on some damage, and its panic is a BaseException
         return None
-    if frame.height != len(bodies) or not frame.select((pl.col(GUARD) == pl.lit(guard)).all()).item():
+    return frame if frame.height == len(bodies) else None
+
+
+def _decode_proven(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFrame | None:
+    """The bodies as columns, or None unless every one is proven to be a canonical encoding of its row."""
+    if len(bodies) <= FEW or max(map(len, bodies)) + PREFIX_BYTES > MAX_RECORD_BYTES:
         return None
-    return frame.drop(GUARD)
+    frame = _decode_columns(schema, bodies)
+    _, layout = _wire(schema.prefix)
+    return frame if frame is not None and layout.proves(frame, bodies) else None
 
 
-def _isolate(schema: RecordSchema, bodies: Sequence[bytes], rejected: dict[int, RecordError]) -> None:
+def _isolate(schema: RecordSchema, bodies: Iterable[tuple[int, bytes]], rejected: dict[int, RecordError]) -> None:
     """Decode each body by itself and note the bad ones."""
-    for index, body in enumerate(bodies):
+    for index, body in bodies:
         try:
             decode_fields(schema.prefix + body)
         except RecordError as error:
@@ -130,32 +140,41 @@ def _isolate(schema: RecordSchema, bodies: Sequence[bytes], rejected: dict[int, 
 def _bisect(
     schema: RecordSchema, indexed: Sequence[tuple[int, bytes]], rejected: dict[int, RecordError]
 ) -> Iterator[pl.DataFrame]:
-    """Halve until what the two decoders disagree about stands alone."""
-    frame = _decode_guarded(schema, [body for _, body in indexed])
+    """Columns of canonical bodies; halves what the columnar decoder does not take, such as 2 GiB of text in one column."""
+    frame = _decode_columns(schema, [body for _, body in indexed])
     if frame is not None:
         yield frame.with_columns(pl.Series(INDEX, [index for index, _ in indexed], dtype=pl.Int64))
     elif len(indexed) == 1:
-        rejected[indexed[0][0]] = MalformedBodyError(f"{schema.name}: the body does not end where its message ends")
+        rejected[indexed[0][0]] = MalformedBodyError(f"{schema.name}: the body cannot be decoded to columns")
     else:
         middle = len(indexed) // 2
         yield from _bisect(schema, indexed[:middle], rejected)
         yield from _bisect(schema, indexed[middle:], rejected)
 
 
-def _decode_bodies(schema: RecordSchema, bodies: Sequence[bytes]) -> tuple[list[pl.DataFrame], dict[int, RecordError]]:
-    """Frames of the good bodies with their places, and the bad ones with their reasons."""
-    rejected: dict[int, RecordError] = {}
-    frame = _decode_guarded(schema, bodies)
+def _decode_part(
+    schema: RecordSchema, bodies: Sequence[bytes], places: range, rejected: dict[int, RecordError]
+) -> Iterator[pl.DataFrame]:
+    """Frames of the good bodies at the places; the bad ones are noted with their reasons."""
+    part = bodies[places.start : places.stop]
+    frame = _decode_proven(schema, part)
     if frame is not None:
-        frames = [frame.with_columns(pl.int_range(len(bodies), dtype=pl.Int64).alias(INDEX))]
+        index = pl.int_range(places.start, places.stop, dtype=pl.Int64).alias(INDEX)
+        yield _within_bounds(schema, frame.with_columns(index), bodies, rejected)
+    elif len(part) > MANY:
+        # One bad body must not make all others slow.
+        step = len(part) // PARTS + 1
+        for start in places[::step]:
+            yield from _decode_part(schema, bodies, range(start, min(start + step, places.stop)), rejected)
     else:
-        _isolate(schema, bodies, rejected)
-        good = [(index, body) for index, body in enumerate(bodies) if index not in rejected]
-        frames = list(_bisect(schema, good, rejected)) if good else []
-    return [_within_bounds(schema, frame, rejected) for frame in frames], rejected
+        _isolate(schema, zip(places, part, strict=True), rejected)
+        good = [(place, body) for place, body in zip(places, part, strict=True) if place not in rejected]
+        yield from _bisect(schema, good, rejected) if good else ()
 
 
-def _within_bounds(schema: RecordSchema, frame: pl.DataFrame, rejected: dict[int, RecordError]) -> pl.DataFrame:
+def _within_bounds(
+    schema: RecordSchema, frame: pl.DataFrame, bodies: Sequence[bytes], rejected: dict[int, RecordError]
+) -> pl.DataFrame:
     """The rows whose times and numbers lie within bounds; the others are noted as rejected."""
     checks = bounds_of(schema.prefix)
     if not checks:
@@ -163,10 +182,9 @@ def _within_bounds(schema: RecordSchema, frame: pl.DataFrame, rejected: dict[int
     broken = frame.select(pl.any_horizontal(*checks.values())).to_series()
     if not broken.any():
         return frame
-    for name, check in checks.items():
-        for row in frame.filter(check).select(INDEX, pl.col(name).cast(pl.String)).iter_rows():
-            rejected.setdefault(row[0], BoundsError(f"{schema.name}.{name}: {row[1]} is out of bounds"))
-    return frame.filter(~broken)
+    places = frame.filter(broken)[INDEX].to_list()
+    _isolate(schema, ((place, bodies[place]) for place in places), rejected)
+    return frame.filter(~frame[INDEX].is_in(list(rejected)))
 
 
 def _resolved(schema: RecordSchema, frame: pl.DataFrame) -> pl.DataFrame:
@@ -191,7 +209,7 @@ def empty_frame(name: str) -> pl.DataFrame:
     # The decoder refuses a container without rows. Zero bytes are a valid row of any schema here: empty texts and arrays, nulls.
     zeros = io.BytesIO(bytes(4096))
     fastavro.schemaless_reader(zeros, schema.parsed, None)
-    frame = _decode_guarded(schema, [bytes(zeros.tell())])
+    frame = _decode_columns(schema, [bytes(zeros.tell())])
     if frame is None:
         raise SchemaError(f"{name}: a row of zeros does not decode")
     return frame.clear()
@@ -214,7 +232,8 @@ def decode_batch(messages: Sequence[bytes]) -> DecodedBatch:
         except RecordError as error:
             batch.rejected += [Rejected(place, error) for place in places]
             continue
-        found, rejected = _decode_bodies(schema, [messages[place][PREFIX_BYTES:] for place in places])
+        bodies, rejected = [messages[place][PREFIX_BYTES:] for place in places], dict[int, RecordError]()
+        found = list(_decode_part(schema, bodies, range(len(bodies)), rejected))
         batch.rejected += [Rejected(places[index], error) for index, error in rejected.items()]
         if len(groups) > 1:
             positions = pl.Series(INDEX, places, dtype=pl.Int64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -42,75 +43,93 @@ def check_depth(value: Any, name: str, limit: int = MAX_DEPTH) -> None:
     raise BoundsError(f"{name}: nested more than {limit} levels deep")
 
 
-def _check_time(name: str, value: datetime, latest: datetime) -> None:
+def _check_time(name: str, value: datetime, latest: datetime = LATEST) -> None:
     if value.tzinfo is None:
         raise BoundsError(f"{name}: time without a time zone", hint="Times are UTC: attach the zone.")
     if not EARLIEST <= value <= latest:
         raise BoundsError(f"{name}: {value.isoformat()} is outside {EARLIEST.date()} to {latest.isoformat()}")
 
 
-@functools.cache
-def _bounded_fields(prefix: bytes) -> tuple[tuple[str, str], ...]:
-    """The fields of a schema that have bounds, with what they hold: time, number or nested."""
-    schema = schemas_by_prefix()[prefix]
-    kinds = ((field["name"], _bounded_kind(field["type"])) for field in schema.fields)
-    return tuple((name, kind) for name, kind in kinds if kind)
+def _check_finite(name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise BoundsError(f"{name}: {value} is not a finite number")
 
 
-def _bounded_kind(avro_type: Any) -> str:
+def _check_int(name: str, value: int) -> None:
+    if not -(1 << 31) <= value < 1 << 31:
+        raise BoundsError(f"{name}: {value} takes more than 32 bits")
+
+
+Check = Callable[[str, Any], None]
+_CHECKS: dict[str, Check] = {"double": _check_finite, "float": _check_finite, "int": _check_int}
+
+
+def _check_of(avro_type: Any, named: dict[str, Any]) -> Check | None:
+    """What checks a value of the type, or None where anything of the type will do. `named` collects the records met."""
+    if isinstance(avro_type, str):
+        return named[avro_type] if avro_type in named else _CHECKS.get(avro_type)
     if isinstance(avro_type, list):
-        return next((kind for kind in map(_bounded_kind, avro_type) if kind), "")
-    if isinstance(avro_type, dict):
-        if "logicalType" in avro_type:
-            return "time"
-        return "nested" if avro_type.get("items") != "string" else ""
-    if avro_type == "double":
-        return "number"
-    return "nested" if avro_type.startswith(NAMESPACE) else ""
+        return _check_of(avro_type[1], named)
+    if "logicalType" in avro_type:
+        return _check_time
+    if avro_type["type"] == "array":
+        item = _check_of(avro_type["items"], named)
+        return item and functools.partial(_check_items, item)
+    checks = [(field["name"], check) for field in avro_type["fields"] if (check := _check_of(field["type"], named))]
+    named[f"{NAMESPACE}.{avro_type['name']}"] = found = functools.partial(_check_record, checks) if checks else None
+    return found
+
+
+def _check_items(check: Check, name: str, values: Sequence[Any]) -> None:
+    for value in values:
+        check(name, value)
+
+
+def _check_record(checks: Sequence[tuple[str, Check]], name: str, fields: dict[str, Any]) -> None:
+    for field, check in checks:
+        if fields[field] is not None:
+            check(f"{name}.{field}", fields[field])
+
+
+@functools.cache
+def _checks_of(prefix: bytes) -> Check:
+    schema = schemas_by_prefix()[prefix]
+    return _check_of({"type": "record", "name": schema.name, "fields": schema.fields}, {}) or (lambda *_: None)
 
 
 def check_fields(schema: RecordSchema, fields: dict[str, Any]) -> None:
     """BoundsError naming the field when a time or number of a record lies outside what it may hold."""
-    ingested = fields.get("ingested_at")
-    for name, kind in _bounded_fields(schema.prefix):
-        value = fields.get(name)
-        if value is None:
-            continue
-        if kind == "time":
-            latest = ingested + CLOCK_TOLERANCE if name == "occurred_at" and ingested is not None else LATEST
-            _check_time(f"{schema.name}.{name}", value, min(latest, LATEST))
-        else:
-            _check_nested(f"{schema.name}.{name}", value)
+    _checks_of(schema.prefix)(schema.name, fields)
+    occurred, ingested = fields.get("occurred_at"), fields.get("ingested_at")
+    if occurred is not None and ingested is not None:
+        _check_time(f"{schema.name}.occurred_at", occurred, ingested + CLOCK_TOLERANCE)
 
 
-def _check_nested(place: str, value: Any) -> None:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise BoundsError(f"{place}: {value} is not a finite number")
-    elif isinstance(value, datetime):
-        _check_time(place, value, LATEST)
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            _check_nested(f"{place}.{name}", item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _check_nested(place, item)
+def _broken(avro_type: Any, value: pl.Expr, named: dict[str, Any]) -> pl.Expr | None:
+    """True where a decoded value is out of bounds, as `_check_of` judges it; a decoded int cannot be."""
+    if isinstance(avro_type, str):
+        if avro_type in named:
+            return _broken(named[avro_type], value, named)
+        return ~value.is_finite() if avro_type in ("double", "float") else None
+    if isinstance(avro_type, list):
+        return _broken(avro_type[1], value, named)
+    if "logicalType" in avro_type:
+        return ~value.is_between(EARLIEST, LATEST)
+    if avro_type["type"] == "array":
+        item = _broken(avro_type["items"], pl.element(), named)
+        return None if item is None else value.list.eval(item.fill_null(value=False)).list.any()
+    named[f"{NAMESPACE}.{avro_type['name']}"] = avro_type
+    fields = [_broken(field["type"], value.struct.field(field["name"]), named) for field in avro_type["fields"]]
+    return pl.any_horizontal(*found) if (found := [field for field in fields if field is not None]) else None
 
 
 @functools.cache
 def bounds_of(prefix: bytes) -> dict[str, pl.Expr]:
-    """For each top-level time and number of a schema: an expression that is true where the value is out of bounds."""
-    schema = schemas_by_prefix()[prefix]
-    names = {field["name"] for field in schema.fields}
-    found = {}
-    for name, kind in _bounded_fields(prefix):
-        if kind == "number":
-            broken = ~pl.col(name).is_finite()
-        elif kind == "time":
-            broken = ~pl.col(name).is_between(EARLIEST, LATEST)
-            if name == "occurred_at" and "ingested_at" in names:
-                broken |= pl.col(name) > pl.col("ingested_at") + CLOCK_TOLERANCE
-        else:
-            continue
-        found[name] = broken.fill_null(value=False)
-    return found
+    """For each field of a schema that has bounds: an expression that is true where a value is out of them."""
+    named: dict[str, Any] = {}
+    fields = schemas_by_prefix()[prefix].fields
+    found = {field["name"]: _broken(field["type"], pl.col(field["name"]), named) for field in fields}
+    bounds = {name: broken.fill_null(value=False) for name, broken in found.items() if broken is not None}
+    if {"occurred_at", "ingested_at"} <= bounds.keys():
+        bounds["occurred_at"] |= pl.col("occurred_at") > pl.col("ingested_at") + CLOCK_TOLERANCE
+    return bounds

@@ -2,13 +2,16 @@
 
 A value is C3 01, the 8-byte little-endian CRC-64-AVRO fingerprint of the writer's schema, and the Avro body; so several record
 types and versions share a topic without a registry. Batches are decoded in `schemas.arrow`.
+
+A body is taken only in its canonical form: the shortest form of each number, one block an array without its size in bytes, 0 or
+1 for a boolean and for the branch of a union. Every common encoder writes so, and what decodes encodes to the same bytes again.
 """
 
 from __future__ import annotations
 
 import io
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import fastavro
 import msgspec
@@ -16,9 +19,11 @@ import msgspec
 from schemas.bounds import MAX_RECORD_BYTES, check_fields
 from schemas.errors import BoundsError, FramingError, MalformedBodyError, RecordError, UnknownSchemaError
 from schemas.records import RECORD_TYPES, Record
-from schemas.registry import MARKER, RecordSchema, schema_of, schemas_by_prefix
+from schemas.registry import MARKER, Json, RecordSchema, schema_of, schemas_by_prefix
 
 PREFIX_BYTES = 10
+UNWRITABLE = (ValueError, TypeError, OverflowError, AttributeError)
+"""What a lone surrogate, a number over 64 bits or a value of another type runs into."""
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
@@ -26,28 +31,35 @@ def encode(record: Record) -> bytes:
     """The record in single-object encoding; BoundsError naming the field when it may not be written."""
     schema = schema_of(type(record).__name__)
     fields = msgspec.to_builtins(record, builtin_types=(datetime, bytes))
-    check_fields(schema, fields)
+    try:
+        check_fields(schema, fields)
+        message = _written(schema, fields)
+    except UNWRITABLE as error:
+        raise BoundsError(f"{schema.name}{_first_fault(schema, fields)}: {error}") from error
+    _check_size(schema, message)
+    return message
+
+
+def _written(schema: RecordSchema, fields: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     buffer.write(schema.prefix)
-    try:
-        fastavro.schemaless_writer(buffer, schema.parsed, fields)
-    except (ValueError, TypeError, OverflowError) as error:  # a lone surrogate, a number over 64 bits, a wrong type
-        raise BoundsError(f"{schema.name}: {_first_fault(schema, fields) or error}") from error
-    if buffer.tell() > MAX_RECORD_BYTES:
-        raise BoundsError(f"{schema.name}: {buffer.tell()} bytes encoded, {MAX_RECORD_BYTES} allowed")
+    fastavro.schemaless_writer(buffer, schema.parsed, fields)
     return buffer.getvalue()
 
 
+def _check_size(schema: RecordSchema, message: bytes) -> None:
+    if len(message) > MAX_RECORD_BYTES:
+        raise BoundsError(f"{schema.name}: {len(message)} bytes encoded, {MAX_RECORD_BYTES} allowed")
+
+
 def _first_fault(schema: RecordSchema, fields: dict[str, Any]) -> str:
-    """Name and reason of the first field that cannot be written by itself."""
-    for field in schema.fields:
+    """Name of the first field that cannot be written by itself, after a dot."""
+    for field in schema.parsed["fields"]:
         try:
-            alone = fastavro.parse_schema({**schema.definition, "fields": [field]})
-            fastavro.schemaless_writer(io.BytesIO(), alone, {field["name"]: fields[field["name"]]})
-        except (ValueError, TypeError, OverflowError) as error:
-            return f"{field['name']}: {error}"
-        except fastavro.schema.UnknownType:  # it refers to a type that an earlier field defines
-            continue
+            # The whole is parsed already, so that types defined in other fields are known.
+            fastavro.schemaless_writer(io.BytesIO(), {**schema.parsed, "fields": [field]}, fields)
+        except UNWRITABLE:
+            return f".{field['name']}"
     return ""
 
 
@@ -64,18 +76,28 @@ def writer_schema(message: bytes) -> RecordSchema:
 def decode_fields(message: bytes) -> tuple[str, dict[str, Any]]:
     """Name of the record type and its fields by the current schema, older versions resolved; RecordError when it cannot be."""
     schema = writer_schema(message)
-    body = io.BytesIO(message)
-    body.seek(PREFIX_BYTES)
+    _check_size(schema, message)
+    current = schema_of(schema.name)
     try:
-        fields = fastavro.schemaless_reader(body, schema.parsed, schema_of(schema.name).parsed)
+        fields, length = _read(message, schema.parsed, schema.parsed)
+        again = _written(schema, fields)
+        if current.prefix != schema.prefix:
+            fields, _ = _read(message, schema.parsed, current.parsed)
     except Exception as error:  # fastavro raises whatever the damaged bytes run into
         raise MalformedBodyError(f"{schema.name}: {type(error).__name__}: {error}") from error
-    if body.tell() != len(message):
-        raise MalformedBodyError(f"{schema.name}: {len(message) - body.tell()} bytes too many")
-    if not isinstance(fields, dict):
-        raise MalformedBodyError(f"{schema.name}: not a record")
-    check_fields(schema_of(schema.name), fields)
+    if length != len(message):
+        raise MalformedBodyError(f"{schema.name}: {len(message) - length} bytes too many")
+    if again != message:
+        raise MalformedBodyError(f"{schema.name}: the body is not the canonical form of what it says")
+    check_fields(current, fields)
     return schema.name, fields
+
+
+def _read(message: bytes, writer: Json, reader: Json) -> tuple[dict[str, Any], int]:
+    """The fields of a message's body, and where the body ends."""
+    body = io.BytesIO(message)
+    body.seek(PREFIX_BYTES)
+    return cast("dict[str, Any]", fastavro.schemaless_reader(body, writer, reader)), body.tell()
 
 
 def decode(message: bytes) -> Record:

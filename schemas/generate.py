@@ -118,11 +118,17 @@ def formatted(source: str) -> str:
 def unpublished(schemas: dict[str, RecordSchema]) -> dict[Path, str]:
     """History files that are still to be written; SchemaError when a change is not allowed."""
     files = {}
+    history = registry.earlier_schemas()
+    if gone := sorted(set(history) - set(schemas)):
+        raise SchemaError(
+            f"{gone[0]} is published but has no schema any more", hint="Restore it: its bytes are still out there."
+        )
     for schema in schemas.values():
-        published = registry.earlier_schemas().get(schema.name, ())
+        published = history.get(schema.name, ())
+        # Defaults and logical types are no part of the fingerprint, but of what old bytes mean.
+        check_evolution(schema, published)
         if published and published[-1].prefix == schema.prefix:
             continue
-        check_evolution(schema, published)
         path = FOLDER / "history" / schema.name / f"{len(published) + 1}.avsc"
         files[path] = json.dumps(schema.definition, indent=2, ensure_ascii=False) + "\n"
     return files

@@ -1,6 +1,6 @@
 """The command `driftline`: it maps commands to their modules and expected errors to a clear line and an exit code.
 
-Exit codes: 0 done; 1 a check failed or some input could not be read; 2 an error; 130 interrupted.
+Exit codes: 0 done; 1 a check failed or some input could not be read; 2 an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable
 from typing import Annotated
 
-import click
 import typer
 
 from schemas.errors import DriftlineError
@@ -78,23 +77,18 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command; answers its exit code. Expected errors are printed as one line with a hint."""
     try:
-        return int(app(arguments, prog_name="driftline", standalone_mode=False) or 0)
+        app(arguments, prog_name="driftline")
+    except SystemExit as finished:
+        return finished.code if isinstance(finished.code, int) else 0
+    except BrokenPipeError:
+        return 0  # the reader of a pipe went away, as `head` does
     except DriftlineError as error:
         for line in str(error).splitlines():
             err.print(f"error: {plain(line, 1000)}", style="red", markup=False, soft_wrap=True)
         if error.hint:
             err.print(f"       {error.hint}", markup=False, soft_wrap=True)
         return 2
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        err.print("interrupted; what was reported as done is kept")
-        return 130
-    except BrokenPipeError:
-        # The reader of a pipe went away, as `head` does; Python would complain again when it flushes at exit.
-        sys.stderr.close()
-        return 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 SELECT
     project, coalesce(agent, '') AS agent, session_id, coalesce(ended_at, closed_at) AS ended_at, trust_score, readiness_level,
     primary_failure_type, primary_severity,
-    list_filter(failure_causes, c -> c.type = primary_failure_type)[1].description AS description,
+    [c.description FOR c IN failure_causes IF c.type = primary_failure_type][1] AS description,
     [c.type FOR c IN failure_causes] AS failure_types
 FROM diagnoses
 WHERE readiness_level IN ('unsafe_for_production', 'review_recommended') AND ($project IS NULL OR project = $project)

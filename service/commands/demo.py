@@ -12,6 +12,7 @@ import typer
 from schemas.errors import SettingsError
 from service.commands.imports import file_progress, show
 from service.fleet import write_fleet
+from service.fleet_events import EVENTS_FILE
 from service.importing import Importer, transcripts_in
 from service.report import fleet_report
 from service.settings import load_settings
@@ -33,6 +34,7 @@ def demo(
     _make_room(folder)
     err.print("making a synthetic fleet of OpenClaw transcripts …")
     plan = write_fleet(folder / "openclaw")
+    events = plan.root / EVENTS_FILE
     settings = load_settings(database=folder / "demo.duckdb", project=PROJECT)
     with open_workspace(settings, now=lambda: PRESENT, create=True) as workspace:
         files = transcripts_in([folder / "openclaw" / "agents"])
@@ -40,8 +42,8 @@ def demo(
             summary = Importer(workspace).openclaw(files, report)
         out.print("[bold]Driftline demo[/]: every session here is synthetic: made by a generator, not by an agent", "")
         show(summary, as_json=False)
-        with file_progress(plan.events_file.stat().st_size) as report:
-            show(Importer(workspace).events(plan.events_file, report), as_json=False)
+        with file_progress(events.stat().st_size) as report:
+            show(Importer(workspace).events(events, report), as_json=False)
         out.print(fleet_report(workspace.store, settings.database, PROJECT))
 
 

@@ -45,8 +45,13 @@ def import_openclaw(
 ) -> None:
     """Import OpenClaw transcripts; importing twice changes nothing."""
     settings = settings_of(database, policy, project=project, connection=connection)
-    with open_workspace(settings, now=clock_of(as_of), create=True) as workspace:
-        show(_import_transcripts(workspace, paths, agent), as_json=as_json)
+    clock, files = clock_of(as_of), transcripts_in(paths)
+    if not files and not follow:
+        raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint="Transcripts are agents/*/sessions/*.jsonl.")
+    with open_workspace(settings, now=clock, create=True) as workspace:
+        with file_progress(sum(path.stat().st_size for path in files)) as report:
+            summary = Importer(workspace, agent=agent).openclaw(files, report)
+        show(summary, as_json=as_json)
         if follow:
             _follow(workspace, paths, agent, interval, as_json=as_json)
 
@@ -64,20 +69,13 @@ def import_events(
 ) -> None:
     """Import a file of runtime events; importing twice changes nothing."""
     settings = settings_of(database, policy, project=project, connection=connection)
+    clock = clock_of(as_of)
     if not file.is_file():
-        raise InputError(f"{file}: there is no such file")
-    with open_workspace(settings, now=clock_of(as_of), create=True) as workspace:
+        raise InputError(f"{file}: there is no such file", hint="Name a file of event JSON lines, or a session.json.")
+    with open_workspace(settings, now=clock, create=True) as workspace:
         with file_progress(file.stat().st_size) as report:
             summary = Importer(workspace, agent=agent).events(file, report)
         show(summary, as_json=as_json)
-
-
-def _import_transcripts(workspace: Workspace, paths: list[Path], agent: str | None) -> ImportSummary:
-    files = transcripts_in(paths)
-    if not files:
-        raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint="Transcripts are agents/*/sessions/*.jsonl.")
-    with file_progress(sum(path.stat().st_size for path in files)) as report:
-        return Importer(workspace, agent=agent).openclaw(files, report)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ MAX_ID = 256
 
 Json = dict[str, Any]
 
+_BOM = b"\xef\xbb\xbf"
 _PROJECT = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _ENVELOPE = ("session_id", "connection", "project", "agent")
 
@@ -49,9 +50,17 @@ def read_values(stream: BinaryIO) -> Iterator[tuple[Line, Json | Document | Prob
     InputError for a document that is too large.
     """
     head = stream.readline(MAX_DOCUMENT + 1)
-    if head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") and isinstance(decode_line(_line(head)), Problem):
-        head += stream.read(MAX_DOCUMENT)
-        document = _document(head)
+    if head.removeprefix(_BOM).lstrip()[:1] in (b"{", b"["):
+        value = decode_line(_line(head.removeprefix(_BOM)))
+        document = None
+        if isinstance(value, Problem):
+            head += stream.read(MAX_DOCUMENT)
+            document = _document(head)
+        elif "events" in value:
+            # A session on one line is a document when it is all there is.
+            ahead = stream.read(1)
+            document = None if ahead else Document(value)
+            head += ahead
         if document is not None:
             yield _line(head), document
             return
@@ -71,7 +80,8 @@ def parts_of(value: Json | Document, name: str) -> Iterator[tuple[Any, SessionPa
         for index, item in enumerate(value.value):
             yield item, _part(item, name, f"[{index}]")
     else:
-        yield value.value, _part(value.value, name, "")
+        is_session = isinstance(value.value, dict) and "events" in value.value
+        yield value.value, _part(value.value, name if is_session else None, "")
 
 
 def _part(value: Any, name: str | None, place: str) -> SessionPart | Problem:
@@ -122,7 +132,7 @@ def _document(body: bytes) -> Document | None:
             raise InputError(f"the document is larger than {MAX_DOCUMENT} bytes", hint="Write one session or event a line.")
         return None
     try:
-        return Document(msgspec.json.decode(body.removeprefix(b"\xef\xbb\xbf")))
+        return Document(msgspec.json.decode(body.removeprefix(_BOM)))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 

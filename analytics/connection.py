@@ -1,0 +1,45 @@
+"""Connections to a DuckDB file: opened so that nothing but the file is read, and queried into frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from schemas.errors import StoreError
+
+_OPEN_HINTS = {
+    "could not set lock on file": "Another process has the file: stop it, or ask it instead (one process owns a DuckDB file).",
+    "replaying wal file": "The write-ahead log is damaged: move the .wal file aside and import again; what is in the file stays.",
+}
+
+
+def fetch(connection: duckdb.DuckDBPyConnection, statement: str, values: Mapping[str, Any] | None = None) -> pl.DataFrame:
+    """The result of a query as a frame."""
+    return pl.DataFrame(connection.sql(statement, params=dict(values or {})))
+
+
+def connect(path: Path | None) -> duckdb.DuckDBPyConnection:
+    """A connection to the file, or to a database in memory; StoreError with a hint when the file cannot be opened."""
+    settings: dict[str, Any] = {
+        "python_enable_replacements": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+    try:
+        connection = duckdb.connect(":memory:" if path is None else str(path), config=settings)
+    except duckdb.Error as error:
+        raise store_error(path, error) from error
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")  # else cursors go by the machine's zone
+    return connection
+
+
+def store_error(path: Path | None, error: duckdb.Error) -> StoreError:
+    """What DuckDB says of a file, with what to do about it."""
+    message = str(error).splitlines()[0]
+    hints = (hint for phrase, hint in _OPEN_HINTS.items() if phrase in message.lower())
+    hint = next(hints, "Check that the path is a DuckDB file of this version and that the folder can be written to.")
+    return StoreError(f"{path}: {message}", hint=hint)

@@ -1,0 +1,174 @@
+# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
+"""Changes to the store that are committed together: rows of a batch, states of stages, watermarks, import progress."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+import polars as pl
+
+from analytics.connection import fetch
+from analytics.tables import full_name, quote
+from schemas.arrow import INDEX, ArrowStream, decode_batch
+from schemas.codec import encode
+from schemas.errors import StoreError
+from schemas.records import ImportProgress, Record, StageState, Watermark
+from schemas.registry import RecordSchema, current_schemas, schema_of, topics
+
+BATCH = "_driftline_batch"
+"""Name under which a batch is registered. A table's name would win over it, and no table may be called so."""
+PARTITION = 0
+"""The embedded log has one partition a topic."""
+
+
+@dataclass
+class Appended:
+    """What an append did: rows written per table, and how many were there already."""
+
+    written: dict[str, int] = field(default_factory=dict)
+    known: int = 0
+
+    def add(self, other: Appended) -> None:
+        """Add another append's counts to this one."""
+        self.known += other.known
+        for table, count in other.written.items():
+            self.written[table] = self.written.get(table, 0) + count
+
+
+def stored_ends(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """The position the next record of each topic will get."""
+    ends = {}
+    for topic, names in topics().items():
+        tables = " UNION ALL ".join(
+            f"SELECT max(_offset) AS last FROM {full_name(schema_of(name))} WHERE _topic = $topic" for name in names
+        )
+        row = connection.execute(f"SELECT max(last) FROM ({tables})", {"topic": topic}).fetchone()
+        ends[topic] = 0 if row is None or row[0] is None else row[0] + 1
+    return ends
+
+
+class Transaction:
+    """Changes that are committed together. Made by `Store.transaction`."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, ends: dict[str, int]) -> None:
+        self._connection = connection
+        self._ends = ends
+
+    def append(self, topic: str, messages: Sequence[bytes], *, skip_known: bool = False) -> Appended:
+        """Append encoded records to a topic. With `skip_known`, records the topic has already are left out.
+
+        A record is known by its identity and, where it has one, its revision.
+        The messages have been accepted: one that does not decode is a fault of ours and raises its RecordError.
+        """
+        done = Appended()
+        if not messages:
+            return done
+        batch = decode_batch(messages)
+        if batch.rejected:
+            raise batch.rejected[0].error
+        if skip_known:
+            batch.frames = {name: self._unknown(schema_of(name), frame, topic) for name, frame in batch.frames.items()}
+        fresh = sum(frame.height for frame in batch.frames.values())
+        done.known = len(messages) - fresh
+        positions = pl.concat([frame[INDEX] for frame in batch.frames.values()]).sort()
+        for name, frame in batch.frames.items():
+            offsets = positions.search_sorted(frame[INDEX]).cast(pl.Int64) + self._ends[topic]
+            done.written[schema_of(name).table] = self._insert(schema_of(name), frame.drop(INDEX), topic, offsets)
+        self._ends[topic] += fresh
+        return done
+
+    def _unknown(self, schema: RecordSchema, frame: pl.DataFrame, topic: str) -> pl.DataFrame:
+        """The rows whose identity is neither in the topic nor earlier in the frame."""
+        identity = [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
+        fresh = frame.unique(subset=identity, keep="first", maintain_order=True)
+        # The narrowest column that both sides share bounds what is read of a large table.
+        scope = "session_id" if "session_id" in frame.columns else identity[0]
+        columns = ", ".join(f"known.{quote(name)}" for name in identity)
+        with self._registered(fresh.select(scope).unique()):
+            statement = (
+                f"SELECT {columns} FROM {full_name(schema)} AS known SEMI JOIN {BATCH} USING ({quote(scope)}) "
+                "WHERE known._topic = $topic"
+            )
+            known = fetch(self._connection, statement, {"topic": topic})
+        if not known.height:
+            return fresh
+        times = [name for name in identity if fresh.schema[name].is_temporal()]
+        known = known.with_columns(pl.col(name).dt.replace_time_zone("UTC") for name in times)
+        return fresh.join(known, on=identity, how="anti", maintain_order="left")
+
+    def _insert(self, schema: RecordSchema, frame: pl.DataFrame, topic: str, offsets: pl.Series) -> int:
+        if not frame.height:
+            return 0
+        placed = frame.with_columns(
+            pl.lit(topic).alias("_topic"), pl.lit(PARTITION, pl.Int32).alias("_partition"), offsets.alias("_offset")
+        )
+        return self._insert_frame(schema, placed)
+
+    def _insert_frame(self, schema: RecordSchema, frame: pl.DataFrame) -> int:
+        with self._registered(frame):
+            row = self._connection.execute(f"INSERT INTO {full_name(schema)} BY NAME SELECT * FROM {BATCH}").fetchone()
+        written = int(row[0]) if row else 0
+        if written != frame.height:
+            raise StoreError(f"{schema.table}: {written} of {frame.height} rows were written")
+        return written
+
+    @contextlib.contextmanager
+    def _registered(self, frame: pl.DataFrame) -> Iterator[None]:
+        self._connection.register(BATCH, ArrowStream(frame))
+        try:
+            yield
+        finally:
+            self._connection.unregister(BATCH)
+
+    def watermark(self, consumer: str, topic: str) -> int:
+        """The position the consumer reads next."""
+        row = self._connection.execute(
+            f"SELECT next_position FROM {full_name(schema_of('Watermark'))} WHERE consumer = $consumer AND topic = $topic",
+            {"consumer": consumer, "topic": topic},
+        ).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def set_watermark(self, consumer: str, topic: str, next_position: int) -> None:
+        """Move a consumer's watermark."""
+        self._replace([Watermark(consumer=consumer, topic=topic, partition=PARTITION, next_position=next_position)])
+
+    def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
+        """The states of a stage for those of the keys that have one."""
+        with self._registered(pl.DataFrame({"key": pl.Series(keys, dtype=pl.String)})):
+            rows = self._connection.execute(
+                f"SELECT key, state FROM {full_name(schema_of('StageState'))} SEMI JOIN {BATCH} USING (key) WHERE stage = $stage",
+                {"stage": stage},
+            ).fetchall()
+        return dict(rows)
+
+    def set_states(self, stage: str, states: Mapping[str, bytes], next_position: int) -> None:
+        """Replace the states of a stage for the given keys."""
+        self._replace(
+            [StageState(stage=stage, key=key, next_position=next_position, state=state) for key, state in states.items()]
+        )
+
+    def set_progress(self, progress: Sequence[ImportProgress]) -> None:
+        """Note how far files have been imported."""
+        self._replace(progress)
+
+    def _replace(self, records: Sequence[Record]) -> None:
+        """Put records of one internal type in place of those with the same identity."""
+        if not records:
+            return
+        schema = schema_of(type(records[0]).__name__)
+        frame = decode_batch([encode(record) for record in records]).frames[schema.name].drop(INDEX)
+        frame = frame.unique(subset=schema.identity, keep="last", maintain_order=True)
+        matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
+        with self._registered(frame):
+            self._connection.execute(f"DELETE FROM {full_name(schema)} AS old USING {BATCH} AS new WHERE {matches}")
+        self._insert(schema, frame, "", pl.zeros(frame.height, dtype=pl.Int64, eager=True))
+
+    def forget(self, tables: Sequence[str]) -> None:
+        """Delete every row of the named tables: they are derived and will be made again."""
+        by_table = {schema.table: schema for schema in current_schemas().values()}
+        for table in tables:
+            self._connection.execute(f"DELETE FROM {full_name(by_table[table])}")
+        self._ends.update(stored_ends(self._connection))

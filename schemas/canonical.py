@@ -1,0 +1,151 @@
+"""Proof that decoded columns are exactly what the bytes say, and that the bytes say it in the one canonical way.
+
+A columnar decoder is fast because it asks few questions: it takes any byte but 1 for false, any branch of a union but the first
+for a value, cuts numbers to their width, and knows nothing of where a message ends. What it returned is proven afterwards, for
+all rows at once. From the values follows where in the block each of them stands *if* it was written canonically: shortest
+numbers, one block an array. Nothing can be written shorter, so when the places of all messages come out as they are, all other
+places do too. What is left are the bytes that could be another one of the same length; they are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from schemas.registry import Json
+
+_WIDTHS = {"int": 5, "long": 10}
+_FIXED = {"boolean": 1, "float": 4, "double": 8}
+_LONGER = pl.Series([1 << (7 * size - 1) for size in range(1, 10)], dtype=pl.Int64)
+"""Magnitudes from which on a number takes 2, 3, up to 10 bytes: the sign in the lowest bit, then seven bits a byte."""
+
+
+def _number_size(magnitude: pl.Expr) -> pl.Expr:
+    return pl.lit(_LONGER).search_sorted(magnitude, side="right").cast(pl.Int64) + 1
+
+
+def _magnitude(column: pl.Expr) -> pl.Expr:
+    number = column.to_physical().cast(pl.Int64).fill_null(0)
+    return pl.when(number < 0).then(~number).otherwise(number)
+
+
+def _size_and_last(kind: str, column: pl.Expr) -> tuple[pl.Expr, pl.Expr | None]:
+    """Bytes that the values take, and what their last byte must be where another one would decode alike."""
+    if kind in _WIDTHS:
+        magnitude, width = _magnitude(column), _WIDTHS[kind]
+        size = _number_size(magnitude)
+        # A number of full width has bits to spare in its last byte, which are cut off.
+        return size, pl.when(size == width).then(magnitude // (1 << (7 * width - 8))).cast(pl.UInt8)
+    if kind in _FIXED:
+        return pl.lit(_FIXED[kind], pl.Int64), column.cast(pl.UInt8) if kind == "boolean" else None
+    length = (column.str.len_bytes() if kind == "string" else column.bin.size()).cast(pl.Int64).fill_null(0)
+    return length + _number_size(length), None
+
+
+@dataclass
+class _Checks:
+    """Bytes to look at: their places in the block, and what must stand there; null where anything may."""
+
+    places: list[pl.Series] = field(default_factory=list)
+    expected: list[pl.Series] = field(default_factory=list)
+
+    def add(self, places: pl.Series, expected: pl.Series) -> None:
+        self.places.append(places)
+        self.expected.append(expected)
+
+    def hold(self, block: bytes) -> bool:
+        if not self.places:
+            return True
+        stored = pl.Series([block]).bin.reinterpret(dtype=pl.Array(pl.UInt8, len(block))).explode()
+        found = stored.gather(pl.concat(self.places))
+        return bool((found == pl.concat(self.expected)).all())  # null where anything may stand
+
+
+class Layout:
+    """Where the fields of a record stand in its canonical encoding. `fields` refer to no named type of elsewhere."""
+
+    def __init__(self, fields: Sequence[Json]) -> None:
+        self._measures: list[pl.Expr] = []
+        self._steps = [(known["name"], self._step(known["name"], known["type"])) for known in fields]
+
+    def _step(self, name: str, avro_type: Any) -> Layout | _Array | None:
+        """How to get past a field: None for a primitive one, which is measured with all the others at once."""
+        nullable = isinstance(avro_type, list)
+        bare = avro_type[1] if nullable else avro_type
+        kind = bare["type"] if isinstance(bare, dict) else bare
+        if kind == "record":
+            return Layout(bare["fields"])
+        if kind == "array":
+            return _Array(bare["items"])
+        column = pl.col(name)
+        size, last = _size_and_last(kind, column)
+        if nullable:
+            present = column.is_not_null()
+            size = pl.when(present).then(size + 1).otherwise(1)
+            self._measures.append((present.cast(pl.UInt8) * 2).alias(f"{name} branch"))
+        if last is not None:
+            self._measures.append(last.alias(f"{name} last"))
+        self._measures.append(size.alias(f"{name} size"))
+        return None
+
+    def proves(self, frame: pl.DataFrame, bodies: Sequence[bytes]) -> bool:
+        """Whether the rows that were decoded from the joined bodies, written canonically, are these bodies."""
+        lengths = pl.Series([len(body) for body in bodies], dtype=pl.Int64)
+        ends = lengths.cum_sum()
+        checks = _Checks()
+        return bool((self.past(frame, ends - lengths, checks) == ends).all()) and checks.hold(b"".join(bodies))
+
+    def past(self, frame: pl.DataFrame, at: pl.Series, checks: _Checks) -> pl.Series:
+        """The places behind the rows when they start at the places `at`."""
+        measured = frame.select(self._measures).get_columns()
+        known = {column.name: column for column in measured}
+        for name, step in self._steps:
+            if step is not None:
+                at = step.past(frame[name].struct.unnest() if isinstance(step, Layout) else frame[name], at, checks)
+                continue
+            if (branch := known.get(f"{name} branch")) is not None:
+                checks.add(at, branch)
+            at = at + known[f"{name} size"]
+            if (last := known.get(f"{name} last")) is not None and last.null_count() < len(last):
+                checks.add(at - 1, last)
+        return at
+
+
+class _Array:
+    """Where the items of arrays stand: their count, the items, and a count of zero unless there were none."""
+
+    def __init__(self, items: Any) -> None:
+        self._of_records = isinstance(items, dict) and items["type"] == "record"
+        self._layout = Layout(items["fields"] if self._of_records else [{"name": "item", "type": items}])
+
+    def past(self, values: pl.Series, at: pl.Series, checks: _Checks) -> pl.Series:
+        """The places behind the arrays when they start at the places `at`."""
+        counts = values.list.len().cast(pl.Int64)
+        at = _past_counts(counts, at, checks)
+        filled = counts > 0
+        if not filled.any():
+            return at
+        items = values.filter(filled).explode()
+        frame = items.struct.unnest() if self._of_records else items.to_frame("item")
+        sizes = self._layout.past(frame, pl.zeros(frame.height, dtype=pl.Int64, eager=True), _Checks())
+        # Within the block the items of one row follow each other, the rows do not: move each row's items to their row.
+        behind, counts = sizes.cum_sum(), counts.filter(filled)
+        rows = behind.gather(counts.cum_sum() - 1)
+        moves = at.filter(filled) - rows.shift(1, fill_value=0)
+        moved = pl.select(pl.lit(moves).repeat_by(counts).explode()).to_series()
+        self._layout.past(frame, behind - sizes + moved, checks)
+        return at.scatter(filled.arg_true(), moves + rows + 1)
+
+
+def _past_counts(counts: pl.Series, at: pl.Series, checks: _Checks) -> pl.Series:
+    """The places behind the counts. Every byte of them is looked at: two blocks can be as long as one."""
+    size = pl.select(_number_size(pl.lit(counts))).to_series()
+    widest = size.max()
+    for place in range(widest if isinstance(widest, int) else 0):
+        here = size > place
+        more = (size > place + 1).cast(pl.Int64) * 128
+        checks.add((at + place).filter(here), ((counts * 2 // (1 << 7 * place)) % 128 + more).filter(here).cast(pl.UInt8))
+    return at + size

@@ -1,0 +1,156 @@
+"""A synthetic fleet: weeks of transcripts of several agents, with known faults in known places.
+
+It is made to be looked at, tested against and measured with. Every session says that it is synthetic (`cwd` is `/synthetic`, a
+README beside them), and one seed gives the same bytes every time. Faults are planted in turn; one agent gets worse from a known
+day on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from random import Random
+
+from audit.fingerprints import stable_id
+from service.fleet_events import EVENTS_FILE, write_events
+from service.fleet_faults import FAULTS, SECRETS, PlannedSession
+from service.fleet_session import SessionWriter
+from service.fleet_texts import DOMAINS, WORSE, filled
+
+LAST_DAY = date(2026, 11, 1)
+"""The day on which the fleet's records end."""
+DEGRADED_AGENT = "support-desk"
+"""The agent that gets worse."""
+DEGRADED_DAYS = 9
+"""How many days before the end it begins to."""
+
+_README = """# Synthetic fleet
+Nothing here happened. The sessions below `agents/` and the events in `events.jsonl` were written by Driftline, to be looked at and
+tested against. Names, hosts, customers and keys are invented.
+"""
+_FAULT_EVERY = 3
+_WORSE_SHARE = 0.7
+
+
+@dataclass
+class FleetPlan:
+    """What a synthetic fleet holds and what must be found in it. `degraded_from` is the day since which the agent is worse."""
+
+    root: Path
+    degraded_agent: str
+    degraded_from: date
+    secrets: tuple[str, ...] = SECRETS
+    sessions: list[PlannedSession] = field(default_factory=list)
+
+
+def write_fleet(root: Path, *, seed: int = 7, agents: int = 5, weeks: int = 4) -> FleetPlan:
+    """Write a fleet below `root` and say what was planted; at most 5 agents with transcripts, and one with plain events."""
+    days = weeks * 7
+    first = LAST_DAY - timedelta(days=days - 1)
+    plan = FleetPlan(root, DEGRADED_AGENT, LAST_DAY - timedelta(days=DEGRADED_DAYS - 1))
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "README.md").write_text(_README, encoding="utf-8")
+    for agent in list(DOMAINS)[:agents]:
+        folder = root / "agents" / agent / "sessions"
+        folder.mkdir(parents=True, exist_ok=True)
+        starts = list(_starts(agent, first, days, seed))
+        for number, start in enumerate(starts):
+            planned, lines = _session(agent, number, start, seed, plan)
+            text = "\n".join(lines) + "\n"
+            if number == len(starts) - 1:
+                # The gateway was writing when the files were copied.
+                text, planned.is_torn = text + '{"type":"message","id":"0000', True
+            (root / planned.source).write_text(text, encoding="utf-8")
+            plan.sessions.append(planned)
+    with (root / EVENTS_FILE).open("w", encoding="utf-8") as file:
+        for planned, lines in write_events(datetime.combine(first, time(), UTC), days, seed):
+            file.writelines(f"{line}\n" for line in lines)
+            plan.sessions.append(planned)
+    return plan
+
+
+def write_large_tree(root: Path, megabytes: int) -> int:
+    """Write transcripts of at least that many megabytes in all, one after the other; how many files. Memory does not grow."""
+    folder = root / "agents" / "load" / "sessions"
+    folder.mkdir(parents=True, exist_ok=True)
+    model = _large_session().encode()
+    written = files = 0
+    while written < megabytes * 1_000_000:
+        name = stable_id("synthetic", "load", files)
+        day = date(2026, 1, 1) + timedelta(days=files % 300)
+        body = model.replace(b"SESSION", name.encode()).replace(b"2026-10-01", day.isoformat().encode())
+        (folder / f"{name}.jsonl").write_bytes(body)
+        written += len(body)
+        files += 1
+    return files
+
+
+def _large_session() -> str:
+    random = Random("load")  # noqa: S311 - texts to look at, no secrets
+    writer = SessionWriter("SESSION", datetime(2026, 10, 1, 0, 0, tzinfo=UTC), random)
+    for number in range(120):
+        _exchange(writer, random, random.choice(list(DOMAINS)), number)
+    return "\n".join(writer.lines) + "\n"
+
+
+def _starts(agent: str, first: date, days: int, seed: int) -> Iterator[datetime]:
+    """When the agent's sessions begin: two or three on a weekday, one on other days."""
+    for number in range(days):
+        day = first + timedelta(days=number)
+        random = Random(f"{seed}/{agent}/{day}")  # noqa: S311 - texts to look at, no secrets
+        count = 1 if day.isoweekday() > 5 else random.randint(2, 3)
+        for turn in range(count):
+            yield datetime.combine(day, time(8 + 4 * turn, random.randint(0, 59)), UTC)
+
+
+def _session(agent: str, number: int, start: datetime, seed: int, plan: FleetPlan) -> tuple[PlannedSession, list[str]]:
+    random = Random(f"{seed}/{agent}/{start}")  # noqa: S311 - texts to look at, no secrets
+    session_id = stable_id("synthetic", seed, agent, number)
+    planned = PlannedSession(session_id, agent, f"agents/{agent}/sessions/{session_id}.jsonl")
+    writer = SessionWriter(session_id, start, random)
+    is_worse = agent == plan.degraded_agent and start.date() >= plan.degraded_from
+    turns = random.randint(3, 8)
+    at = random.randrange(1, turns)
+    for turn in range(turns):
+        if turn == at and number % _FAULT_EVERY == _FAULT_EVERY - 1:
+            name = list(FAULTS)[number // _FAULT_EVERY % len(FAULTS)]
+            FAULTS[name].plant(writer, planned)
+            planned.planted.append(name)
+            planned.failures |= FAULTS[name].failures
+        worse = random.choice(WORSE) if is_worse and random.random() < _WORSE_SHARE else None
+        _exchange(writer, random, agent, number * 100 + turn, worse=worse, planned=planned)
+    return planned, writer.lines
+
+
+def _exchange(
+    writer: SessionWriter,
+    random: Random,
+    agent: str,
+    n: int,
+    *,
+    worse: str | None = None,
+    planned: PlannedSession | None = None,
+) -> None:
+    """One ordinary exchange, with a tool call more often than not, or a worse answer in its place."""
+    task = filled(random.choice(DOMAINS[agent]), random, n)
+    exchange_id = writer.ask(task.question)
+    if worse is not None and planned is not None:
+        flag = _flag_of(worse)
+        if flag is not None:
+            planned.flags[exchange_id] = flag
+        writer.answer(worse.format(n=n))
+        return
+    if random.random() < 0.6:
+        writer.call(task.tool, {"command": task.argument}, task.result, thinking=task.thinking)
+        writer.answer(task.answer)
+    else:
+        writer.answer(task.answer, thinking=task.thinking)
+
+
+def _flag_of(answer: str) -> str | None:
+    """The Tier 1 check that a worse answer breaks."""
+    if not answer:
+        return "silent_refusal"
+    return "constraint_disclosure" if answer.startswith(("I can't", "I'm not able")) else None

@@ -1,0 +1,92 @@
+"""The lines of one transcript, taken entry by entry: checked, placed in the tree, and turned into raw events.
+
+The same entry twice counts once; an id that was given to another entry is a fault, and the first entry stays. A session line
+counts only before all other entries. A torn last line ends the reading.
+
+An event's id is `<entry id>`, or `<entry id>.<k>` where one entry gives several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
+from streams.sources.openclaw_entry import Entry, has_bad_time, read_entry
+from streams.sources.openclaw_events import events_of
+from streams.sources.openclaw_tree import Tree
+from streams.sources.reading import LineFault, ReadingContext
+
+Json = dict[str, Any]
+EventSink = Callable[[Json, datetime], None]
+"""Takes one raw event with its time; texts are whole."""
+
+
+class Transcript:
+    """Reads the lines of one transcript; `session_id` stands until a session line before all other entries says otherwise."""
+
+    def __init__(self, context: ReadingContext, *, session_id: str, sink: EventSink, follows_header: bool = True) -> None:
+        self.session_id = session_id
+        self.faults: list[LineFault] = []
+        self.tree = Tree(context.session_gap)
+        self.is_torn = False
+        self._context = context
+        self._sink = sink
+        self._follows_header = follows_header
+        self._seen: dict[str, bytes] = {}
+        self._last_at = context.ingested_at
+
+    def read(self, lines: Iterable[Line]) -> None:
+        """Read all lines, up to a torn last one."""
+        for line in lines:
+            value = decode_line(line)
+            if is_torn(line, value):
+                self.is_torn = True
+                return
+            entry = value if isinstance(value, Problem) else read_entry(value)
+            if isinstance(entry, Entry):
+                problem = self._take(entry)
+            else:
+                problem = entry
+                self.tree.add_damaged(value.get("id") if isinstance(value, dict) else None)
+            if problem is not None:
+                self.faults.append(line_fault(line, problem))
+
+    def _take(self, entry: Entry) -> Problem | None:
+        """Take one entry; what was wrong with it, which need not keep it from being taken."""
+        known = self._seen.get(entry.id)
+        if known is not None:
+            problem = Problem("duplicate_id", f"id: {entry.id[:64]!r} was given to another entry before")
+            return None if known == entry.digest else problem
+        self._seen[entry.id] = entry.digest
+        if entry.kind == "session":
+            return self._take_header(entry)
+        self._follows_header = False
+        self._last_at = at = entry.at or self._last_at
+        placement = self.tree.add(entry, at)
+        self._emit(entry, at, answer=placement.answer, is_retry=placement.is_retry)
+        if placement.problem is None and has_bad_time(entry):
+            return Problem("bad_timestamp", "timestamp: is no time of the years 2000 to 2099; that of the entry before counts")
+        return placement.problem
+
+    def _take_header(self, entry: Entry) -> Problem | None:
+        self._last_at = entry.at or self._last_at
+        if self._follows_header:
+            self.session_id = entry.id
+            self._follows_header = False
+        elif entry.id != self.session_id:
+            return Problem("second_session", f"id: the transcript is of session {self.session_id[:64]!r}; this line is ignored")
+        return None
+
+    def _emit(self, entry: Entry, at: datetime, *, answer: str | None, is_retry: bool) -> None:
+        events = events_of(entry, is_retry=is_retry)
+        # An id with a point always gets a number, so that no two entries can come to the same event id.
+        numbered = len(events) > 1 or "." in entry.id
+        for index, event in enumerate(events):
+            event["event_id"] = f"{entry.id}.{index}" if numbered else entry.id
+            event["entry_id"] = entry.id
+            event["timestamp"] = at.isoformat()
+            if answer is not None:
+                event["exchange_id"] = f"{self.session_id}:{answer}"
+            self._sink(event, at)

@@ -1,0 +1,259 @@
+"""Records of every type, made from their schemas; damage done to bytes; a registry of one's own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import strategies as st
+
+from schemas import arrow, records, registry
+from schemas.bounds import EARLIEST, LATEST
+from schemas.codec import PREFIX_BYTES, encode
+from schemas.records import RECORD_TYPES, Record
+from schemas.registry import Json, schema_of
+
+NASTY_TEXTS = [
+    "",
+    "\0",
+    "a\0b",
+    "\u202eevil\u202c",
+    "\ufeff",
+    "\u200b",
+    "👩‍👩‍👧‍👦 🇪🇺",
+    "\U0010ffff",
+    "'; DROP TABLE x; --",
+    "é" * 70,
+    "x" * 9000,
+]
+TEXTS = st.one_of(st.sampled_from(NASTY_TEXTS), st.text(st.characters(exclude_categories=["Cs"]), max_size=8))
+EDGES = [
+    edge * sign + step for power in range(1, 10) for edge in [1 << (7 * power - 1)] for sign in (1, -1) for step in (-1, 0, 1)
+]
+
+
+def numbers(bits: int) -> st.SearchStrategy[int]:
+    """Whole numbers of so many bits, those where the encoding gets longer more often than others."""
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    edges = [low, -1, 0, 1, high, *(edge for edge in EDGES if low <= edge <= high)]
+    return st.one_of(st.sampled_from(edges), st.integers(low, high))
+
+
+PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
+    "string": TEXTS,
+    "bytes": st.binary(max_size=70),
+    "boolean": st.booleans(),
+    "int": numbers(32),
+    "long": numbers(64),
+    "double": st.floats(allow_nan=False, allow_infinity=False),
+}
+TIMES = st.datetimes(EARLIEST.replace(tzinfo=None), LATEST.replace(tzinfo=None), timezones=st.just(UTC))
+
+
+def values_of(avro_type: Any, named: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    """Values of an Avro type; `named` collects the records met."""
+    if isinstance(avro_type, str):
+        return named.get(avro_type) or PRIMITIVES[avro_type]
+    if isinstance(avro_type, list):
+        return st.none() | values_of(avro_type[1], named)
+    if "logicalType" in avro_type:
+        return TIMES
+    if avro_type["type"] == "array":
+        items = values_of(avro_type["items"], named)
+        # 64 items and more take two bytes for their count.
+        long = st.builds(lambda item, count: (item,) * count, items, st.integers(63, 65))
+        return st.lists(items, max_size=3).map(tuple) | long
+    record_type = getattr(records, avro_type["name"])
+    fields = {field["name"]: values_of(field["type"], named) for field in avro_type["fields"]}
+    named[f"driftline.{avro_type['name']}"] = found = st.builds(record_type, **fields)
+    return found
+
+
+def in_order(record: Any) -> Any:
+    """The record, its event not later than it was taken in."""
+    if {"occurred_at", "ingested_at"} <= set(record.__struct_fields__):
+        return msgspec.structs.replace(record, occurred_at=min(record.occurred_at, record.ingested_at))
+    return record
+
+
+def records_of(name: str) -> st.SearchStrategy[Record]:
+    """Any record of the named type that may be written."""
+    schema = schema_of(name)
+    return values_of({"type": "record", "name": name, "fields": schema.fields}, {}).map(in_order)
+
+
+ALL_RECORDS = {name: records_of(name) for name in RECORD_TYPES}
+
+
+@pytest.fixture(scope="session", params=sorted(RECORD_TYPES))
+def record_name(request: pytest.FixtureRequest) -> str:
+    """The name of each record type in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def strategies() -> dict[str, st.SearchStrategy[Record]]:
+    """For each record type: any record of it that may be written."""
+    return ALL_RECORDS
+
+
+class SampleMaker:
+    """Records without hypothesis, for tests that need many of one type: the same for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def records(self, name: str, count: int) -> list[Record]:
+        """So many records of a type."""
+        schema = schema_of(name)
+        definition = {"type": "record", "name": name, "fields": schema.fields}
+        return [in_order(self._value(definition, {})) for _ in range(count)]
+
+    def _value(self, avro_type: Any, named: dict[str, Any]) -> Any:
+        rng = self._random
+        if isinstance(avro_type, str) and avro_type in named:
+            return self._value(named[avro_type], named)
+        if isinstance(avro_type, list):
+            value = self._value(avro_type[1], named)
+            return value if rng.random() < 0.6 else None
+        if isinstance(avro_type, dict) and "logicalType" in avro_type:
+            seconds = int((LATEST - EARLIEST).total_seconds())
+            return EARLIEST + (LATEST - EARLIEST) * (rng.randrange(seconds) / seconds)
+        if isinstance(avro_type, dict) and avro_type["type"] == "array":
+            return tuple(self._value(avro_type["items"], named) for _ in range(rng.choice([0, 0, 1, 2, 5])))
+        if isinstance(avro_type, dict):
+            # Also what an empty array does not show must be known to those that refer to it.
+            named[f"driftline.{avro_type['name']}"] = avro_type
+            fields = {field["name"]: self._value(field["type"], named) for field in avro_type["fields"]}
+            return getattr(records, avro_type["name"])(**fields)
+        return self._primitive(avro_type)
+
+    def _primitive(self, avro_type: str) -> Any:
+        rng = self._random
+        choices: dict[str, Callable[[], Any]] = {
+            "string": lambda: rng.choice(["", "a", "tool_call", "\0", "çé👍", "w" * rng.randrange(200)]),
+            "bytes": lambda: rng.randbytes(rng.randrange(80)),
+            "boolean": lambda: rng.random() < 0.5,
+            "int": lambda: rng.randrange(-(1 << 31), 1 << 31) >> rng.choice([0, 10, 20, 30]),
+            "long": lambda: rng.randrange(-(1 << 63), 1 << 63) >> rng.choice([0, 20, 40, 60]),
+            "double": lambda: struct.unpack("<d", struct.pack("<d", rng.uniform(-1e9, 1e9)))[0],
+        }
+        return choices[avro_type]()
+
+
+@pytest.fixture
+def samples() -> SampleMaker:
+    """Records from a fixed seed."""
+    return SampleMaker(20261001)
+
+
+def number(value: int) -> bytes:
+    """A number as Avro writes it, written down once more, from the format's definition."""
+    rest, out = (value << 1) ^ (value >> 63), bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*out, rest])
+
+
+def damages(messages: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
+    """Without end: one of the messages, damaged in one of the ways bytes are damaged or forged."""
+    while True:
+        victim, other = rng.choice(messages), rng.choice(messages)
+        prefix, body = victim[:PREFIX_BYTES], victim[PREFIX_BYTES:]
+        at, bit = rng.randrange(len(body)), 1 << rng.randrange(8)
+        cut = body[:at]
+        yield (
+            prefix
+            + rng.choice(
+                [
+                    cut,
+                    body + rng.randbytes(rng.randrange(1, 20)),
+                    body + bytes(rng.randrange(1, 4)),
+                    cut + bytes([body[at] ^ bit]) + body[at + 1 :],
+                    cut + rng.randbytes(len(body) - at),
+                    body[:at] + body[at + 1 :],
+                    body + other[PREFIX_BYTES:],  # two records in one body
+                    cut + other[PREFIX_BYTES:],
+                    other[PREFIX_BYTES:],
+                    b"",
+                    cut + number(rng.choice([1 << 20, 1 << 40, -1, -(1 << 62), len(body), len(other)])) + body[at:],
+                    cut + b"\xff" * 9 + b"\x01" + body[at:],
+                    cut + b"\x80" * 12 + body[at:],
+                    cut + b"\x04" + body[at + 1 :],  # branch 2 of two
+                    cut + b"\x03" + body[at + 1 :],  # branch -2, or a boolean that is neither
+                ]
+            )
+        )
+
+
+@pytest.fixture
+def damaged() -> Callable[[Sequence[bytes], int], Iterator[bytes]]:
+    """Damaged versions of messages, from a seed."""
+    return lambda messages, seed: damages(messages, random.Random(seed))
+
+
+@pytest.fixture
+def avro_number() -> Callable[[int], bytes]:
+    """A number as Avro writes it."""
+    return number
+
+
+CACHED = (
+    registry.current_schemas,
+    registry.earlier_schemas,
+    registry.schemas_by_prefix,
+    registry.topics,
+    arrow.empty_frame,
+)
+
+
+def forget_registry() -> None:
+    """Have the schema files read again. What is cached by fingerprint stays true whatever the files say."""
+    for cached in CACHED:
+        cached.cache_clear()
+
+
+@pytest.fixture
+def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Replaces the registry by the given versions of record types, oldest first; the last one is the current one."""
+    counter = itertools.count()
+
+    def write(versions: Iterable[Json]) -> None:
+        folder = tmp_path / f"registry{next(counter)}"
+        (folder / "avsc").mkdir(parents=True)
+        (folder / "history").mkdir()
+        numbers_of: dict[str, Iterator[int]] = {}
+        for definition in versions:
+            name = definition["name"]
+            history = folder / "history" / name
+            history.mkdir(exist_ok=True)
+            version = next(numbers_of.setdefault(name, itertools.count(1)))
+            (history / f"{version}.avsc").write_text(json.dumps(definition), encoding="utf-8")
+            (folder / "avsc" / f"{name}.avsc").write_text(json.dumps(definition), encoding="utf-8")
+        monkeypatch.setattr(registry, "_avsc_folder", lambda: folder / "avsc")
+        monkeypatch.setattr(registry, "_history_folder", lambda: folder / "history")
+        forget_registry()
+
+    yield write
+    monkeypatch.undo()
+    forget_registry()
+
+
+def encoded(items: Iterable[Record]) -> list[bytes]:
+    """The records as messages."""
+    return [encode(item) for item in items]
+
+
+@pytest.fixture
+def encode_all() -> Callable[[Iterable[Record]], list[bytes]]:
+    """Records to messages."""
+    return encoded

@@ -1,0 +1,242 @@
+"""The commands as a user types them: what they print, what they leave behind, and how they exit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cli import run
+
+LOOP = [{"event": "tool_call", "tool": "exec", "args": {"command": "ls"}}] * 6
+CALM = [{"event": "tool_call", "tool": "read", "args": {"path": "a"}}, {"event": "session_end"}]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def driftline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command in an empty folder; answers exit code, output and error output."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("OPENCLAW_STATE_DIR", "DRIFTLINE_DATABASE", "DRIFTLINE_POLICY", "DRIFTLINE_REDACTION_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = run(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def events_file(tmp_path: Path) -> Path:
+    """Two sessions: one that loops, one that is calm and ends."""
+    return write_sessions(tmp_path / "events.jsonl", {"looping": LOOP, "calm": CALM})
+
+
+def write_sessions(path: Path, sessions: dict[str, Sequence[dict[str, Any]]]) -> Path:
+    """A file with one session a line, times a minute apart."""
+    lines = []
+    for session, events in sessions.items():
+        timed = [{"timestamp": f"2026-10-01T09:{number:02}:00Z", **event} for number, event in enumerate(events)]
+        lines.append(json.dumps({"session_id": session, "events": timed}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_diagnose_prints_one_diagnosis_a_line_in_input_order_and_leaves_no_database(
+    driftline: Command, events_file: Path
+) -> None:
+    """A CI job has files and wants verdicts, nothing else."""
+    code, out, _ = driftline("diagnose", str(events_file), "--json")
+    documents = [json.loads(line) for line in out.splitlines()]
+    assert 0 == code
+    assert ["looping", "calm"] == [document["session_id"] for document in documents]
+    assert ["unsafe_for_production", "ready_for_runtime"] == [document["readiness_level"] for document in documents]
+    assert [events_file.name] == [path.name for path in events_file.parent.iterdir()]
+
+
+def test_diagnose_is_the_same_document_the_database_gives(driftline: Command, events_file: Path) -> None:
+    """A diagnosis has references only; the full document made from the log must be that of the file."""
+    _, direct, _ = driftline("diagnose", str(events_file), "--json")
+    driftline("import", "events", str(events_file))
+    for line in direct.splitlines():
+        document = json.loads(line)
+        _, out, _ = driftline("run", document["session_id"], "--json")
+        stored = json.loads(out)
+        assert document == {name: value for name, value in stored.items() if name not in ("run_id", "project")}
+
+
+def test_import_diagnoses_what_ended_and_what_fell_idle(driftline: Command, events_file: Path) -> None:
+    """The calm session ended by itself, the other one was last heard of long ago."""
+    code, out, _ = driftline("import", "events", str(events_file), "--json")
+    assert 0 == code
+    summary = json.loads(out)
+    assert (8, 2, 0) == (summary["events"], summary["sessions"], summary["faults"])
+    _, out, _ = driftline("runs", "--json")
+    trust = {row["session_id"]: row["trust_score"] for row in map(json.loads, out.splitlines())}
+    assert {"calm": 100, "looping": 90} == trust
+
+
+def test_importing_twice_changes_nothing(driftline: Command, events_file: Path) -> None:
+    """Every record has an identity."""
+    driftline("import", "events", str(events_file))
+    _, before, _ = driftline("runs", "--json")
+    _, out, _ = driftline("import", "events", str(events_file), "--json")
+    assert (0, 8) == (json.loads(out)["events"], json.loads(out)["known"])
+    _, after, _ = driftline("runs", "--json")
+    assert before == after
+
+
+def test_a_session_can_be_finalized_by_hand(driftline: Command, events_file: Path) -> None:
+    """Before it falls idle; the verdict is shown at once."""
+    driftline("import", "events", str(events_file), "--as-of", "2026-10-01T09:10:00Z")
+    _, runs, _ = driftline("runs", "--json")
+    assert ["calm"] == [json.loads(line)["session_id"] for line in runs.splitlines()]
+    code, out, _ = driftline("finalize", "looping")
+    assert 0 == code
+    assert "infinite_tool_loop" in out
+    assert "tool_failure_or_no_progress" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--min-trust", "95"], 1),
+        (["--min-trust", "1"], 0),
+        (["--min-readiness", "ready_for_runtime"], 1),
+        (["--min-readiness", "ready_for_runtime", "--session", "calm"], 0),
+        (["--session", "nobody"], 2),
+        (["--min-readiness", "perfect"], 2),
+    ],
+)
+def test_check_exits_by_the_gate(driftline: Command, events_file: Path, arguments: list[str], expected: int) -> None:
+    """0 passes, 1 fails, 2 is a mistake in the call."""
+    driftline("import", "events", str(events_file))
+    code, _, _ = driftline("check", *arguments)
+    assert expected == code
+
+
+def test_check_reads_files_without_a_database(driftline: Command, events_file: Path) -> None:
+    """A build has the session's file, not the fleet's database."""
+    code, out, _ = driftline("check", str(events_file), "--min-readiness", "ready_for_runtime", "--json")
+    verdict = json.loads(out)
+    assert 1 == code
+    assert ["looping"] == [failed["session_id"] for failed in verdict["failed"]]
+    assert not (events_file.parent / "driftline.duckdb").exists()
+
+
+def test_a_session_without_evidence_passes_no_gate(driftline: Command, tmp_path: Path) -> None:
+    """No events is no proof of good behaviour."""
+    path = write_sessions(tmp_path / "empty.jsonl", {"empty": []})
+    code, out, _ = driftline("check", str(path))
+    assert 1 == code
+    assert "no evidence" in out
+
+
+def test_runs_are_exported_as_three_files_each(driftline: Command, events_file: Path, tmp_path: Path) -> None:
+    """run_001.json, its session.json and its diagnosis.json, which diagnose gives again."""
+    driftline("import", "events", str(events_file))
+    driftline("export-runs", "exported")
+    found = sorted(str(path.relative_to(tmp_path / "exported")) for path in (tmp_path / "exported").rglob("*.json"))
+    expected = [
+        f"runs/{name}"
+        for run_id in ("run_001", "run_002")
+        for name in (f"{run_id}.json", f"{run_id}/diagnosis.json", f"{run_id}/session.json")
+    ]
+    assert sorted(expected) == found
+    summary = json.loads((tmp_path / "exported/runs/run_001.json").read_text())
+    assert ("run_001", "calm", 100, 1) == tuple(summary[name] for name in ("run_id", "session_id", "trust_score", "tool_calls"))
+    _, out, _ = driftline("diagnose", "exported/runs/run_001/session.json", "--json")
+    assert json.loads((tmp_path / "exported/runs/run_001/diagnosis.json").read_text()) == json.loads(out)
+
+
+def test_sql_reads_and_nothing_else(driftline: Command, events_file: Path) -> None:
+    """The statement is the user's; the database stays as it is."""
+    driftline("import", "events", str(events_file))
+    code, out, _ = driftline("sql", "SELECT session_id, trust_score FROM diagnoses ORDER BY ALL", "--json")
+    assert (0, ["calm", "looping"]) == (code, [json.loads(line)["session_id"] for line in out.splitlines()])
+    code, _, error = driftline("sql", "DELETE FROM log.diagnoses")
+    assert 2 == code
+    assert "error:" in error
+    assert 2 == driftline("sql", "SELECT 1; SELECT 2")[0]
+
+
+def test_csv_cells_cannot_become_formulas(driftline: Command, events_file: Path) -> None:
+    """A spreadsheet runs what begins with an equals sign."""
+    driftline("import", "events", str(events_file))
+    _, out, _ = driftline("sql", "SELECT '=1+1' AS cell", "--csv")
+    assert ["cell", "'=1+1"] == out.split()
+
+
+def test_rebuild_gives_the_same_again(driftline: Command, events_file: Path) -> None:
+    """Derived tables are a cache of the sources."""
+    driftline("import", "events", str(events_file))
+    _, before, _ = driftline("runs", "--json")
+    code, out, _ = driftline("rebuild")
+    assert (0, True) == (code, "2 diagnoses" in out)
+    assert before == driftline("runs", "--json")[1]
+
+
+def test_policy_check_names_file_and_line_of_a_mistake(driftline: Command, tmp_path: Path) -> None:
+    """Who writes a policy sees where it is wrong."""
+    (tmp_path / "good.yaml").write_text("version: 1\nprojects:\n  ops: {methodology: prawduct}\n")
+    (tmp_path / "bad.yaml").write_text("version: 1\ndefaults:\n  sampling:\n    routineInterval: often\n")
+    code, out, _ = driftline("policy", "check", "good.yaml")
+    assert (0, True) == (code, "prawduct" in out)
+    code, _, error = driftline("policy", "check", "bad.yaml")
+    assert (2, True) == (code, "bad.yaml:4" in error)
+
+
+def test_doctor_says_what_is_missing(driftline: Command, events_file: Path) -> None:
+    """Before and after the first import; a broken policy is a problem and the exit code says so."""
+    code, out, _ = driftline("doctor")
+    assert (0, True) == (code, "none yet at driftline.duckdb" in out)
+    driftline("import", "events", str(events_file))
+    _, out, _ = driftline("doctor", "--json")
+    findings = {finding["subject"]: finding for finding in json.loads(out)}
+    assert "8 agent_events" in findings["database"]["detail"]
+    code, out, _ = driftline("doctor", "--policy", "nowhere.yaml")
+    assert (1, True) == (code, "problem" in out)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["runs"],
+        ["run", "s1"],
+        ["scores"],
+        ["sql", "SELECT 1"],
+        ["finalize", "s1"],
+        ["check"],
+        ["import", "openclaw", "nowhere"],
+        ["import", "events", "nowhere"],
+        ["diagnose", "nowhere"],
+        ["policy", "check", "nowhere"],
+        ["import", "events", "events.jsonl", "--project", "No/Project"],
+        ["import", "events", "events.jsonl", "--as-of", "yesterday"],
+    ],
+)
+def test_a_mistake_gives_one_clear_error_and_a_hint(driftline: Command, events_file: Path, arguments: list[str]) -> None:
+    """No traceback, exit code 2, and nothing is made by the way."""
+    code, out, error = driftline(*arguments)
+    assert (2, "") == (code, out)
+    assert error.startswith("error: ")
+    assert "Traceback" not in error
+    assert len(error.splitlines()) > 1, "the error says what to do"
+    assert not (events_file.parent / "driftline.duckdb").exists()
+
+
+def test_hostile_names_reach_the_terminal_as_plain_text(driftline: Command, tmp_path: Path) -> None:
+    """A tool called by an escape sequence neither clears the screen nor changes the colour; markup stays text."""
+    call = {"event": "tool_call", "tool": "\x1b[2J\u202e[red]exec[/red]", "args": {}}
+    path = write_sessions(tmp_path / "hostile.jsonl", {"\x1b[31mbad": [call] * 3})
+    _, out, _ = driftline("diagnose", str(path))
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert "<U+001B>" in out
+    assert "[red]" in out

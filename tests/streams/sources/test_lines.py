@@ -1,0 +1,91 @@
+"""Lines are read in bounded memory, and what is none is said."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tracemalloc
+
+import pytest
+
+from streams.sources.lines import KEPT_BYTES, MAX_LINE, Problem, decode_line, is_torn, line_fault, read_lines
+
+
+def _reasons(data: bytes) -> list[str]:
+    values = [decode_line(line) for line in read_lines(io.BytesIO(data))]
+    return [value.reason if isinstance(value, Problem) else "" for value in values]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"a":1}', ""),
+        (b"\xef\xbb\xbf" + b'{"a":1}', ""),
+        (b'{"a":"\x00"}', "not_json"),
+        (b'{"a":"\\u0000"}', ""),
+        (b'{"a":"\\ud800"}', ""),
+        (b'{"a":"\xff"}', "not_utf8"),
+        (b'{"a":NaN}', "not_json"),
+        (b'{"a":1e999}', "not_json"),
+        (b'{"a":' + b"9" * 5000 + b"}", "not_json"),
+        (b'{"a":"\\ud800",}', "not_json"),
+        (b'{"a":["\\ud800", NaN]}', "not_json"),
+        (b"[1]", "not_an_object"),
+        (b"null", "not_an_object"),
+        (b'{"a":' + b"[" * 31 + b"]" * 31 + b"}", ""),
+        (b'{"a":' + b"[" * 32 + b"]" * 32 + b"}", "too_deep"),
+        (b'{"a":' * 100_000, "too_deep"),
+        (b'{"a":"' + b"[{" * 100 + b'"}', ""),
+    ],
+)
+def test_a_line_is_one_object_or_says_why_not(line: bytes, reason: str) -> None:
+    """What is no JSON object of bounded depth must be named, not guessed at."""
+    assert [reason] == _reasons(line + b"\n")
+
+
+def test_numbers_count_blank_lines_and_line_ends_do_not_matter() -> None:
+    """A fault's number must lead an editor to the line."""
+    lines = list(read_lines(io.BytesIO(b'{"a":1}\r\n\n  \n{"b":2}')))
+    assert [(1, b'{"a":1}', True), (4, b'{"b":2}', False)] == [(line.number, line.body, line.ended) for line in lines]
+
+
+@pytest.mark.parametrize(("extra", "reason"), [(-1, ""), (0, ""), (1, "too_long"), (2, "too_long"), (5_000_000, "too_long")])
+def test_a_line_longer_than_the_limit_is_skipped_and_the_next_one_read(extra: int, reason: str) -> None:
+    """The limit itself still passes; one byte more does not, and costs nothing but itself."""
+    body = b'{"a":"' + b"x" * (MAX_LINE - 8 + extra) + b'"}'
+    assert [reason, ""] == _reasons(body + b'\n{"b":2}\n')
+    first = next(read_lines(io.BytesIO(body + b"\n")))
+    assert (MAX_LINE + extra, True) == (first.size, first.ended)
+    fault = line_fault(first, Problem("x", "y"))
+    assert (hashlib.sha256(body).hexdigest(), KEPT_BYTES) == (fault.digest, len(fault.body))
+
+
+def test_a_line_without_end_is_not_loaded() -> None:
+    """Half a gigabyte without a line end must not need half a gigabyte."""
+    size = 96 * 1024 * 1024
+
+    class Endless(io.RawIOBase):
+        left = size
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            count = min(len(buffer), self.left)
+            buffer[:count] = b"x" * count
+            self.left -= count
+            return count
+
+    tracemalloc.start()
+    (line,) = read_lines(io.BufferedReader(Endless()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (size, False) == (line.size, line.ended)
+    assert peak < 3 * MAX_LINE
+
+
+@pytest.mark.parametrize(("data", "torn"), [(b'{"a":', True), (b'{"a":1}', False), (b'{"a":\n', False), (b"12", True)])
+def test_only_an_unended_line_that_is_no_object_is_torn(data: bytes, torn: bool) -> None:
+    """A whole object at the end of a file is complete even where the line end is missing."""
+    (line,) = read_lines(io.BytesIO(data))
+    assert torn == is_torn(line, decode_line(line))

@@ -1,0 +1,231 @@
+"""Finding transcripts, hostile ones, and what goes into records."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from audit.fingerprints import canonical_json, digest
+from audit.policy import RedactionSettings
+from audit.redaction import Redactor
+from schemas.errors import InputError
+from streams.sources.openclaw import find_transcripts, read_transcript
+from streams.sources.reading import Reading, ReadingContext
+
+Read = Callable[..., Reading]
+KEY = "AKIA" + "J7Q2M5X8R1T4W6Z9"
+
+
+def _message(entry_id: str, parent: str | None, role: str, content: Any, **message: Any) -> dict[str, Any]:
+    body = {"role": role, "content": content, **message}
+    return {"type": "message", "id": entry_id, "parentId": parent, "timestamp": "2026-11-03T09:00:00Z", "message": body}
+
+
+def _place(root: Path, name: str, text: str = '{"type":"session","id":"s"}\n') -> Path:
+    file = root / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def test_transcripts_are_found_by_place_or_first_line(tmp_path: Path) -> None:
+    """A state root holds other JSON lines too: logs and indexes are no transcripts."""
+    placed = _place(tmp_path, "agents/a/sessions/1.jsonl", "damaged\n")
+    bare = _place(tmp_path, "old/2.jsonl")
+    _place(tmp_path, "logs/3.jsonl", '{"level":"info"}\n')
+    _place(tmp_path, "agents/a/sessions/sessions.json")
+    _place(tmp_path, "agents/a/sessions/4.jsonl.bak")
+    (tmp_path / "folder.jsonl").mkdir()
+    assert [placed, bare] == find_transcripts(tmp_path)
+    assert [bare] == find_transcripts(bare)
+
+
+def test_links_are_not_followed_out_of_the_tree(tmp_path: Path) -> None:
+    """Otherwise a link in an agent's folder could have any file of the machine imported."""
+    outside = _place(tmp_path, "outside/agents/b/sessions/1.jsonl")
+    root = tmp_path / "root"
+    own = _place(root, "agents/a/sessions/1.jsonl")
+    (root / "agents/a/sessions/2.jsonl").symlink_to(outside)
+    (root / "agents/b").symlink_to(outside.parents[1])
+    (root / "agents/loop").symlink_to(root)
+    assert [own] == find_transcripts(root)
+
+
+def test_a_path_that_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    """Importing nothing in silence would look like success."""
+    for attempt in (find_transcripts, lambda path: read_transcript(path, None)):  # type: ignore[arg-type]
+        with pytest.raises(InputError) as caught:
+            attempt(tmp_path / "nowhere.jsonl")
+        assert caught.value.hint
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "ops-oncall"), ("renamed", "renamed")])
+def test_the_agent_comes_from_the_path_unless_overridden(
+    given: str | None, expected: str, tmp_path: Path, context: ReadingContext
+) -> None:
+    """Nothing in a transcript names its agent."""
+    text = json.dumps(_message("u1", None, "user", "Hi")) + "\n"
+    file = _place(tmp_path, "agents/ops-oncall/sessions/77.jsonl", text)
+    reading = read_transcript(file, dataclasses.replace(context, agent=given))
+    assert [(expected, "77")] == [(exchange.agent, exchange.session_id) for exchange in reading.exchanges]
+
+
+def test_secrets_are_gone_before_a_record_exists_and_before_anything_is_cut(read: Read, context: ReadingContext) -> None:
+    """A secret that a cut had halved would no longer be recognised."""
+    long = "x" * (16 * 1024 - 10)
+    entries = [
+        _message("u1", None, "user", f"Sender (untrusted metadata):\n```json\n{{}}\n```\nkey {KEY}"),
+        _message(
+            "a1",
+            "u1",
+            "assistant",
+            [
+                {"type": "thinking", "thinking": f"hide {KEY}"},
+                {"type": "toolCall", "id": "t", "name": "exec", "arguments": {"env": [{"deep": KEY}]}},
+            ],
+            stopReason="toolUse",
+        ),
+        _message("r1", "a1", "toolResult", f"{long} {KEY} {long}", toolName="exec"),
+        _message("a2", "r1", "assistant", f"done {KEY}", stopReason="stop"),
+        {"type": "compaction", "id": "c1", "parentId": "a2", "summary": KEY},
+        _message("a3", "c1", "assistant", [], stopReason="error", errorMessage=f"bad key {KEY}"),
+    ]
+    reading = read(entries, dataclasses.replace(context, redactor=Redactor(RedactionSettings())))
+    assert KEY not in str(reading)
+    assert KEY[:12] not in str(reading)
+    assert str(reading).count("[SECRET:") >= 6
+    (exchange,) = reading.exchanges
+    assert sum(redaction.count for redaction in exchange.redactions) == 2
+    assert exchange.raw_user_message is not None
+
+
+def test_long_texts_are_cut_and_say_so(read: Read) -> None:
+    """Records must stay small whatever an agent prints."""
+    entries = [
+        _message("u1", None, "user", "q" * 300_000),
+        _message(
+            "a1", "u1", "assistant", [{"type": "toolCall", "name": "w", "arguments": {"t": "a" * 70_000}}], stopReason="toolUse"
+        ),
+        _message("r1", "a1", "toolResult", "r" * 20_000),
+        _message("a2", "r1", "assistant", "s" * 262_145, stopReason="stop"),
+    ]
+    reading = read(entries)
+    (exchange,) = reading.exchanges
+    assert exchange.user_message == "q" * 262_144 + "[cut: 37856 more characters]"
+    assert exchange.agent_response == "s" * 262_144 + "[cut: 1 more characters]"
+    call, output = (json.loads(event.payload) for event in reading.events)
+    assert call["arguments"].endswith("a[cut: 4472 more characters]")
+    assert len(call["arguments"]) == 65_536 + len("[cut: 4472 more characters]")
+    assert output["result"] == "r" * 16_384 + "[cut: 3616 more characters]"
+
+
+def test_the_digest_is_of_the_content_as_delivered(read: Read) -> None:
+    """The same content must be recognised as the same, by whoever computes it."""
+    (exchange,) = read(
+        [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "Ho", stopReason="stop")]
+    ).exchanges
+    assert digest(canonical_json(["Hi", "Ho", None, "2026-11-03T09:00:00+00:00"])) == exchange.content_digest
+
+
+def test_an_exchange_is_held_back_until_it_is_over(read: Read, context: ReadingContext) -> None:
+    """Scoring half an answer would be scoring another one."""
+    entries = [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "One moment.", stopReason="stop")]
+    at = datetime(2026, 11, 3, 9, tzinfo=UTC)
+    early = read(entries, dataclasses.replace(context, ingested_at=at + context.session_gap))
+    late = read(entries, dataclasses.replace(context, ingested_at=at + context.session_gap + timedelta(microseconds=1)))
+    followed = read([*entries, _message("u2", "a1", "user", "And?")], dataclasses.replace(context, ingested_at=at))
+    assert ([], False) == (early.exchanges, early.complete)
+    assert (["s"], True) == (["s" for _ in late.exchanges], late.complete)
+    assert (["file:u1"], False) == ([exchange.exchange_id for exchange in followed.exchanges], followed.complete)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "message_stamp", "expected", "faults"),
+    [
+        ("2026-11-03T10:00:00+02:00", 5, "2026-11-03T08:00:00+00:00", []),
+        (None, 1793696410000, "2026-11-03T09:00:10+00:00", []),
+        ("soon", 1793696410000, "2026-11-03T09:00:10+00:00", []),
+        ("1969-01-01T00:00:00Z", None, "2026-11-20T00:00:00+00:00", ["bad_timestamp"]),
+        (None, None, "2026-11-20T00:00:00+00:00", []),
+    ],
+)
+def test_time_is_the_entrys_else_the_messages_else_that_of_the_reading(
+    stamp: str | None, message_stamp: int | None, expected: str, faults: list[str], read: Read
+) -> None:
+    """Event time decides on which day an exchange counts."""
+    call = [{"type": "toolCall", "name": "x"}]
+    entry = _message("a1", None, "assistant", call, timestamp=message_stamp)
+    reading = read([{**entry, "timestamp": stamp}])
+    assert [expected] == [event.occurred_at.isoformat() for event in reading.events]
+    assert faults == [fault.reason for fault in reading.faults]
+
+
+@pytest.mark.parametrize("count", [2**63, -1, float("1e300"), True, "12", None, []])
+def test_token_counts_that_are_none_do_no_harm(count: Any, read: Read) -> None:
+    """A count beyond what a column holds would stop the import."""
+    usage = {"input": count, "output": 3}
+    reading = read(
+        [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "Ho", usage=usage, stopReason="stop")]
+    )
+    (exchange,) = reading.exchanges
+    assert exchange.output_tokens == 3
+    assert 0 <= (exchange.input_tokens or 0) <= 2**53
+
+
+def test_lone_surrogates_are_mended_not_lost(read: Read) -> None:
+    """Gateways cut text between the halves of an emoji; the line is good but for that."""
+    reading = read([json.dumps(_message("u1", None, "user", "cut \ud83d here"))])
+    assert ["cut � here"] == [exchange.user_message for exchange in reading.exchanges]
+    assert [] == reading.faults
+
+
+def test_event_ids_stay_apart_when_entry_ids_hold_points(read: Read) -> None:
+    """Entry ids are the source's: `a.1` may be an entry, and the second event of `a`."""
+    call = {"type": "toolCall", "name": "x"}
+    entries = [_message(name, None, "assistant", [call] * n) for name, n in (("a", 2), ("a.1", 1), ("a.1.0", 1), ("b", 1))]
+    assert ["a.0", "a.1", "a.1.0", "a.1.0.0", "b"] == [event.event_id for event in read(entries).events]
+
+
+def _chain(count: int) -> list[dict[str, Any]]:
+    roles = ("user", "assistant", "toolResult", "assistant")
+    return [_message(f"e{i}", f"e{i - 1}" if i else None, roles[i % 4], f"text {i}", stopReason="stop") for i in range(count)]
+
+
+def _fan(count: int) -> list[dict[str, Any]]:
+    prompt = _message("u", None, "user", "q" * 10_000)
+    return [prompt, *(_message(f"e{i}", "u", "assistant", "a", stopReason="stop") for i in range(count))]
+
+
+def _one_answer(count: int) -> list[dict[str, Any]]:
+    thought = [{"type": "thinking", "thinking": "hm"}]
+    first = _message("e-1", None, "user", "Go")
+    return [first, *(_message(f"e{i}", f"e{i - 1}", "assistant", thought, stopReason="toolUse") for i in range(count))]
+
+
+def _zigzag(count: int) -> list[dict[str, Any]]:
+    moves = [{"type": "leaf", "id": f"l{i}", "parentId": None, "targetId": f"e{i % 50}"} for i in range(count)]
+    return [*_chain(50), *moves]
+
+
+@pytest.mark.parametrize("shape", [_chain, _fan, _one_answer, _zigzag])
+def test_time_is_linear_in_the_length_of_a_session_whatever_its_shape(shape: Callable[[int], list[Any]], read: Read) -> None:
+    """A tree can be drawn to make a walk of it quadratic, or to exhaust the stack."""
+    began = time.process_time()
+    reading = read(shape(20_000))
+    assert time.process_time() - began < 8.0
+    assert reading.complete
+
+
+def test_branches_cannot_multiply_what_they_share(read: Read) -> None:
+    """Every further answer repeats the question: a megabyte of file must not become gigabytes of records."""
+    reading = read(_fan(3_000))
+    assert sum(len(exchange.user_message) for exchange in reading.exchanges) < 17 * 1024 * 1024
+    assert {"too_many_answers"} == {fault.reason for fault in reading.faults}
+    assert len(reading.exchanges) + len(reading.faults) == 3_000

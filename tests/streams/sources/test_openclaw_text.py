@@ -1,0 +1,131 @@
+"""What a gateway wraps around a user's words comes off, and nothing else."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams.sources.openclaw_text import answer_tags, cut, question_tags, text_of, unwrap
+
+INFO = 'Conversation info (untrusted metadata):\n```json\n{"message_id": "9"}\n```\n\n'
+SENDER = 'Sender (untrusted metadata):\n```json\n{"name": "Elad"}\n```\n\n'
+MARKED = 'Reply target: ⟦openclaw:ctx⟧\n```json\n{"id": 1}\n```\n'
+STAMP = "[Sat 2026-04-18 22:09 GMT-3] "
+
+
+@settings(deadline=None)
+@given(blocks=st.lists(st.sampled_from([INFO, SENDER, MARKED])), stamp=st.sampled_from(["", STAMP]), text=st.text(max_size=80))
+def test_leading_blocks_come_off_in_any_number_and_order(blocks: list[str], stamp: str, text: str) -> None:
+    """Gateways send one block, or both, or newer ones; the judge must see the user's words each time."""
+    words = text.lstrip() or "words"
+    expected = unwrap(words).text if not stamp else words
+    assert expected == unwrap("".join(blocks) + stamp + words).text
+
+
+@settings(deadline=None)
+@given(text=st.text())
+def test_text_without_wrapping_is_left_as_it_is(text: str) -> None:
+    """What people write must reach the judge to the letter."""
+    assert "q" + text == unwrap("q" + text).text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Sender (untrusted metadata):\n```json\n{",
+        "Sender (untrusted metadata): hello",
+        "Sender (untrusted metadata):\nno fence",
+        "[Sat] hello",
+        "[TODO 2026-04-18 22:09] hello",
+        "Hello\n" + INFO,
+        "",
+    ],
+)
+def test_what_only_looks_like_wrapping_stays(text: str) -> None:
+    """An unterminated fence, a header without one, a bracket: taking these off would lose words."""
+    assert text == unwrap(text).text
+
+
+def test_a_marked_header_before_prose_loses_its_line_only() -> None:
+    """Where no fence says how long the block is, only the header is certain."""
+    assert unwrap("Recent chat history: ⟦openclaw:ctx⟧\nAnna: hi").text == "Anna: hi"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [('{"is_group_chat": true}', True), ('{"is_group_chat": "true"}', False), ("{is_group_chat", False)],
+)
+def test_a_group_chat_is_told_by_the_metadata(metadata: str, expected: bool) -> None:
+    """Several users take part only where the gateway says so."""
+    wrapped = unwrap(f"Conversation info (untrusted metadata):\n```json\n{metadata}\n```\nHi")
+    assert ("Hi", expected) == wrapped
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("Read HEARTBEAT.md if it exists.", {"heartbeat"}),
+        ("System: done\n\nRead HEARTBEAT.md if it exists.", {"heartbeat"}),
+        ("If nothing needs attention, reply HEARTBEAT_OK.", {"heartbeat"}),
+        ("Why does it reply HEARTBEAT_OK all the time?", set()),
+        ("[Inter-session message] sourceSession=x", {"inter_session"}),
+        ("[cron:1 report] go", {"cron"}),
+        ("see [cron:1]", set()),
+    ],
+)
+def test_noise_is_recognised_in_questions(text: str, tags: set[str]) -> None:
+    """Machine traffic must not count as conversation, nor conversation as machine traffic."""
+    assert tags == question_tags(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("HEARTBEAT_OK", {"heartbeat"}),
+        ("**HEARTBEAT_OK**\n", {"heartbeat"}),
+        ("NO_REPLY", {"no_reply"}),
+        ("NO_REPLY\nActually I deleted the table.", set()),
+        ("HEARTBEAT_OK but the disk is full", set()),
+        ("", set()),
+    ],
+)
+def test_an_answer_is_noise_only_when_it_says_nothing_else(text: str, tags: set[str]) -> None:
+    """Otherwise an agent could hide an answer behind a token."""
+    assert tags == answer_tags(text)
+
+
+def test_a_cut_is_shown_with_what_it_took() -> None:
+    """A reader must see that there was more, and how much."""
+    assert cut("abcde", 5) == "abcde"
+    assert cut("abcdef", 4) == "abcd[cut: 2 more characters]"
+
+
+def test_text_blocks_are_joined_and_others_left_out() -> None:
+    """Images and broken blocks have no text to give."""
+    blocks = [
+        {"type": "text", "text": "a"},
+        {"type": "image", "data": "x"},
+        {"type": "text", "text": 5},
+        {"type": "text", "text": "b"},
+    ]
+    assert text_of(blocks) == "a\nb"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x ⟦openclaw:ctx⟧\n" * 60_000,
+        INFO * 20_000,
+        "Sender (untrusted metadata):\n```json\n" * 40_000,
+        " " * 1_000_000,
+        "[Sat 2026-04-18 22:09 " * 50_000,
+    ],
+)
+def test_hostile_wrapping_costs_no_more_than_reading_it(text: str) -> None:
+    """The text comes from anybody: no shape of it may take more than linear time."""
+    began = time.process_time()
+    unwrap(text)
+    assert time.process_time() - began < 2.0
