@@ -30,8 +30,12 @@ _README = """# Synthetic fleet
 Nothing here happened. The sessions below `agents/` and the events in `events.jsonl` were written by Driftline, to be looked at and
 tested against. Names, hosts, customers and keys are invented.
 """
-_FAULT_EVERY = 3
+_FAULT_EVERY = {"ops-oncall": 3, "code-review": 5, "support-desk": 4, "data-pipeline": 3, "research": 6}
+"""Every which session of an agent has a fault: some agents are better than others."""
 _WORSE_SHARE = 0.7
+_DECAY = ("memory_miss", "long_tool_loop", "token_explosion")
+"""What happens in the sessions of the agent that got worse, each in every other one."""
+_LONG_SHARE = 0.2
 
 
 @dataclass
@@ -111,17 +115,23 @@ def _session(agent: str, number: int, start: datetime, seed: int, plan: FleetPla
     planned = PlannedSession(session_id, agent, f"agents/{agent}/sessions/{session_id}.jsonl")
     writer = SessionWriter(session_id, start, random)
     is_worse = agent == plan.degraded_agent and start.date() >= plan.degraded_from
-    turns = random.randint(3, 8)
+    turns = random.randint(12, 17) if random.random() < _LONG_SHARE else random.randint(3, 8)
+    faults = [name for name in _DECAY if random.random() < 0.5] if is_worse else _faults_in_turn(agent, number)
     at = random.randrange(1, turns)
     for turn in range(turns):
-        if turn == at and number % _FAULT_EVERY == _FAULT_EVERY - 1:
-            name = list(FAULTS)[number // _FAULT_EVERY % len(FAULTS)]
+        for name in faults if turn == at else ():
             FAULTS[name].plant(writer, planned)
             planned.planted.append(name)
             planned.failures |= FAULTS[name].failures
         worse = random.choice(WORSE) if is_worse and random.random() < _WORSE_SHARE else None
         _exchange(writer, random, agent, number * 100 + turn, worse=worse, planned=planned)
     return planned, writer.lines
+
+
+def _faults_in_turn(agent: str, number: int) -> list[str]:
+    """The fault of an agent's session: every so often the next of all, each agent beginning at another one."""
+    rounds, rest = divmod(number + 1, _FAULT_EVERY[agent])
+    return [list(FAULTS)[(rounds + 3 * list(DOMAINS).index(agent)) % len(FAULTS)]] if rest == 0 else []
 
 
 def _exchange(

@@ -84,9 +84,11 @@ def _trust_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 def _trust_cell(row: Mapping[str, Any] | None) -> Text:
     if row is None or row["mean_trust"] is None:
         return Text(MISSING, style="dim")
-    mean = row["mean_trust"]
-    style = "green" if mean >= 90 else "yellow" if mean >= 80 else "red"
-    return Text(f"{bar(mean, 100, 8)} {mean:5.1f}", style=style)
+    unsafe = row["unsafe_runs"]
+    words = f"{bar(row['mean_trust'], 100, 10)} {row['mean_trust']:5.1f}" + (
+        f", {unsafe} of {row['runs']} unsafe" if unsafe else ""
+    )
+    return Text(words, style="red" if unsafe > row["runs"] / 4 else "yellow" if unsafe else "green")
 
 
 def _sampling_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:

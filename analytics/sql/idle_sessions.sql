@@ -1,24 +1,34 @@
 -- purpose: sessions that have something to close and of which nothing was heard for longer than the session gap
--- grain: one row a session and topic
+-- grain: one row a session and topic; closed_at is when it counts as closed, always later than its last closing
 -- parameters: $as_of, $gap_seconds
-WITH heard AS (
-    SELECT connection, session_id, project, agent, occurred_at, _topic, _offset FROM log.exchanges
-    UNION ALL
-    SELECT connection, session_id, project, agent, occurred_at, _topic, _offset FROM log.agent_events
-), per_topic AS (
+WITH entries AS (
+    SELECT connection, session_id, occurred_at, _offset AS exchange FROM log.exchanges
+    UNION ALL BY NAME
+    SELECT connection, session_id, occurred_at, _offset AS event FROM log.agent_events
+    UNION ALL BY NAME
+    SELECT connection, session_id, occurred_at FROM log.heartbeats
+    UNION ALL BY NAME
+    SELECT connection, session_id, closed_at, _offset AS exchanges_closing FROM log.session_closings WHERE _topic = 'exchanges'
+    UNION ALL BY NAME
+    SELECT connection, session_id, closed_at, _offset AS events_closing FROM log.session_closings WHERE _topic = 'agent-events'
+), sessions AS (
     SELECT
-        connection, session_id, _topic, max(_offset) AS last_offset, max(occurred_at) AS last_at,
-        arg_max(project, _offset) AS project, arg_max(agent, _offset) AS agent
-    FROM heard
+        connection, session_id, max(exchange) AS last_exchange, max(event) AS last_event,
+        last_exchange > coalesce(max(exchanges_closing), -1) AS exchanges_open,
+        last_event > coalesce(max(events_closing), -1) AS events_open,
+        max(occurred_at) AS last_at,
+        greatest(last_at + to_seconds($gap_seconds), max(closed_at) + INTERVAL 1 MICROSECOND) AS closed_at
+    FROM entries
     GROUP BY ALL
-), closed AS (
-    SELECT connection, session_id, _topic, max(_offset) AS closed_offset FROM log.session_closings GROUP BY ALL
-), per_session AS (
-    SELECT *, max(last_at) OVER (PARTITION BY connection, session_id) AS session_last_at FROM per_topic
+    HAVING (exchanges_open OR events_open) AND last_at < $as_of::TIMESTAMP - to_seconds($gap_seconds)
 )
-SELECT s.connection, s.session_id, s._topic AS topic, s.project, s.agent, s.session_last_at AS last_at
-FROM per_session AS s
-LEFT JOIN closed AS c USING (connection, session_id, _topic)
-WHERE (c.closed_offset IS NULL OR c.closed_offset < s.last_offset)
-    AND s.session_last_at < $as_of::TIMESTAMP - to_seconds($gap_seconds)
-ORDER BY last_at, s.connection, s.session_id, topic
+SELECT s.connection, s.session_id, 'exchanges' AS topic, r.project, r.agent, s.last_at, s.closed_at
+FROM sessions AS s
+JOIN log.exchanges AS r ON s.connection = r.connection AND s.session_id = r.session_id AND s.last_exchange = r._offset
+WHERE s.exchanges_open
+UNION ALL
+SELECT s.connection, s.session_id, 'agent-events' AS topic, r.project, r.agent, s.last_at, s.closed_at
+FROM sessions AS s
+JOIN log.agent_events AS r ON s.connection = r.connection AND s.session_id = r.session_id AND s.last_event = r._offset
+WHERE s.events_open
+ORDER BY last_at, connection, session_id, topic

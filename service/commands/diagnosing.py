@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
 from audit.diagnosis import diagnose_events
 from schemas.errors import InputError
 from service.commands.options import AsJson, json_line
-from service.terminal import out
+from service.terminal import err, out, plain
 from service.views import diagnosis_view
 from streams.sources.event_files import read_sessions
 
@@ -33,16 +34,32 @@ def diagnose(
 
     A line that cannot be read is reported with file and line; the others go on, and the exit code is 1.
     """
-    faulty = False
+    faults = 0
+
+    def report(name: str, line: int, detail: str) -> None:
+        nonlocal faults
+        faults += 1
+        err.print(f"{plain(name)}:{line}: {plain(detail, 400)}", markup=False, soft_wrap=True)
+
     for name in files:
         with _opened(name) as stream:
-            for session in read_sessions(stream, name):
-                document = diagnose_events(session.session_id, session.events)
-                if as_json:
-                    sys.stdout.write(json_line(document) + "\n")
-                else:
-                    out.print(diagnosis_view(document), "")
-    raise typer.Exit(1 if faulty else 0)
+            for session in read_sessions(stream, name, partial(report, name)):
+                for fault in session.faults:
+                    report(name, fault.line, fault.detail)
+                try:
+                    document = diagnose_events(session.session_id, session.events)
+                except InputError as error:
+                    report(name, session.line, str(error))
+                    continue
+                _show(document, as_json=as_json)
+    raise typer.Exit(1 if faults else 0)
+
+
+def _show(document: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json_line(document) + "\n")
+    else:
+        out.print(diagnosis_view(document), "")
 
 
 @contextmanager

@@ -24,7 +24,8 @@ MAX_ID = 256
 Json = dict[str, Any]
 
 _BOM = b"\xef\xbb\xbf"
-_PROJECT = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_NAMES = ("connection", "project")
 _ENVELOPE = ("session_id", "connection", "project", "agent")
 
 
@@ -114,10 +115,8 @@ def _envelope_problem(value: Json, name: str | None, place: str) -> Problem | No
             return Problem("wrong_type", f"{at}: is {json_type(given)}, not a string")
         elif not 0 < len(given) <= MAX_ID:
             return Problem("bounds", f"{at}: has {len(given)} characters; 1 to {MAX_ID} are taken")
-        elif field == "project" and not _PROJECT.fullmatch(given):
-            return Problem(
-                "bounds", f"{at}: {given[:64]!r} is no project name: a-z, 0-9, _ . - and at most 63 characters are taken"
-            )
+        elif field in _NAMES and not _NAME.fullmatch(given):
+            return Problem("bounds", f"{at}: {given[:64]!r} is no name: a-z, 0-9, _ . - and at most 63 characters are taken")
     return None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,12 +78,18 @@ def read_event_file(source: Path | BinaryIO, context: ReadingContext) -> Iterato
         raise InputError(f"{source}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
 
 
-def read_sessions(stream: BinaryIO, name: str) -> Iterator[Session]:
+Report = Callable[[int, str], None]
+"""Told the line and what is wrong with it, of each line that cannot be taken."""
+
+
+def read_sessions(stream: BinaryIO, name: str, report: Report | None = None) -> Iterator[Session]:
     """The sessions of a stream: a session document, lines of sessions or of events, or an OpenClaw transcript.
 
-    `name` is what the source is called, in messages and for a session that names itself nowhere. InputError, with the line,
-    for what is none of these; a transcript's faults are part of its session instead.
+    `name` is what the source is called, in messages and for a session that names itself nowhere. What cannot be taken is
+    told to `report` and the rest goes on; without one it is an InputError that names the line. A transcript's faults are part
+    of its session instead.
     """
+    report = report or _refusal(name)
     values = read_values(stream)
     first = next(values, None)
     if first is None:
@@ -92,18 +98,27 @@ def read_sessions(stream: BinaryIO, name: str) -> Iterator[Session]:
     if isinstance(first[1], dict) and first[1].get("type") == "session" and "events" not in first[1]:
         yield _transcript((line for line, _ in values), name)
     else:
-        yield from _plain_sessions(values, name)
+        yield from _plain_sessions(values, name, report)
 
 
-def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str) -> Iterator[Session]:
+def _refusal(name: str) -> Report:
+    def refuse(line: int, detail: str) -> None:
+        raise InputError(f"{name}:{line}: {detail}", hint="Mend the line, or import the file to set it aside.")
+
+    return refuse
+
+
+def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str, report: Report) -> Iterator[Session]:
     """Sessions given whole as they come, then those that were given event by event."""
     spread: dict[str, Session] = {}
     for line, value in values:
         if value is None:
-            raise InputError(f"{name}:{line.number}: the line is cut off", hint="Write the file to its end first.")
+            report(line.number, "the line is cut off: the file was not written to its end")
+            break
         for part in [value] if isinstance(value, Problem) else (part for _, part in parts_of(value, name)):
             if isinstance(part, Problem):
-                raise InputError(f"{name}:{line.number}: {part.detail}", hint="Mend the line, or import the file to skip it.")
+                report(line.number, part.detail)
+                continue
             events = [event for _, event in part.events]
             if isinstance(value, dict | Document) and _is_whole(value):
                 yield Session(part.session_id, events, line.number)

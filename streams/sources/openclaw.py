@@ -159,9 +159,10 @@ class _Records:
 
     def _clean_field(self, name: str, value: Any) -> Any:
         """One field of an event without secrets; ids and what this reader wrote itself hold none."""
-        if name in _OURS or isinstance(value, bool | int | float):
+        kind = type(value)
+        if name in _OURS or kind is bool or kind is int or kind is float:
             return value
-        if not isinstance(value, str):
+        if kind is not str:
             return self._context.redactor.redact_json(value)[0]
         if len(value) > _MAX_WORD:
             return self._context.redactor.redact(value)[0]

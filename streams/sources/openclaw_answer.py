@@ -159,9 +159,9 @@ def thinking_text(fold: Fold) -> str | None:
 
 def _count(value: Any) -> int:
     """A token count; what is no count is 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        return 0
-    return int(min(value, MAX_TOKENS))
+    if type(value) is int or type(value) is float:
+        return int(min(value, MAX_TOKENS)) if value >= 0 else 0
+    return 0
 
 
 def _sum(total: int | None, more: int | None) -> int | None:

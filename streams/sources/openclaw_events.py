@@ -49,9 +49,7 @@ def events_of(entry: Entry, *, is_retry: bool) -> list[Json]:
 
 def shortened(event: Json) -> Json:
     """The event with its long texts cut, the cut shown; to be done after secrets were taken out, which a cut could halve."""
-    short = {
-        name: cut(value, _LIMITS.get(name, MAX_NAME)) if isinstance(value, str) else value for name, value in event.items()
-    }
+    short = {name: cut(value, _LIMITS.get(name, MAX_NAME)) if type(value) is str else value for name, value in event.items()}
     arguments = event.get("arguments")
     # The quick encoder has no fixed order of keys; it only tells which arguments are worth the slow one.
     if arguments is not None and len(msgspec.json.encode(arguments)) > MAX_ARGUMENTS:
@@ -130,11 +128,11 @@ def _parsed(text: str) -> Any:
 
 def _named(source: Json, fields: Json) -> Json:
     """The fields of `source` that hold text or numbers, under our names."""
-    return {ours: source[theirs] for theirs, ours in fields.items() if isinstance(source.get(theirs), str | int | float)}
+    return {ours: source[theirs] for theirs, ours in fields.items() if type(source.get(theirs)) in _PLAIN}
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is int or type(value) is float
 
 
 _MODEL = {"provider": "provider", "model": "model"}
@@ -145,5 +143,12 @@ _TRANSITIONS: dict[str, Json] = {
     "thinking_level_change": {"thinkingLevel": "thinking_level"},
     "reset": {"firstKeptEntryId": "first_kept_entry_id"},
 }
-_LIMITS = {"result": MAX_RESULT, "summary": MAX_RESULT, "message": MAX_RESULT, "exchange_id": 2 * MAX_NAME + 1}
+_PLAIN = frozenset({str, int, float})
+_LIMITS = {
+    "result": MAX_RESULT,
+    "summary": MAX_RESULT,
+    "message": MAX_RESULT,
+    "arguments": MAX_ARGUMENTS,
+    "exchange_id": 4 * MAX_NAME,
+}
 _BY_ROLE: dict[str, Callable[[Entry], Iterator[Json]]] = {"assistant": _assistant, "toolResult": _tool_result}

@@ -61,16 +61,16 @@ TIMES = st.datetimes(EARLIEST.replace(tzinfo=None), LATEST.replace(tzinfo=None),
 def values_of(avro_type: Any, named: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
     """Values of an Avro type; `named` collects the records met."""
     if isinstance(avro_type, str):
-        return named.get(avro_type) or PRIMITIVES[avro_type]
+        return named[avro_type] if avro_type in named else PRIMITIVES[avro_type]
     if isinstance(avro_type, list):
         return st.none() | values_of(avro_type[1], named)
     if "logicalType" in avro_type:
         return TIMES
     if avro_type["type"] == "array":
         items = values_of(avro_type["items"], named)
+        few = st.lists(items, max_size=3).map(tuple)
         # 64 items and more take two bytes for their count.
-        long = st.builds(lambda item, count: (item,) * count, items, st.integers(63, 65))
-        return st.lists(items, max_size=3).map(tuple) | long
+        return few | st.integers(63, 65).map(lambda count: ("a",) * count) if avro_type["items"] == "string" else few
     record_type = getattr(records, avro_type["name"])
     fields = {field["name"]: values_of(field["type"], named) for field in avro_type["fields"]}
     named[f"driftline.{avro_type['name']}"] = found = st.builds(record_type, **fields)
@@ -105,6 +105,14 @@ def strategies() -> dict[str, st.SearchStrategy[Record]]:
     return ALL_RECORDS
 
 
+def nested_records(node: Any) -> Iterator[Json]:
+    """Every record defined in a type, itself included."""
+    if isinstance(node, dict) and node.get("type") == "record":
+        yield node
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from nested_records(inner)
+
+
 class SampleMaker:
     """Records without hypothesis, for tests that need many of one type: the same for the same seed."""
 
@@ -113,9 +121,9 @@ class SampleMaker:
 
     def records(self, name: str, count: int) -> list[Record]:
         """So many records of a type."""
-        schema = schema_of(name)
-        definition = {"type": "record", "name": name, "fields": schema.fields}
-        return [in_order(self._value(definition, {})) for _ in range(count)]
+        definition = {"type": "record", "name": name, "fields": schema_of(name).fields}
+        named = {f"driftline.{record['name']}": record for record in nested_records(definition)}
+        return [in_order(self._value(definition, named)) for _ in range(count)]
 
     def _value(self, avro_type: Any, named: dict[str, Any]) -> Any:
         rng = self._random
@@ -130,8 +138,6 @@ class SampleMaker:
         if isinstance(avro_type, dict) and avro_type["type"] == "array":
             return tuple(self._value(avro_type["items"], named) for _ in range(rng.choice([0, 0, 1, 2, 5])))
         if isinstance(avro_type, dict):
-            # Also what an empty array does not show must be known to those that refer to it.
-            named[f"driftline.{avro_type['name']}"] = avro_type
             fields = {field["name"]: self._value(field["type"], named) for field in avro_type["fields"]}
             return getattr(records, avro_type["name"])(**fields)
         return self._primitive(avro_type)

@@ -46,14 +46,14 @@ def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
 def test_an_import_that_is_killed_thirty_times_ends_as_one_that_was_not(tmp_path: Path) -> None:
     """Kills fall anywhere: while reading, while committing, between two stages, while the file is opened."""
     write_fleet(tmp_path / "openclaw", agents=2, weeks=1)
-    finished(start_import(tmp_path, "undisturbed.duckdb", batch_records=50))
+    finished(start_import(tmp_path, "undisturbed.duckdb", batch_records=200))
     start = perf_counter()
-    finished(start_import(tmp_path, "timing.duckdb", batch_records=50))
+    finished(start_import(tmp_path, "timing.duckdb", batch_records=200))
     duration = perf_counter() - start
 
     chance, killed, files = random.Random(11), 0, 1
     while killed < KILLS:
-        process = start_import(tmp_path, f"killed_{files}.duckdb", batch_records=50)
+        process = start_import(tmp_path, f"killed_{files}.duckdb", batch_records=200)
         try:
             process.communicate(timeout=chance.uniform(0.3, 1.0) * duration)
         except subprocess.TimeoutExpired:
@@ -65,7 +65,7 @@ def test_an_import_that_is_killed_thirty_times_ends_as_one_that_was_not(tmp_path
             check_equal(tmp_path, f"killed_{files}.duckdb")
             # What is complete leaves nothing to kill, so the next round begins with a new file.
             files += 1
-    finished(start_import(tmp_path, f"killed_{files}.duckdb", batch_records=50))
+    finished(start_import(tmp_path, f"killed_{files}.duckdb", batch_records=200))
     check_equal(tmp_path, f"killed_{files}.duckdb")
 
 

@@ -167,6 +167,14 @@ def test_time_is_the_entrys_else_the_messages_else_that_of_the_reading(
     assert faults == [fault.reason for fault in reading.faults]
 
 
+@pytest.mark.parametrize("arguments", ["x" * 1_000, ["a", 1], {"deep": {"b": None}}, 5, False])
+def test_arguments_of_any_type_are_kept_whole(arguments: Any, read: Read) -> None:
+    """Two calls are the same only when all of their arguments are."""
+    call = [{"type": "toolCall", "name": "x", "arguments": arguments}]
+    (event,) = read([_message("a1", None, "assistant", call)]).events
+    assert arguments == json.loads(event.payload)["arguments"]
+
+
 @pytest.mark.parametrize("count", [2**63, -1, float("1e300"), True, "12", None, []])
 def test_token_counts_that_are_none_do_no_harm(count: Any, read: Read) -> None:
     """A count beyond what a column holds would stop the import."""

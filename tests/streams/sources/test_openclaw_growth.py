@@ -10,6 +10,9 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from audit.policy import RedactionSettings
+from audit.redaction import Redactor
+from schemas.codec import encode
 from streams.sources.reading import Reading, ReadingContext
 
 START = datetime(2026, 11, 3, 9, tzinfo=UTC)
@@ -128,6 +131,39 @@ def test_every_user_message_is_in_an_exchange_and_nothing_is_counted_twice(
     assert asked == [exchange.user_message for exchange in firsts]
     assert list(range(1, len(asked) + 1)) == [exchange.turn_number for exchange in firsts]
     assert len(reading.events) == len({event.event_id for event in reading.events})
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@laws
+@given(entries=transcripts(), data=st.data())
+def test_whatever_stands_in_a_field_the_rest_is_read(
+    entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading], context: ReadingContext
+) -> None:
+    """Whoever writes the transcript may write anything: each line gives records or a fault, never a crash."""
+    changed = [{**entry, "message": dict(entry["message"])} if "message" in entry else dict(entry) for entry in entries]
+    for _ in range(data.draw(st.integers(1, 4))):
+        entry = data.draw(st.sampled_from(changed))
+        inner = entry["message"] if isinstance(entry.get("message"), dict) and data.draw(st.booleans()) else entry
+        place = inner
+        blocks = inner.get("content")
+        if isinstance(blocks, list) and blocks and isinstance(blocks[0], dict) and data.draw(st.booleans()):
+            place = inner["content"][0] = dict(blocks[0])
+        field = data.draw(
+            st.sampled_from([*place, "details", "usage", "model", "provenance", "targetId", "appendMode", "arguments"])
+        )
+        place[field] = data.draw(VALUES)
+    reading = read(
+        changed, ReadingContext("c", "p", None, context.ingested_at, context.session_gap, Redactor(RedactionSettings()))
+    )
+    for record in [*reading.exchanges, *reading.events]:
+        encode(record)
+    assert {fault.line for fault in reading.faults} <= set(range(1, len(changed) + 1))
 
 
 def _at(context: ReadingContext, now: datetime) -> ReadingContext:

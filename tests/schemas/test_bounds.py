@@ -1,0 +1,161 @@
+"""Bounds: what one value is refused for, a column of it is refused for, at whatever depth it stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.arrow import decode_batch
+from schemas.bounds import CLOCK_TOLERANCE, EARLIEST, LATEST, MAX_DEPTH, bounds_of, check_depth, check_fields
+from schemas.codec import encode
+from schemas.errors import BoundsError
+from schemas.records import Record
+from schemas.registry import schema_of
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+def depth_of(value: Any) -> int:
+    """How many levels of lists and objects stand inside each other."""
+    if isinstance(value, dict):
+        return 1 + max(map(depth_of, value.values()), default=0)
+    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """A record's fields as the codec hands them to the checks."""
+    fields: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(datetime, bytes))
+    return fields
+
+
+@given(JSON, st.integers(0, 5))
+def test_depth_is_refused_beyond_the_limit_and_not_before(value: Any, limit: int) -> None:
+    """A limit that is off by one refuses what another side wrote in good faith."""
+    # The outermost value is no nesting yet.
+    deep = depth_of(value) - 1 > limit
+    try:
+        check_depth(value, "payload", limit)
+    except BoundsError:
+        assert deep
+    else:
+        assert not deep
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}, lambda inner: {"a": [1, inner]}])
+def test_depth_is_found_without_recursion(wrap: Callable[[Any], Any]) -> None:
+    """A body of a hundred thousand brackets must not take the process's stack with it."""
+    value: Any = None
+    for _ in range(100_000):
+        value = wrap(value)
+    with pytest.raises(BoundsError, match=f"payload: nested more than {MAX_DEPTH} levels"):
+        check_depth(value, "payload")
+    # Taken apart by hand: freeing it whole would recurse too.
+    while value:
+        value = value.pop() if isinstance(value, list) else value.popitem()[1]
+
+
+def places_of(fields: dict[str, Any], wanted: type) -> list[tuple[Any, Any, str]]:
+    """Every place in a record's fields that holds a value of the type: container, key, and the path in words."""
+    found: list[tuple[Any, Any, str]] = []
+
+    def visit(node: Any, path: str) -> None:
+        items = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, value in items:
+            here = f"{path}.{key}" if isinstance(node, dict) else path
+            if type(value) is wanted:
+                found.append((node, key, here))
+            elif isinstance(value, (dict, list)):
+                visit(value, here)
+
+    visit(fields, "")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "bad"),
+    [
+        (float, math.nan),
+        (float, math.inf),
+        (datetime, datetime(1970, 1, 1, tzinfo=UTC)),
+        (datetime, EARLIEST - timedelta(microseconds=1)),
+        (datetime, LATEST + timedelta(microseconds=1)),
+        (datetime, datetime.max.replace(tzinfo=UTC)),
+        (datetime, datetime.min.replace(tzinfo=UTC)),
+    ],
+)
+def test_every_time_and_number_of_every_record_has_bounds(record_name: str, samples: Any, wanted: type, bad: Any) -> None:
+    """A bound that one field lacks is a hole that the first odd record finds."""
+    schema = schema_of(record_name)
+    places = 0
+    for record in samples.records(record_name, 5):
+        fields = fields_of(record)
+        check_fields(schema, fields)
+        for container, key, path in places_of(fields, wanted):
+            good, container[key] = container[key], bad
+            with pytest.raises(BoundsError) as caught:
+                check_fields(schema, fields)
+            assert str(caught.value).startswith(f"{record_name}{path}: ")
+            container[key] = good
+            places += 1
+    assert places or not any(str(wanted_type) in str(schema.fields) for wanted_type in _avro_names(wanted))
+
+
+def _avro_names(wanted: type) -> list[str]:
+    return ["double"] if wanted is float else ["timestamp-micros"]
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_columns_are_within_bounds_when_their_records_are(
+    record_name: str, strategies: dict[str, st.SearchStrategy[Record]], data: st.DataObject
+) -> None:
+    """The columnar check must not refuse what the single check takes."""
+    messages = [encode(data.draw(strategies[record_name])) for _ in range(3)]
+    batch = decode_batch(messages)
+    assert [] == batch.rejected
+    frame = batch.frames[record_name]
+    for name, broken in bounds_of(schema_of(record_name).prefix).items():
+        assert not frame.select(broken.alias(name)).to_series().any()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_columns_are_out_of_bounds_where_their_values_are(
+    nested: bool, samples: Any, encode_all: Callable[[Iterable[Record]], list[bytes]]
+) -> None:
+    """A NaN in a list of records is as poisonous as one in a column."""
+    name, path = ("Evaluation", "dimensions") if nested else ("AgentEvent", "saturation")
+    frame = decode_batch(encode_all(samples.records(name, 30))).frames[name]
+    checks = bounds_of(schema_of(name).prefix)
+    assert not frame.select(checks[path].alias("broken"))["broken"].any()
+    nan = pl.lit(math.nan)
+    element = pl.element().struct.with_fields(judge=nan)
+    changed = frame.with_columns(pl.col(path).list.eval(element) if nested else nan.alias(path))
+    expected = frame[path].list.len() > 0 if nested else pl.repeat(True, frame.height, eager=True)
+    assert expected.any()
+    assert expected.to_list() == changed.select(checks[path].alias("broken"))["broken"].to_list()
+
+
+def test_the_clock_tolerance_is_a_day_in_columns_too() -> None:
+    """A record that one path takes and the other refuses would be in one runner's tables only."""
+    schema = schema_of("Heartbeat")
+    late = datetime(2026, 10, 1, tzinfo=UTC)
+    frame = pl.DataFrame(
+        {
+            "occurred_at": [late + CLOCK_TOLERANCE, late + CLOCK_TOLERANCE + timedelta(microseconds=1)],
+            "ingested_at": [late] * 2,
+        },
+        schema=dict.fromkeys(("occurred_at", "ingested_at"), pl.Datetime("us", "UTC")),
+    )
+    assert [False, True] == frame.select(bounds_of(schema.prefix)["occurred_at"].alias("broken"))["broken"].to_list()

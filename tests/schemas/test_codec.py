@@ -1,0 +1,356 @@
+"""Single records: what is written is read again, and what is damaged is refused by name, never by a crash."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import msgspec
+import pytest
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.bounds import MAX_RECORD_BYTES
+from schemas.codec import PREFIX_BYTES, decode, encode
+from schemas.errors import BoundsError, FramingError, MalformedBodyError, RecordError, UnknownSchemaError
+from schemas.records import AgentEvent, DimensionScore, Exchange, Heartbeat, Record, Review, Score, StageState
+from schemas.registry import MARKER, current_schemas, earlier_schemas, schema_of
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "fingerprints.json"
+NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
+PUBLISHED = {
+    "null": "63dd24e7cc258f8a",
+    "boolean": "9f42fc78a4d4f764",
+    "int": "7275d51a3f395c8f",
+    "long": "d054e14493f41db7",
+    "float": "4d7c02cb3ea8d790",
+    "double": "8e7535c032ab957e",
+    "bytes": "4fc016dac3201965",
+    "string": "8f014872634503c7",
+}
+"""CRC-64-AVRO of the primitive types as Avro's own test data has them, most significant byte first."""
+
+EVENT = AgentEvent(
+    connection="local", project="ops", session_id="s1", event_id="e1", seq=0, event="tool_call", occurred_at=NOON,
+    ingested_at=NOON, payload="{}",
+)  # fmt: skip
+REVIEW = Review(
+    review_id="r1", project="ops", kind="human_score", subject_id="s", reviewer="ann", occurred_at=NOON, ingested_at=NOON
+)
+
+
+def crc64_avro(data: bytes) -> int:
+    """The fingerprint as the format defines it, bit by bit."""
+    empty = crc = 0xC15D213AA4D7A795
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (empty if crc & 1 else 0)
+    return crc
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_every_record_comes_back_as_it_was(
+    record_name: str, strategies: dict[str, st.SearchStrategy[Record]], data: st.DataObject
+) -> None:
+    """The log is the only copy: a value that changes on its way in cannot be had again."""
+    record = data.draw(strategies[record_name])
+    assert record == decode(encode(record))
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_the_bytes_are_what_any_avro_library_writes_and_reads(
+    record_name: str, strategies: dict[str, st.SearchStrategy[Record]], data: st.DataObject
+) -> None:
+    """Producers in other languages have the schema and the framing to go by, nothing else."""
+    record = data.draw(strategies[record_name])
+    message = encode(record)
+    fields = fastavro.schemaless_reader(io.BytesIO(message[PREFIX_BYTES:]), schema_of(record_name).definition, None)
+    assert record == msgspec.convert(fields, type(record))
+
+
+def test_fingerprints_are_those_of_the_format() -> None:
+    """A fingerprint of our own invention would be one that no other producer can compute."""
+    ours = {
+        name: bytes.fromhex(fingerprint(to_parsing_canonical_form(fastavro.parse_schema(name)), "CRC-64-AVRO"))[::-1].hex()
+        for name in PUBLISHED
+    }
+    assert PUBLISHED == ours
+    assert PUBLISHED == {name: f"{crc64_avro(json.dumps(name).encode()):016x}" for name in PUBLISHED}
+
+
+def test_a_message_starts_with_the_marker_and_the_fingerprint_lowest_byte_first(record_name: str) -> None:
+    """The order of these ten bytes is what every reader of single-object encoding looks at first."""
+    schema = schema_of(record_name)
+    canonical = to_parsing_canonical_form(fastavro.parse_schema(schema.definition)).encode()
+    assert b"\xc3\x01" + crc64_avro(canonical).to_bytes(8, "little") == schema.prefix
+
+
+def test_published_fingerprints_never_change() -> None:
+    """Bytes with a fingerprint that nobody knows any more are lost; a new version adds a line to the golden file."""
+    known = {name: [version.prefix[2:].hex() for version in versions] for name, versions in earlier_schemas().items()}
+    assert json.loads(GOLDEN.read_text("utf-8")) == known
+    assert {name: versions[-1] for name, versions in known.items()} == {
+        name: schema.prefix[2:].hex() for name, schema in current_schemas().items()
+    }
+
+
+def test_no_two_schemas_share_a_fingerprint() -> None:
+    """Two types with one fingerprint would be read as each other."""
+    prefixes = [version.prefix for versions in earlier_schemas().values() for version in versions]
+    assert len(prefixes) == len(set(prefixes))
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"\xc3", b"\xc3\x01", MARKER + bytes(7), b"\xc3\x02" + bytes(30), b"{}", b"Obj\x01" * 9]
+)
+def test_what_is_not_framed_is_refused_as_that(start: bytes) -> None:
+    """A producer that forgot the framing must be told so, not that its body is damaged."""
+    with pytest.raises(FramingError) as caught:
+        decode(start)
+    assert "C3 01" in caught.value.hint
+    assert "framing" == caught.value.code
+
+
+def test_an_unknown_fingerprint_is_refused_with_it() -> None:
+    """Whoever looks at the dead letter needs the fingerprint to find out who wrote it."""
+    with pytest.raises(UnknownSchemaError, match="0102030405060708"):
+        decode(MARKER + bytes(range(1, 9)) + b"body")
+
+
+def test_a_message_cut_anywhere_is_refused(
+    record_name: str, samples: Any, encode_all: Callable[[Iterable[Record]], list[bytes]]
+) -> None:
+    """Half a record must never pass for a whole one."""
+    for message in encode_all(samples.records(record_name, 3)):
+        for length in range(len(message)):
+            with pytest.raises(RecordError):
+                decode(message[:length])
+
+
+def test_a_message_with_anything_behind_it_is_refused(
+    record_name: str, samples: Any, encode_all: Callable[[Iterable[Record]], list[bytes]]
+) -> None:
+    """What stands behind a record was written by somebody who meant another record."""
+    (message,) = encode_all(samples.records(record_name, 1))
+    for extra in (b"\0", b"\0" * 20, b"abc", message[PREFIX_BYTES:], message):
+        with pytest.raises(MalformedBodyError, match="bytes too many"):
+            decode(message + extra)
+
+
+def test_a_flipped_bit_gives_a_record_or_a_refusal(
+    record_name: str, samples: Any, encode_all: Callable[[Iterable[Record]], list[bytes]]
+) -> None:
+    """Some flips give another valid record. None may crash, and whatever is taken must say what its bytes say."""
+    refused = 0
+    for message in encode_all(samples.records(record_name, 1)):
+        for bit in range(len(message) * 8):
+            flipped = bytearray(message)
+            flipped[bit // 8] ^= 1 << bit % 8
+            refused += not _decodes_to_itself(bytes(flipped))
+    assert refused
+
+
+def _decodes_to_itself(message: bytes) -> bool:
+    """Whether the message is taken; then it must be the one encoding of what it was taken for."""
+    try:
+        record = decode(message)
+    except RecordError:
+        return False
+    assert message == encode(record)
+    return True
+
+
+def test_whatever_is_taken_is_written_back_byte_for_byte(
+    record_name: str,
+    samples: Any,
+    encode_all: Callable[[Iterable[Record]], list[bytes]],
+    damaged: Callable[[list[bytes], int], Iterator[bytes]],
+) -> None:
+    """Digests and ids are made of bytes: two encodings of one record would be two records."""
+    messages = encode_all(samples.records(record_name, 10))
+    taken = [_decodes_to_itself(message) for message in islice(damaged(messages, 7), 500)]
+    assert False in taken
+
+
+@settings(max_examples=30)
+@given(st.binary(max_size=200))
+def test_any_bytes_behind_any_fingerprint_end_in_a_record_or_a_refusal(record_name: str, body: bytes) -> None:
+    """A topic takes bytes from everybody."""
+    _decodes_to_itself(schema_of(record_name).prefix + body)
+
+
+def _with_tags(blocks: bytes) -> bytes:
+    """An exchange with two tags, the array written in another way."""
+    message = encode(_exchange(tags=("ab", "cd")))
+    usual = b"\x04\x04ab\x04cd\x00"
+    assert 1 == message.count(usual)
+    return message.replace(usual, blocks)
+
+
+def _exchange(**fields: Any) -> Exchange:
+    values: dict[str, Any] = {
+        "exchange_id": "x1", "connection": "local", "project": "ops", "session_id": "s1", "occurred_at": NOON,
+        "ingested_at": NOON, "user_message": "hi", "agent_response": "hello", "content_digest": "0" * 16,
+    }  # fmt: skip
+    return Exchange(**(values | fields))
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        b"\x02\x04ab\x02\x04cd\x00",  # two blocks
+        b"\x03\x0c\x04ab\x04cd\x00",  # a count of minus two, and the size in bytes
+        b"\x84\x00\x04ab\x04cd\x00",  # a count of two in two bytes
+        b"\x04\x84\x00ab\x04cd\x00",  # a length of two in two bytes
+        b"\x04\x04ab\x04cd\x80\x00",  # an end of two bytes
+    ],
+)
+def test_another_way_of_writing_the_same_is_refused(blocks: bytes) -> None:
+    """One record has one encoding; no common encoder writes any of these."""
+    with pytest.raises(MalformedBodyError, match="canonical"):
+        decode(_with_tags(blocks))
+
+
+@pytest.mark.parametrize("branch", [b"\x01", b"\x03", b"\x04", b"\x05", b"\x7f"])
+def test_a_branch_that_a_union_does_not_have_is_refused(branch: bytes) -> None:
+    """Python counts lists from the end too: branch -1 would be taken for the last one."""
+    message = encode(_exchange(agent_model="opus-model"))
+    assert 1 == message.count(b"\x02\x14opus-model")
+    with pytest.raises(MalformedBodyError):
+        decode(message.replace(b"\x02\x14opus-model", branch + b"\x14opus-model"))
+
+
+def test_a_boolean_is_one_or_zero() -> None:
+    """One decoder takes 2 for true, another for false."""
+    message = encode(_exchange(outcome="answered", multi_user=True))
+    assert 1 == message.count(b"\x10answered\x01")
+    with pytest.raises(MalformedBodyError):
+        decode(message.replace(b"\x10answered\x01", b"\x10answered\x02"))
+
+
+@pytest.mark.parametrize("at", [datetime(1970, 1, 1, tzinfo=UTC), datetime(1999, 12, 31, 23, 59, 59, 999999, UTC)])
+@pytest.mark.parametrize("field", ["occurred_at", "ingested_at"])
+def test_a_time_before_2000_is_refused_by_field(field: str, at: datetime) -> None:
+    """1970 is what a missing time looks like; it would open a baseline of its own."""
+    with pytest.raises(BoundsError, match=rf"AgentEvent\.{field}: "):
+        encode(msgspec.structs.replace(EVENT, **{field: at}))
+
+
+@pytest.mark.parametrize(
+    "at", [datetime(2100, 1, 1, 0, 0, 0, 1, UTC), datetime(2101, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
+)
+def test_a_time_after_2100_is_refused_by_field(at: datetime) -> None:
+    """Times far away encode, and then crash every reader."""
+    with pytest.raises(BoundsError, match=r"AgentEvent\.ingested_at: "):
+        encode(msgspec.structs.replace(EVENT, ingested_at=at))
+
+
+@pytest.mark.parametrize("field", ["occurred_at", "ingested_at"])
+def test_a_time_without_a_zone_is_refused_by_field(field: str) -> None:
+    """Whose noon? The reader would take it for ours."""
+    with pytest.raises(BoundsError, match=rf"Review\.{field}: .*zone"):
+        encode(msgspec.structs.replace(REVIEW, **{field: NOON.replace(tzinfo=None)}))
+
+
+def test_an_event_may_be_a_day_ahead_of_its_intake_and_not_longer() -> None:
+    """Clocks are off and zones are forgotten; more than that is no time of the event."""
+    ahead = msgspec.structs.replace(EVENT, occurred_at=NOON + timedelta(days=1))
+    assert ahead == decode(encode(ahead))
+    with pytest.raises(BoundsError, match=r"AgentEvent\.occurred_at: "):
+        encode(msgspec.structs.replace(EVENT, occurred_at=NOON + timedelta(days=1, microseconds=1)))
+
+
+def test_a_time_in_another_zone_is_the_same_instant() -> None:
+    """What is stored is the instant; the zone it was said in is not."""
+    tokyo = msgspec.structs.replace(EVENT, occurred_at=NOON.astimezone(timezone(timedelta(hours=9))))
+    assert EVENT == decode(encode(tokyo))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_not_finite_is_refused_by_field(value: float) -> None:
+    """One NaN makes every mean NaN; it must not even reach the log, at whatever depth it stands."""
+    with pytest.raises(BoundsError, match=r"AgentEvent\.saturation: "):
+        encode(msgspec.structs.replace(EVENT, saturation=value))
+    with pytest.raises(BoundsError, match=r"Score\.tier3_dimensions\.score: "):
+        encode(_score(tier3_dimensions=(DimensionScore(dimension="tone", score=value),)))
+
+
+def _score(**fields: Any) -> Score:
+    values: dict[str, Any] = {
+        field["name"]: {"string": "x", "int": 0, "double": 0.0, "boolean": False}.get(str(field["type"]), NOON)
+        for field in schema_of("Score").fields
+        if "default" not in field
+    }
+    return Score(**(values | {"tier1_flags": ()} | fields))
+
+
+@pytest.mark.parametrize("value", [1 << 31, -(1 << 31) - 1, 1 << 40])
+def test_an_int_over_32_bits_is_refused_by_field(value: int) -> None:
+    """The single-record encoder writes it, and columnar readers cut it to another number."""
+    with pytest.raises(BoundsError, match=r"Review\.score: "):
+        encode(msgspec.structs.replace(REVIEW, score=value))
+
+
+@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 1 << 200])
+def test_a_number_over_64_bits_is_refused_by_field(value: int) -> None:
+    """JSON numbers know no size."""
+    with pytest.raises(BoundsError, match=r"AgentEvent\.tokens: "):
+        encode(msgspec.structs.replace(EVENT, tokens=value))
+
+
+def test_a_lone_surrogate_is_refused_by_field() -> None:
+    """JSON can carry half a character, UTF-8 cannot."""
+    with pytest.raises(BoundsError, match=r"AgentEvent\.payload: "):
+        encode(msgspec.structs.replace(EVENT, payload="a\ud800b"))
+    # A field whose type is defined in another field is named too.
+    with pytest.raises(BoundsError, match=r"Score\.tier3_dimensions: "):
+        encode(_score(tier3_dimensions=(DimensionScore(dimension="\udfff", score=1.0),)))
+
+
+@pytest.mark.parametrize(("field", "value"), [("seq", "one"), ("occurred_at", "2026-10-01"), ("payload", 7), ("project", None)])
+def test_a_value_of_another_type_is_refused_by_field(field: str, value: Any) -> None:
+    """A caller that went round the type checker gets the field's name, not a traceback of the encoder."""
+    with pytest.raises(BoundsError, match=rf"AgentEvent\.{field}: "):
+        encode(msgspec.structs.replace(EVENT, **{field: value}))
+
+
+def test_a_record_may_have_a_million_bytes_and_not_one_more() -> None:
+    """Kafka refuses more; what one side takes the other must take too."""
+    rest = len(encode(StageState(stage="s", key="k", next_position=0, state=bytes(500_000)))) - 500_000
+    full = StageState(stage="s", key="k", next_position=0, state=bytes(MAX_RECORD_BYTES - rest))
+    message = encode(full)
+    assert MAX_RECORD_BYTES == len(message)
+    assert full == decode(message)
+    with pytest.raises(BoundsError, match="1000001 bytes"):
+        encode(msgspec.structs.replace(full, state=full.state + b"x"))
+
+
+def test_a_message_over_the_limit_is_refused_whoever_wrote_it() -> None:
+    """A record that can be read but not written again would stop the stage that carries it on."""
+    heartbeat = Heartbeat(connection="c", project="p", session_id="s", occurred_at=NOON, ingested_at=NOON)
+    schema = schema_of("Heartbeat")
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema.parsed, msgspec.structs.asdict(heartbeat) | {"session_id": "s" * MAX_RECORD_BYTES})
+    with pytest.raises(BoundsError, match="1000000 allowed"):
+        decode(schema.prefix + out.getvalue())
+
+
+def test_out_of_bounds_bytes_are_refused_with_the_field() -> None:
+    """Other producers do not go through our encoder."""
+    message = encode(msgspec.structs.replace(EVENT, saturation=50.0))
+    for value in (float("nan"), float("inf"), -float("inf")):
+        changed = message.replace(struct.pack("<d", 50.0), struct.pack("<d", value))
+        assert changed != message
+        with pytest.raises(BoundsError, match=r"AgentEvent\.saturation: "):
+            decode(changed)
