@@ -1,13 +1,13 @@
-"""Importing: files are read, what they hold is published in batches, and the stages run over it.
+"""Importing: what files hold is published in batches, and the stages run over it.
 
-A batch is durable before the next is read, and nothing depends on where an import stopped: importing again leaves out what the
+A batch is durable before the next is taken, and nothing depends on where an import stopped: importing again leaves out what the
 log has. A file that was taken completely and has not changed since is not read again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -15,15 +15,13 @@ from pathlib import Path
 from analytics.queries import run_query
 from audit.fingerprints import canonical_json, digest
 from audit.outcomes import RULE_VERSION
-from schemas.errors import InputError
 from schemas.records import ImportProgress
+from service.reading import FileReader, FileRecords, read_transcripts
 from service.sessions import close_idle_sessions
-from service.workspace import Workspace
-from streams.admission import Accepted, Door, Place, Refusal
-from streams.sources.event_files import read_event_file
-from streams.sources.openclaw import find_transcripts, read_transcript
-from streams.sources.openclaw_sqlite import find_databases, read_database
-from streams.sources.reading import Reading, ReadingContext
+from service.workspace import Workspace, redaction_key_of
+from streams.admission import Accepted
+from streams.sources.openclaw import find_transcripts
+from streams.sources.openclaw_sqlite import find_databases
 
 BATCH_BYTES = 64 * 1024 * 1024
 OPENCLAW, EVENTS = "openclaw", "events"
@@ -47,85 +45,87 @@ class ImportSummary:
         return {**vars(self), "sessions": len(self.sessions)}
 
 
-@dataclass(frozen=True)
-class FileRead:
-    """Reported after each file: its path and size in bytes."""
-
-    path: Path
-    size: int
-
-
-Report = Callable[[FileRead], None]
+Report = Callable[[int], None]
+"""Told how many more bytes were read."""
 
 
 class Importer:
     """Imports files into a workspace, filed under one connection and project."""
 
     def __init__(self, workspace: Workspace, *, agent: str | None = None) -> None:
+        settings, policy = workspace.settings, workspace.policy
         self._workspace = workspace
-        self._agent = agent
-        self._now = workspace.now()
-        self._door = Door(workspace.redactor, self._now)
+        self._reader = FileReader(
+            connection=settings.connection,
+            project=settings.project,
+            agent=agent,
+            now=workspace.now(),
+            session_gap=timedelta(minutes=policy.session_gap_minutes),
+            redaction=policy.redaction,
+            redaction_key=redaction_key_of(settings),
+        )
+        self._settings_digest = digest(
+            canonical_json(
+                [
+                    settings.connection,
+                    settings.project,
+                    agent,
+                    policy.session_gap_minutes,
+                    policy.redaction.model_dump(),
+                    RULE_VERSION,
+                ]
+            )
+        )
         self._summary = ImportSummary()
         self._accepted = Accepted()
         self._progress: list[ImportProgress] = []
 
     def openclaw(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import OpenClaw transcripts and session databases."""
-        taken = self._taken(OPENCLAW)
+        changed = self._changed(files, report)
+        parts = read_transcripts(self._reader, [(path, stat.st_size) for path, stat in changed])
+        for (path, stat), records in zip(changed, parts, strict=True):
+            self._take(records)
+            self._note(OPENCLAW, path, stat, complete=records.complete)
+            report(stat.st_size)
+        return self._finish()
+
+    def events(self, path: Path, report: Report = lambda _: None) -> ImportSummary:
+        """Import one file of runtime events."""
+        stat, complete = path.stat(), True
+        for records in self._reader.events(path):
+            complete &= records.complete
+            self._take(records)
+        self._note(EVENTS, path, stat, complete=complete)
+        report(stat.st_size)
+        return self._finish()
+
+    def _changed(self, files: Iterable[Path], report: Report) -> list[tuple[Path, os.stat_result]]:
+        """The files that were not taken completely as they are now, by the settings of now."""
+        rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": OPENCLAW}).iter_rows()
+        taken = {path: known for path, *known in rows}
+        changed = []
         for path in files:
             try:
                 stat = path.stat()
             except OSError:  # it was there when the folder was listed: whoever took it away did not want it imported
                 continue
-            if taken.get(str(path)) == (stat.st_size, stat.st_mtime_ns, self._settings_digest()):
+            if taken.get(str(path)) == [stat.st_size, stat.st_mtime_ns, self._settings_digest]:
                 self._summary.unchanged += 1
+                report(stat.st_size)
             else:
-                self._take(OPENCLAW, path, stat, _openclaw_readings(path, self._context()))
-            report(FileRead(path, stat.st_size))
-        return self._finish()
+                changed.append((path, stat))
+        return changed
 
-    def events(self, path: Path, report: Report = lambda _: None) -> ImportSummary:
-        """Import one file of runtime events."""
-        stat = path.stat()
-        self._take(EVENTS, path, stat, read_event_file(path, self._context()))
-        report(FileRead(path, stat.st_size))
-        return self._finish()
+    def _take(self, records: FileRecords) -> None:
+        self._summary.sessions.update(records.session_ids)
+        self._accepted.extend(records.accepted)
+        if self._accepted.records >= self._workspace.settings.batch_records or self._accepted.size >= BATCH_BYTES:
+            self._flush()
 
-    def _context(self) -> ReadingContext:
-        settings, policy = self._workspace.settings, self._workspace.policy
-        return ReadingContext(
-            connection=settings.connection,
-            project=settings.project,
-            agent=self._agent,
-            ingested_at=self._now,
-            session_gap=timedelta(minutes=policy.session_gap_minutes),
-            redactor=self._workspace.redactor,
-        )
-
-    def _settings_digest(self) -> str:
-        settings = self._workspace.settings
-        filed = [settings.connection, settings.project, self._agent, self._workspace.policy.session_gap_minutes]
-        return digest(canonical_json([*filed, RULE_VERSION]))
-
-    def _taken(self, source: str) -> dict[str, tuple[int, int, str]]:
-        rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": source}).iter_rows()
-        return {path: (size, modified_ns, settings) for path, size, modified_ns, settings in rows}
-
-    def _take(self, source: str, path: Path, stat: os.stat_result, readings: Iterable[Reading]) -> None:
-        complete = True
-        try:
-            for reading in readings:
-                complete &= reading.complete
-                self._admit(path, reading)
-                if self._accepted.records >= self._workspace.settings.batch_records or self._accepted.size >= BATCH_BYTES:
-                    self._flush()
-        except InputError as error:  # one file that cannot be read stops no other
-            complete = False
-            refusal = Refusal("import", "unreadable_file", str(error))
-            self._door.set_aside(self._accepted, Place(str(path), 0), refusal, b"")
+    def _note(self, source: str, path: Path, stat: os.stat_result, *, complete: bool) -> None:
+        """Note how far a file was taken, in the transaction of its last records or in a later one."""
         self._summary.files += 1
-        # Noted with the batch that holds the file's last records: a kill before that commit reads the file again.
         self._progress.append(
             ImportProgress(
                 source=source,
@@ -133,19 +133,12 @@ class Importer:
                 size=stat.st_size,
                 modified_ns=stat.st_mtime_ns,
                 complete=complete,
-                settings_digest=self._settings_digest(),
+                settings_digest=self._settings_digest,
             )
         )
 
-    def _admit(self, path: Path, reading: Reading) -> None:
-        self._summary.sessions.update(reading.session_ids)
-        self._door.admit(self._accepted, "exchanges", reading.exchanges, source=str(path))
-        self._door.admit(self._accepted, "agent-events", reading.events, source=str(path))
-        for fault in reading.faults:
-            place, refusal = Place(str(path), fault.line), Refusal("import", fault.reason, fault.detail)
-            self._door.set_aside(self._accepted, place, refusal, fault.body, size=fault.size, digest=fault.digest)
-
     def _flush(self) -> None:
+        """Publish what was taken and run the stages over it."""
         done = self._workspace.runner.publish(self._accepted, self._progress)
         for appended in done.values():
             self._summary.known += appended.known
@@ -153,11 +146,11 @@ class Importer:
             self._summary.events += appended.written.get("agent_events", 0)
             self._summary.faults += appended.written.get("dead_letters", 0)
         self._accepted, self._progress = Accepted(), []
+        self._workspace.runner.run()
 
     def _finish(self) -> ImportSummary:
-        """Publish the rest, run the stages, close what fell idle and run the stages over that."""
+        """Publish the rest, close what fell idle and run the stages over that."""
         self._flush()
-        self._workspace.runner.run()
         self._summary.sessions_closed = close_idle_sessions(self._workspace)
         self._workspace.runner.run()
         return self._summary
@@ -169,10 +162,3 @@ def transcripts_in(paths: Iterable[Path]) -> list[Path]:
         file for path in paths for file in ([path] if path.is_file() else [*find_transcripts(path), *find_databases(path)])
     )
     return list(dict.fromkeys(found))
-
-
-def _openclaw_readings(path: Path, context: ReadingContext) -> Iterator[Reading]:
-    if path.suffix == ".sqlite":
-        yield from read_database(path, context)
-    else:
-        yield read_transcript(path, context)

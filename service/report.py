@@ -12,7 +12,7 @@ from rich.text import Text
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from service.terminal import MISSING, bar, plain, table
+from service.terminal import MISSING, plain, table
 
 FAILED_SHOWN = 12
 QUERIES = (
@@ -32,7 +32,7 @@ def fleet_report(store: Store, database: Path, project: str) -> RenderableType:
         _failed_table(failed),
         _heading("What goes wrong with which agent"),
         _failures_table(query_rows(cursor, "failures_by_agent", {"project": project})),
-        _heading("Trust per agent, week by week"),
+        _heading("Trust per agent, week by week (in brackets: runs unsafe for production)"),
         _trust_table(query_rows(cursor, "trust_over_time", {"project": project})),
         _heading("What was sampled and why"),
         _sampling_table(query_rows(cursor, "sampling_mix", {"project": project})),
@@ -84,11 +84,9 @@ def _trust_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 def _trust_cell(row: Mapping[str, Any] | None) -> Text:
     if row is None or row["mean_trust"] is None:
         return Text(MISSING, style="dim")
-    unsafe = row["unsafe_runs"]
-    words = f"{bar(row['mean_trust'], 100, 10)} {row['mean_trust']:5.1f}" + (
-        f", {unsafe} of {row['runs']} unsafe" if unsafe else ""
-    )
-    return Text(words, style="red" if unsafe > row["runs"] / 4 else "yellow" if unsafe else "green")
+    unsafe, runs = row["unsafe_runs"], row["runs"]
+    style = "red" if unsafe > runs / 4 else "yellow" if unsafe else "green"
+    return Text(f"{row['mean_trust']:5.1f}" + (f" ({unsafe})" if unsafe else ""), style=style)
 
 
 def _sampling_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -40,10 +40,9 @@ def policy_of(settings: Settings) -> Policy:
     return load_policy(settings.policy) if settings.policy else Policy()
 
 
-def redactor_of(settings: Settings, policy: Policy) -> Redactor:
-    """The redactor of the policy, with the key of the settings."""
-    key = settings.redaction_key.get_secret_value().encode() if settings.redaction_key else DEFAULT_KEY
-    return Redactor(policy.redaction, key)
+def redaction_key_of(settings: Settings) -> bytes:
+    """The key of the markers that replace secrets."""
+    return settings.redaction_key.get_secret_value().encode() if settings.redaction_key else DEFAULT_KEY
 
 
 def require_database(path: Path) -> None:
@@ -58,7 +57,7 @@ def open_workspace(settings: Settings, *, now: Clock = utc_now, create: bool = F
     if not create:
         require_database(settings.database)
     policy = policy_of(settings)
-    redactor = redactor_of(settings, policy)
+    redactor = Redactor(policy.redaction, redaction_key_of(settings))
     with Store(settings.database) as store:
         runner = EmbeddedRunner(store, policy, redactor, now, batch_positions=settings.batch_records)
         yield Workspace(settings, store, policy, redactor, runner, now)

@@ -52,6 +52,13 @@ class Accepted:
         self.records += 1
         self.size += len(message)
 
+    def extend(self, other: Accepted) -> None:
+        """Add what was accepted elsewhere, topic by topic."""
+        for topic, messages in other.messages.items():
+            self.messages.setdefault(topic, []).extend(messages)
+        self.records += other.records
+        self.size += other.size
+
 
 class Door:
     """Admits records into topics. What breaks its contract becomes a dead letter; nothing is dropped."""

@@ -4,9 +4,11 @@
 SELECT
     project, coalesce(agent, '') AS agent, session_id, coalesce(ended_at, closed_at) AS ended_at, trust_score, readiness_level,
     primary_failure_type, primary_severity,
-    [c.description FOR c IN failure_causes IF c.type = primary_failure_type][1] AS description,
+    [
+        c.description FOR c IN failure_causes IF c.impact_score = list_min([o.impact_score FOR o IN failure_causes])
+    ][1] AS description,
     [c.type FOR c IN failure_causes] AS failure_types
 FROM diagnoses
 WHERE readiness_level IN ('unsafe_for_production', 'review_recommended') AND ($project IS NULL OR project = $project)
-ORDER BY trust_score, ended_at, session_id
+ORDER BY trust_score, ended_at, connection, session_id
 LIMIT $limit

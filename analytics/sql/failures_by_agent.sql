@@ -1,14 +1,14 @@
--- purpose: what goes wrong with which agent
+-- purpose: what goes wrong with which agent: in how many sessions, in how many of them critically
 -- grain: one row an agent and failure type
 -- parameters: $project (NULL for all)
 WITH causes AS (
-    SELECT project, coalesce(agent, '') AS agent, session_id, unnest(failure_causes) AS cause
+    SELECT project, coalesce(agent, '') AS agent, (connection, session_id) AS session, unnest(failure_causes) AS cause
     FROM diagnoses
     WHERE $project IS NULL OR project = $project
 )
 SELECT
-    project, agent, cause.type AS failure_type, count(DISTINCT session_id) AS sessions,
-    count(*) FILTER (cause.severity = 'critical') AS critical, min(cause.impact_score) AS worst_impact
+    project, agent, cause.type AS failure_type, count(DISTINCT session) AS sessions,
+    count(DISTINCT session) FILTER (cause.severity = 'critical') AS critical, min(cause.impact_score) AS worst_impact
 FROM causes
 GROUP BY ALL
 ORDER BY sessions DESC, project, agent, failure_type

@@ -1,12 +1,18 @@
 -- purpose: the current scores, newest exchange first
 -- grain: one row an exchange
 -- parameters: $project, $session (NULL for all), $anomalies (true: only anomalous ones), $limit
+WITH latest AS (
+    -- An exchange keeps its project and session, so they may be asked for first; whether it is anomalous can change.
+    SELECT score_id, max((revision, _offset)) AS version
+    FROM log.scores
+    WHERE ($project IS NULL OR project = $project) AND ($session IS NULL OR session_id = $session)
+    GROUP BY score_id
+)
 SELECT
     exchange_at, project, agent, session_id, turn_number, exchange_id, disposition, sampling_reason, tier1_score, tier1_flags,
     tier2_state, tier2_score, tier2_5_state, tier2_5_alignment, tier3_state, tier3_score, anomaly, anomaly_reasons, revision
-FROM scores
-WHERE ($project IS NULL OR project = $project)
-    AND ($session IS NULL OR session_id = $session)
-    AND (NOT $anomalies OR anomaly)
-ORDER BY exchange_at DESC, session_id, turn_number DESC, exchange_id
+FROM log.scores AS s
+SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
+WHERE NOT $anomalies OR anomaly
+ORDER BY exchange_at DESC, session_id, turn_number DESC, exchange_id, score_id
 LIMIT $limit

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from schemas.errors import InputError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, json_line, settings_of
-from service.importing import FileRead, Importer, ImportSummary, Report, transcripts_in
+from service.importing import Importer, ImportSummary, Report, transcripts_in
 from service.terminal import err, out
 from service.workspace import Workspace, open_workspace
 
@@ -85,8 +85,8 @@ def file_progress(total: int) -> Iterator[Report]:
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("reading", total=total)
 
-        def report(read: FileRead) -> None:
-            progress.update(task, advance=read.size)
+        def report(size: int) -> None:
+            progress.update(task, advance=size)
 
         yield report
 

@@ -204,7 +204,7 @@ def damages(messages: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
 @pytest.fixture
 def damaged() -> Callable[[Sequence[bytes], int], Iterator[bytes]]:
     """Damaged versions of messages, from a seed."""
-    return lambda messages, seed: damages(messages, random.Random(seed))
+    return lambda messages, seed: damages(list(messages), random.Random(seed))
 
 
 @pytest.fixture

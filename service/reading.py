@@ -1,0 +1,140 @@
+"""Reading files into encoded records, in this process or in several.
+
+Reading is most of an import's work, and files do not depend on each other, so a large import reads them in worker processes and
+takes what they read in the order of the files: the log is the same as with one process.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from audit.policy import RedactionSettings
+from audit.redaction import Redactor
+from schemas.errors import InputError
+from streams.admission import Accepted, Door, Place, Refusal
+from streams.sources.event_files import read_event_file
+from streams.sources.openclaw import read_transcript
+from streams.sources.openclaw_sqlite import read_database
+from streams.sources.reading import Reading, ReadingContext
+
+PARALLEL_BYTES = 20_000_000
+"""Size from which an import is worth worker processes: each takes half a second to start."""
+AHEAD = 4
+"""Files that are read ahead for each worker."""
+
+
+@dataclass
+class FileRecords:
+    """What a file, or a part of one, gave: encoded records, session ids, and whether nothing was left for the next time."""
+
+    accepted: Accepted = field(default_factory=Accepted)
+    session_ids: list[str] = field(default_factory=list)
+    complete: bool = True
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Reads files into encoded records. A plain value, so that it can be sent to a worker process."""
+
+    connection: str
+    project: str
+    agent: str | None
+    now: datetime
+    session_gap: timedelta
+    redaction: RedactionSettings
+    redaction_key: bytes
+
+    @functools.cached_property
+    def _context(self) -> ReadingContext:
+        return ReadingContext(
+            connection=self.connection,
+            project=self.project,
+            agent=self.agent,
+            ingested_at=self.now,
+            session_gap=self.session_gap,
+            redactor=Redactor(self.redaction, self.redaction_key),
+        )
+
+    @functools.cached_property
+    def _door(self) -> Door:
+        return Door(Redactor(self.redaction, self.redaction_key), self.now)
+
+    def openclaw(self, path: Path) -> FileRecords:
+        """A transcript or a session database, whole."""
+        if path.suffix == ".sqlite":
+            return _merged(self._parts(path, read_database(path, self._context)))
+        return _merged(self._parts(path, _one(path, self._context)))
+
+    def events(self, path: Path) -> Iterator[FileRecords]:
+        """An event file, part by part."""
+        return self._parts(path, read_event_file(path, self._context))
+
+    def _parts(self, path: Path, readings: Iterable[Reading]) -> Iterator[FileRecords]:
+        try:
+            for reading in readings:
+                yield self._encoded(path, reading)
+        except InputError as error:  # one file that cannot be read stops no other
+            part = FileRecords(complete=False)
+            self._door.set_aside(part.accepted, Place(str(path), 0), Refusal("import", "unreadable_file", str(error)), b"")
+            yield part
+
+    def _encoded(self, path: Path, reading: Reading) -> FileRecords:
+        part = FileRecords(session_ids=reading.session_ids, complete=reading.complete)
+        self._door.admit(part.accepted, "exchanges", reading.exchanges, source=str(path))
+        self._door.admit(part.accepted, "agent-events", reading.events, source=str(path))
+        for fault in reading.faults:
+            place, refusal = Place(str(path), fault.line), Refusal("import", fault.reason, fault.detail)
+            self._door.set_aside(part.accepted, place, refusal, fault.body, size=fault.size, digest=fault.digest)
+        return part
+
+
+def _one(path: Path, context: ReadingContext) -> Iterator[Reading]:
+    yield read_transcript(path, context)
+
+
+def _merged(parts: Iterable[FileRecords]) -> FileRecords:
+    whole = FileRecords()
+    for part in parts:
+        whole.accepted.extend(part.accepted)
+        whole.session_ids += part.session_ids
+        whole.complete &= part.complete
+    return whole
+
+
+def read_transcripts(reader: FileReader, files: Iterable[tuple[Path, int]]) -> Iterator[FileRecords]:
+    """What each file gave, in the order of the files, which come with their sizes; several processes read a large import."""
+    listed, workers = list(files), os.cpu_count() or 1
+    if workers == 1 or sum(size for _, size in listed) < PARALLEL_BYTES:
+        yield from (reader.openclaw(path) for path, _ in listed)
+        return
+    # Forked workers would inherit DuckDB's and polars' locks without the threads that hold them.
+    spawn = multiprocessing.get_context("spawn")
+    waiting: collections.deque[Future[FileRecords]] = collections.deque()
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
+        for path, _ in listed:
+            waiting.append(pool.submit(reader.openclaw, path))
+            if len(waiting) > workers * AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _end_with_parent() -> None:
+    """Let a worker end when its parent is killed: it holds both ends of the pool's queue and would wait for ever."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
