@@ -1,0 +1,181 @@
+"""The generator: what is committed is what the schemas say, and a change that would lose records is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import schemas
+from schemas.errors import SchemaError
+from schemas.generate import class_text, main, python_type
+
+PACKAGE = Path(schemas.__file__).parent
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the package that may be changed."""
+    shutil.copytree(PACKAGE, tmp_path / "schemas", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PACKAGE.parent / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def generate(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the generator of the copy."""
+    return subprocess.run(
+        [sys.executable, "-m", "schemas.generate", *options],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def edit(tree: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a schema file of the copy."""
+    path = tree / "schemas" / "avsc" / f"driftline.{name}.avsc"
+    definition = json.loads(path.read_text("utf-8"))
+    change(definition)
+    path.write_text(json.dumps(definition), encoding="utf-8")
+
+
+def test_the_tree_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    """Records that were edited by hand, or not generated after a change, would not be what is on the wire."""
+    assert 0 == main(["--check"]), capsys.readouterr().err
+
+
+def test_writing_twice_changes_nothing(tree: Path) -> None:
+    """What is up to date is left alone."""
+    before = {path: path.read_bytes() for path in tree.rglob("*.*sc")}
+    done = generate(tree)
+    assert (0, "") == (done.returncode, done.stdout), done.stderr
+    assert before == {path: path.read_bytes() for path in tree.rglob("*.*sc")}
+
+
+def _add_default(definition: dict[str, Any]) -> None:
+    definition["fields"].append({"name": "mood", "type": "string", "default": "calm", "doc": "Mood."})
+
+
+def _reword(definition: dict[str, Any]) -> None:
+    definition["fields"][0]["doc"] = "Other words."
+
+
+@pytest.mark.parametrize("change", [_add_default, _reword])
+def test_a_change_is_noticed_and_then_generated(tree: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """The check must fail on what the generator would write, and pass on what it has written."""
+    edit(tree, "Heartbeat", change)
+    stale = generate(tree, "--check")
+    assert 1 == stale.returncode
+    assert "schemas/records.py is out of date: run python -m schemas.generate" in stale.stderr
+    assert 0 == generate(tree).returncode
+    assert 0 == generate(tree, "--check").returncode
+    history = sorted(path.name for path in (tree / "schemas" / "history" / "Heartbeat").iterdir())
+    assert (["1.avsc", "2.avsc"] if change is _add_default else ["1.avsc"]) == history
+
+
+def _drop(definition: dict[str, Any]) -> None:
+    del definition["fields"][-1]
+
+
+def _retype(definition: dict[str, Any]) -> None:
+    definition["fields"][0]["type"] = "bytes"
+
+
+def _make_plain(definition: dict[str, Any]) -> None:
+    definition["fields"][-1]["type"] = "long"
+
+
+def _add_bare(definition: dict[str, Any]) -> None:
+    definition["fields"].append({"name": "mood", "type": "string", "doc": "Mood."})
+
+
+@pytest.mark.parametrize("change", [_drop, _retype, _make_plain, _add_bare])
+def test_a_change_that_loses_records_is_refused(tree: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """A refusal must leave everything as it was: half a change is worse than either."""
+    before = (tree / "schemas" / "records.py").read_bytes()
+    edit(tree, "Heartbeat", change)
+    done = generate(tree)
+    assert 1 == done.returncode
+    assert "Heartbeat" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert before == (tree / "schemas" / "records.py").read_bytes()
+    assert ["1.avsc"] == [path.name for path in (tree / "schemas" / "history" / "Heartbeat").iterdir()]
+
+
+def test_a_default_may_not_be_taken_away_again(tree: Path) -> None:
+    """Defaults are no part of the fingerprint, so the schema looks the same; records without the field would be lost."""
+    edit(tree, "Heartbeat", _add_default)
+    assert 0 == generate(tree).returncode
+    edit(tree, "Heartbeat", lambda definition: definition["fields"][-1].pop("default"))
+    done = generate(tree)
+    assert 1 == done.returncode
+    assert "Heartbeat cannot read its published version 1" in done.stderr
+
+
+def test_a_published_type_may_not_disappear(tree: Path) -> None:
+    """Its records stay in topics and files, and would be of no known type."""
+    (tree / "schemas" / "avsc" / "driftline.Heartbeat.avsc").unlink()
+    done = generate(tree, "--check")
+    assert 1 == done.returncode
+    assert "Heartbeat is published but has no schema any more" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "avro_type",
+    [
+        ["string", "null"],
+        ["null", "string", "long"],
+        ["string"],
+        {"type": "map", "values": "string"},
+        {"type": "enum", "name": "E", "symbols": ["A"]},
+        {"type": "fixed", "name": "F", "size": 4},
+        {"type": "array", "items": ["string", "null"]},
+    ],
+)
+def test_a_type_that_decoders_disagree_on_is_refused(avro_type: Any) -> None:
+    """It would work until the first batch."""
+    with pytest.raises(SchemaError):
+        python_type(avro_type)
+
+
+@pytest.mark.parametrize(
+    ("avro_type", "annotation"),
+    [
+        ("string", "str"),
+        (["null", "long"], "int | None"),
+        ({"type": "array", "items": "double"}, "tuple[float, ...]"),
+        ({"type": "array", "items": "driftline.DimensionScore"}, "tuple[DimensionScore, ...]"),
+        (["null", {"type": "long", "logicalType": "timestamp-micros"}], "datetime | None"),
+    ],
+)
+def test_types_become_annotations(avro_type: Any, annotation: str) -> None:
+    """What is read must be what the type checker was told."""
+    assert annotation == python_type(avro_type)
+
+
+def test_a_class_carries_its_docs_and_defaults() -> None:
+    """The generated module is what people read first."""
+    text = class_text(
+        {
+            "name": "Thing",
+            "doc": "A thing.",
+            "fields": [
+                {"name": "a", "type": "string", "doc": "First."},
+                {"name": "b", "type": {"type": "array", "items": "string"}, "default": [], "doc": "Second."},
+                {"name": "c", "type": ["null", "int"], "default": None, "doc": "Third."},
+            ],
+        }
+    )
+    assert '    a: str\n    """First."""\n    b: tuple[str, ...] = ()\n' in text
+    assert '    c: int | None = None\n    """Third."""\n' in text
+    compile(text.replace("(Record, frozen=True, kw_only=True)", ""), "thing", "exec")

@@ -1,0 +1,171 @@
+"""The schema files: every one says what it is about, where it travels and where it lands."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import keyword
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from schemas import records
+from schemas.records import RECORD_TYPES, Record
+from schemas.registry import build_schema, current_schemas, earlier_schemas, schema_of, schemas_by_prefix, topics
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+KINDS = {"string", "bytes", "boolean", "int", "long", "double"}
+
+
+def fields_in(node: Any) -> Iterator[dict[str, Any]]:
+    """Every field at every depth."""
+    if isinstance(node, list):
+        for branch in node:
+            yield from fields_in(branch)
+    elif isinstance(node, dict):
+        for field in node.get("fields", ()):
+            yield field
+            yield from fields_in(field["type"])
+        yield from fields_in(node.get("items"))
+
+
+def types_in(node: Any) -> Iterator[Any]:
+    """Every type at every depth."""
+    yield node
+    if isinstance(node, list):
+        yield from itertools.chain.from_iterable(map(types_in, node))
+    elif isinstance(node, dict):
+        for inner in [*(field["type"] for field in node.get("fields", ())), *([node["items"]] if "items" in node else [])]:
+            yield from types_in(inner)
+
+
+def test_every_record_and_field_is_explained(record_name: str) -> None:
+    """The docs become the comments of the columns that people query; an undocumented column is a guess."""
+    definition = schema_of(record_name).definition
+    described = [node for node in types_in(definition) if isinstance(node, dict) and node["type"] == "record"]
+    assert all(re.fullmatch(r"[A-Za-z0-9].*[.!?]", text["doc"]) for text in [*described, *fields_in(definition)])
+
+
+def test_every_schema_says_where_it_belongs(record_name: str) -> None:
+    """Table, topics and identity are the contract; a schema without them could not be stored."""
+    schema = schema_of(record_name)
+    definition = schema.definition
+    assert "driftline" == definition["namespace"]
+    assert isinstance(definition["revision"], bool)
+    assert isinstance(definition["topics"], list)
+    assert NAME.fullmatch(schema.table)
+    assert schema.identity
+    assert set(schema.identity) <= {field["name"] for field in schema.fields}
+    assert len(schema.identity) == len(set(schema.identity))
+
+
+def test_identity_is_never_null(record_name: str) -> None:
+    """NULL equals nothing, so a null in an identity would make every delivery a new thing."""
+    schema = schema_of(record_name)
+    kinds = {field["name"]: field["type"] for field in schema.fields}
+    assert not [name for name in schema.identity if isinstance(kinds[name], list)]
+
+
+def test_what_travels_and_is_replaced_has_a_revision(record_name: str) -> None:
+    """Readers see the highest revision, so it must be there to be compared."""
+    schema = schema_of(record_name)
+    has_column = "revision" in {field["name"] for field in schema.fields}
+    assert has_column == (schema.has_revisions and bool(schema.topics))
+
+
+def test_names_mean_the_same_in_python_and_sql(record_name: str) -> None:
+    """A field is an attribute and a column; names that begin with an underscore belong to the store."""
+    names = [field["name"] for field in fields_in(schema_of(record_name).definition)]
+    assert not [name for name in names if not NAME.fullmatch(name) or keyword.iskeyword(name)]
+
+
+def test_only_types_that_every_decoder_agrees_on_are_used(record_name: str) -> None:
+    """Maps, enums and wider unions are where the decoders differ or end the process; nor may a type contain itself."""
+    definition = schema_of(record_name).definition
+    named = {
+        f"driftline.{node['name']}" for node in types_in(definition) if isinstance(node, dict) and node["type"] == "record"
+    }
+    for node in types_in(definition):
+        if isinstance(node, str):
+            assert node in KINDS | named | {"null"}
+        elif isinstance(node, list):
+            assert "null" == node[0]
+            assert 2 == len(node)
+            # The columnar proof knows null as a branch of plain values only.
+            assert "timestamp-micros" == node[1]["logicalType"] if isinstance(node[1], dict) else node[1] in KINDS
+        else:
+            assert node["type"] in {"record", "array"} or ("long", "timestamp-micros") == (node["type"], node["logicalType"])
+
+
+def test_defaults_are_of_their_type(record_name: str) -> None:
+    """A default is what every record written before the field gets."""
+    kinds = {"string": str, "bytes": str, "boolean": bool, "int": int, "long": int, "double": (int, float)}
+    for field in fields_in(schema_of(record_name).definition):
+        if "default" not in field:
+            continue
+        if isinstance(field["type"], list):
+            assert field["default"] is None
+        elif isinstance(field["type"], dict):
+            assert "array" == field["type"]["type"]
+            assert [] == field["default"]
+        else:
+            assert isinstance(field["default"], kinds[field["type"]])
+
+
+def test_tables_belong_to_one_record_type_each() -> None:
+    """Two types in one table would be one type."""
+    assert {1} == set(Counter(schema.table for schema in current_schemas().values()).values())
+
+
+def test_topics_list_what_travels_on_them() -> None:
+    """A topic's contract is the set of its record types."""
+    listed = {(topic, name) for topic, names in topics().items() for name in names}
+    assert {(topic, schema.name) for schema in current_schemas().values() for topic in schema.topics} == listed
+    assert {"exchanges", "agent-events"} <= topics().keys()
+    assert ("Exchange", "SessionClosed") == topics()["exchanges"]
+
+
+def test_every_type_has_its_record_and_every_record_its_type() -> None:
+    """The generated module and the schema files must list the same things."""
+    assert set(current_schemas()) == set(RECORD_TYPES)
+    assert all(RECORD_TYPES[name] is getattr(records, name) for name in RECORD_TYPES)
+    nested = {node["name"] for schema in current_schemas().values() for node in types_in(schema.definition) if _is_record(node)}
+    classes = {name for name, item in vars(records).items() if inspect.isclass(item) and issubclass(item, Record)}
+    assert nested | {"Record"} == classes
+
+
+def _is_record(node: Any) -> bool:
+    return isinstance(node, dict) and node["type"] == "record"
+
+
+def test_a_record_has_the_fields_of_its_schema_in_order(record_name: str) -> None:
+    """Order is the order of the columns."""
+    assert tuple(field["name"] for field in schema_of(record_name).fields) == RECORD_TYPES[record_name].__struct_fields__
+
+
+def test_every_version_is_found_by_its_fingerprint() -> None:
+    """Old bytes are read with the schema that wrote them, for ever."""
+    versions = [version for history in earlier_schemas().values() for version in history]
+    assert {version.prefix: version.name for version in versions} == {
+        prefix: schema.name for prefix, schema in schemas_by_prefix().items()
+    }
+
+
+def test_the_current_definition_wins_over_a_published_one_of_the_same_fingerprint(
+    publish: Callable[[Iterable[Any]], None],
+) -> None:
+    """Docs and defaults are no part of the fingerprint: the newest words count."""
+    first = schema_of("Heartbeat").definition
+    second = {**first, "doc": "Other words."}
+    publish([first, second])
+    assert build_schema(first).prefix == build_schema(second).prefix
+    assert "Other words." == schemas_by_prefix()[build_schema(first).prefix].definition["doc"]
+
+
+def test_an_unknown_name_is_an_error_of_ours() -> None:
+    """Names come from the code, never from outside."""
+    with pytest.raises(KeyError):
+        schema_of("Nothing")
