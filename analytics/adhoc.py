@@ -2,43 +2,115 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
+from analytics.connection import store_error
 from schemas.errors import QueryError
 
-LOCKED = {
+LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "autoload_known_extensions": False,
     "autoinstall_known_extensions": False,
     "python_enable_replacements": False,
-    "lock_configuration": True,
+    "temp_directory": "",
 }
-"""Settings of the connection: no files, no network, no extensions, no Python variables, and no way to change that."""
+"""How the file is opened: no network, no extensions, no Python variables, nothing written aside."""
+LOCKING = (
+    "SET TimeZone = 'UTC'",
+    # Without external access DuckDB still writes what lies beside the file, its write-ahead log above all.
+    "SET disabled_filesystems = 'LocalFileSystem'",
+    "SET lock_configuration = true",
+)
+"""What follows once the file is open: no other file, and no way to change any of it."""
+READING = frozenset(
+    {
+        duckdb.StatementType.SELECT,  # FROM, WITH, VALUES, SHOW, DESCRIBE and SUMMARIZE count as such
+        duckdb.StatementType.EXPLAIN,
+        duckdb.StatementType.MULTI,  # a PIVOT that has to look for its columns
+    }
+)
+ZONED = {"TIMESTAMP WITH TIME ZONE": "TIMESTAMP", "TIMESTAMPTZ_NS": "TIMESTAMP_NS"}
+"""DuckDB's types for times with a zone, which take a package that is not ours to fetch, and those that hold the same in UTC."""
+HINTS = {
+    "read-only mode": "The database is opened for reading only.",
+    "disabled by configuration": "A statement reads the database and nothing else: no files, no network, no extensions.",
+    "configuration has been locked": "A statement reads the database and changes no setting.",
+    "Out of Memory": "Ask for less at once: fewer columns, a shorter time, fewer rows to sort.",
+}
+"""What to do, by a phrase of DuckDB's message."""
+LOOK_FIRST = "`driftline sql 'SHOW TABLES'` lists the tables, `driftline sql 'DESCRIBE scores'` the columns of one."
 
 
 def read_only_rows(path: Path, statement: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    """Column names, up to `limit` rows, and whether there are more.
+    """Column names, up to `limit` rows, and whether there are more; times carry their zone, which is UTC.
 
-    QueryError when it is not exactly one statement, when it would change something, or when DuckDB cannot answer it.
+    QueryError when it is not exactly one statement that reads, or when DuckDB cannot answer it. StoreError when the file cannot
+    be opened.
     """
     try:
-        with duckdb.connect(str(path), read_only=True, config={"TimeZone": "UTC", **LOCKED}) as connection:
-            statements = connection.extract_statements(statement)
-            if len(statements) != 1:
-                raise QueryError(f"{len(statements)} statements were given", hint="Give one statement that reads.")
-            result = connection.execute(statements[0])
-            rows = result.fetchmany(limit + 1)
-            return [column[0] for column in result.description or []], rows[:limit], len(rows) > limit
+        connection = duckdb.connect(str(path), read_only=True, config=LOCKED)
     except duckdb.Error as error:
-        raise QueryError(str(error).strip(), hint=_hint(str(error))) from error
+        raise store_error(path, error) from error
+    with connection:
+        try:
+            for setting in LOCKING:
+                connection.execute(setting)
+            return _answer(connection, statement, limit)
+        except duckdb.Error as error:
+            hints = (hint for phrase, hint in HINTS.items() if phrase in str(error))
+            raise QueryError(_without_blank_lines(str(error)), hint=next(hints, LOOK_FIRST)) from error
 
 
-def _hint(message: str) -> str:
-    if "read-only" in message:
-        return "The database is opened for reading only."
-    if "lock" in message.lower() and "another" in message.lower():
-        return "Another process has the file: one process owns a DuckDB file."
-    return "`driftline sql 'SHOW TABLES'` lists the tables, `driftline sql 'DESCRIBE scores'` the columns of one."
+def _answer(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
+    result = connection.execute(_only_statement(connection, statement))
+    names = [column[0] for column in result.description]
+    types = [str(column[1]) for column in result.description]
+    if any(zoned in kind for kind in types for zoned in ZONED):
+        columns = ", ".join(f"#{number}::{_without_zone(kind)}" for number, kind in enumerate(types, start=1))
+        result = connection.execute(f"SELECT {columns} FROM query($statement)", {"statement": statement})  # noqa: S608
+    rows = result.fetchmany(limit + 1)
+    if any("TIMESTAMP" in kind for kind in types):
+        rows = [tuple(map(_in_utc, row)) for row in rows]
+    return names, rows[:limit], len(rows) > limit
+
+
+def _only_statement(connection: duckdb.DuckDBPyConnection, statement: str) -> duckdb.Statement:
+    try:
+        statement.encode()
+    except UnicodeEncodeError as error:
+        raise QueryError(f"the statement is not text: {error}", hint="Give it in UTF-8.") from error
+    statements = connection.extract_statements(statement)
+    if len(statements) != 1:
+        raise QueryError(f"{len(statements)} statements were given", hint="Give one statement that reads.")
+    kind = statements[0].type
+    if kind not in READING:
+        raise QueryError(
+            f"a statement of the type {kind.name} is not answered",
+            hint="Give one that reads: SELECT, FROM, WITH, VALUES, PIVOT, SHOW, DESCRIBE, SUMMARIZE or EXPLAIN.",
+        )
+    return statements[0]
+
+
+def _without_zone(kind: str) -> str:
+    for zoned, plain in ZONED.items():
+        kind = kind.replace(zoned, plain)
+    return kind
+
+
+def _in_utc(value: Any) -> Any:
+    """The value with every time in it marked as UTC."""
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC)
+    if isinstance(value, list):
+        return [_in_utc(item) for item in value]
+    if isinstance(value, dict):
+        return {_in_utc(key): _in_utc(item) for key, item in value.items()}
+    return value
+
+
+def _without_blank_lines(message: str) -> str:
+    return "\n".join(line for line in message.splitlines() if line.strip())

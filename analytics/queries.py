@@ -1,4 +1,4 @@
-"""The project's SQL: one query a file in `sql/`, each with its purpose, grain and parameters in the header.
+"""The project's SQL: one query a file in `sql/`, each headed by its purpose, its grain and its parameters.
 
 A query reads no clock: `$as_of` is a parameter. Values are always parameters, never text.
 """
@@ -10,17 +10,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import duckdb
 import polars as pl
 from polars import selectors
 
-from analytics.store import fetch
+from analytics.connection import fetch
 from schemas.errors import QueryError
 
-HEADER = re.compile(r"^-- (purpose|grain|parameters): (.+)$", re.MULTILINE)
-PARAMETER = re.compile(r"\$([a-z_]+)")
+HEADER_LINES = 3
+"""A query starts with `-- purpose: …`, `-- grain: …` and `-- parameters: …`, which names each parameter with its dollar."""
+PARAMETER = re.compile(r"\$(\w+)")
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,15 @@ class Query:
 @functools.cache
 def queries() -> dict[str, Query]:
     """Every query by name."""
-    found = {}
-    for file in sorted((resources.files("analytics") / "sql").iterdir(), key=lambda entry: entry.name):
-        name, text = file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")
-        header = dict(HEADER.findall(text))
-        body = text[text.rindex("\n-- ") :].partition("\n")[2].partition("\n")[2] if "-- " in text else text
-        found[name] = Query(name, text, header["purpose"], header["grain"], tuple(dict.fromkeys(PARAMETER.findall(body))))
-    return found
+    files = sorted((resources.files("analytics") / "sql").iterdir(), key=lambda entry: entry.name)
+    return {query.name: query for query in map(_read, files)}
+
+
+def _read(file: Traversable) -> Query:
+    text = file.read_text(encoding="utf-8")
+    header = dict(line.removeprefix("-- ").split(": ", 1) for line in text.splitlines()[:HEADER_LINES])
+    parameters = tuple(PARAMETER.findall(header["parameters"]))
+    return Query(file.name.removesuffix(".sql"), text, header["purpose"], header["grain"], parameters)
 
 
 def run_query(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> pl.DataFrame:

@@ -84,14 +84,9 @@ class Transaction:
         """The rows whose identity is neither in the topic nor earlier in the frame."""
         identity = [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
         fresh = frame.unique(subset=identity, keep="first", maintain_order=True)
-        # The narrowest column that both sides share bounds what is read of a large table.
-        scope = "session_id" if "session_id" in frame.columns else identity[0]
-        columns = ", ".join(f"known.{quote(name)}" for name in identity)
-        with self._registered(fresh.select(scope).unique()):
-            statement = (
-                f"SELECT {columns} FROM {full_name(schema)} AS known SEMI JOIN {BATCH} USING ({quote(scope)}) "
-                "WHERE known._topic = $topic"
-            )
+        columns = ", ".join(map(quote, identity))
+        with self._registered(fresh.select(identity)):
+            statement = f"SELECT {columns} FROM {full_name(schema)} SEMI JOIN {BATCH} USING ({columns}) WHERE _topic = $topic"
             known = fetch(self._connection, statement, {"topic": topic})
         if not known.height:
             return fresh

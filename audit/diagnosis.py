@@ -8,7 +8,6 @@ trust below 80 is review_recommended; the rest is ready_for_runtime. Without a s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -16,14 +15,11 @@ import msgspec
 from audit.detectors import DETECTORS, FAILURE_TYPES, Cause
 from audit.events import normalise_session, unique_ids
 from audit.evidence import SessionEvidence, fold_columns, fold_row
-from audit.fingerprints import canonical_json, digest
 from audit.graph import FAILURE_NODES, causal_graph
-from schemas.records import CostAnalysis, Diagnosis, DimensionScores, EventCount, EvidenceRef, FailureCause
+from schemas.records import CostAnalysis
 
 RULE_VERSION = "diagnosis-1:" + ".".join(str(detector.version) for detector in DETECTORS)
 """Version of the scoring, then of each detector."""
-EVIDENCE_REFERENCES = 100
-"""References a cause keeps in a record; the count stays exact. Folds for records need keep no more than these."""
 SAFE_TRUST = 60
 """Trust below this is unsafe for production."""
 READY_TRUST = 80
@@ -88,63 +84,6 @@ def diagnose(evidence: SessionEvidence) -> SessionDiagnosis:
     )
 
 
-def to_record(
-    result: SessionDiagnosis,
-    evidence: SessionEvidence,
-    *,
-    connection: str,
-    project: str,
-    agent: str | None,
-    session_id: str,
-    revision: int,
-    started_at: datetime | None,
-    ended_at: datetime | None,
-    closed_at: datetime,
-    closed_reason: str,
-    policy_digest: str,
-) -> Diagnosis:
-    """The record of a diagnosis made of this evidence; a cause keeps its first EVIDENCE_REFERENCES references."""
-    return Diagnosis(
-        connection=connection,
-        project=project,
-        agent=agent,
-        session_id=session_id,
-        revision=revision,
-        started_at=started_at,
-        ended_at=ended_at,
-        closed_at=closed_at,
-        closed_reason=closed_reason,
-        trust_score=result.trust_score,
-        readiness_level=result.readiness_level,
-        scores=DimensionScores(**result.scores),
-        failure_causes=tuple(_cause_record(cause) for cause in result.causes),
-        primary_failure_type=result.primary.type if result.primary else None,
-        primary_severity=result.primary.severity if result.primary else None,
-        cost_analysis=result.cost_analysis,
-        event_count=evidence.event_count,
-        event_counts=tuple(EventCount(event=event, count=count) for event, count in sorted(evidence.event_counts.items())),
-        rule_version=RULE_VERSION,
-        policy_digest=policy_digest,
-        evidence_digest=evidence_digest(evidence),
-    )
-
-
-def evidence_digest(evidence: SessionEvidence) -> str:
-    """Digest of the folded evidence: the same for every reference limit from EVIDENCE_REFERENCES up, and for none."""
-    calls = {key: [calls.tool, calls.count, calls.references[:EVIDENCE_REFERENCES]] for key, calls in evidence.calls.items()}
-    problems = {event: [seen.count, seen.references[:EVIDENCE_REFERENCES]] for event, seen in evidence.problems.items()}
-    folded = [
-        evidence.event_counts,
-        calls,
-        evidence.retries,
-        evidence.spending,
-        problems,
-        evidence.context_full,
-        evidence.total_tokens,
-    ]
-    return digest(canonical_json(folded))
-
-
 def diagnose_events(session_id: str, raw_events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The diagnosis document of a session given as raw events in order; errors as `audit.events.normalise_event`."""
     events = normalise_session(raw_events, reserved=FAILURE_NODES)
@@ -206,19 +145,6 @@ def _cost_analysis(evidence: SessionEvidence, cost_penalty: int) -> CostAnalysis
         redundancy_score=redundancy,
         token_waste=min(tokens, 1000 * duplicates + 120 * cost_penalty),
         cost_efficiency=100 - redundancy,
-    )
-
-
-def _cause_record(cause: Cause) -> FailureCause:
-    return FailureCause(
-        type=cause.type,
-        severity=cause.severity,
-        impact_score=cause.impact_score,
-        causal_chain=cause.failure.causal_chain,
-        description=cause.description,
-        evidence_count=cause.evidence_count,
-        evidence=tuple(EvidenceRef(seq=seq, event_id=event_id) for seq, event_id in cause.evidence[:EVIDENCE_REFERENCES]),
-        remediation=cause.failure.remediation,
     )
 
 

@@ -15,7 +15,7 @@ Rules of reading:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -33,16 +33,12 @@ UNNAMED = "unnamed:"
 TOOL_EVENTS = frozenset({"tool_call", "tool_output"})
 """Types of events that name a tool."""
 _ARGUMENTS = ("args", "arguments", "params")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
-_LATEST = datetime(2100, 1, 1, tzinfo=UTC)
-_EPOCH_UNITS = ((10**11, "seconds"), (10**14, "milliseconds"), (10**17, "microseconds"))
 
 
 class NormalisedEvent(msgspec.Struct, frozen=True, gc=False):
     """One event as the rules read it; the columns mean what they mean in the AgentEvent record.
 
-    `timestamp` is as the source gave it (see `parse_timestamp`), null when absent. `payload` is the raw event with `event`
+    `timestamp` is as the source gave it (see `audit.times`), null when absent. `payload` is the raw event with `event`
     and `event_id` filled in, and can always be written as JSON.
     """
 
@@ -179,47 +175,6 @@ def raw_event(payload_json: str) -> dict[str, Any]:
     if not isinstance(payload, dict):
         raise InputError(f"payload: is {type(payload).__name__}, not a JSON object", hint="Payloads are whole events.")
     return payload
-
-
-def parse_timestamp(value: Any) -> datetime | None:
-    """The time a source gave, in UTC: ISO 8601 (without an offset it is UTC), or seconds, milli- or microseconds since 1970.
-
-    The unit of a number follows from its magnitude, which is unambiguous for the years 2000 to 2099. None and blank text mean
-    that none was given. ValueError when it does not parse or lies outside those years.
-    """
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return None
-    try:
-        moment = _moment(value)
-    except (ValueError, OverflowError, TypeError):
-        moment = None
-    if moment is None:
-        raise ValueError(f"timestamp: {_shown(value)} is neither ISO 8601 nor a time since 1970")
-    if not _EARLIEST <= moment < _LATEST:
-        raise ValueError(f"timestamp: {_shown(value)} lies outside the years 2000 to 2099")
-    return moment
-
-
-def _moment(value: Any) -> datetime | None:
-    """The instant in UTC, or None where the value is of no known form; ValueError and OverflowError from the parser."""
-    if isinstance(value, str):
-        text = value.strip()
-        parsed = datetime.fromisoformat(text) if len(text) <= 64 else None
-        if parsed is None or parsed.tzinfo is None:
-            return parsed and parsed.replace(tzinfo=UTC)
-        return parsed.astimezone(UTC)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return next((_EPOCH + timedelta(**{unit: value}) for limit, unit in _EPOCH_UNITS if abs(value) < limit), None)
-
-
-def _shown(value: Any) -> str:
-    """The value for a message, at most 40 characters of it; what may be long or nested is named by its type alone."""
-    if isinstance(value, str):
-        return ascii(value[:40])
-    if isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= 64):
-        return str(value)
-    return f"a value of type {type(value).__name__}"
 
 
 def _name(value: Any) -> str | None:

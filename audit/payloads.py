@@ -11,9 +11,8 @@ from math import isfinite
 from typing import Any
 
 from schemas.errors import BoundsError, InputError
+from schemas.limits import MAX_DEPTH
 
-MAX_DEPTH = 32
-"""Levels of objects and arrays a field of an event may nest."""
 MAX_DIGITS = 4000
 """Digits an integer may have: Python refuses to write integers of more than 4300."""
 

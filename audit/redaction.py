@@ -15,12 +15,11 @@ from audit.patterns import compile_pattern, decode, encode
 from audit.policy import RedactionSettings, SecretPattern
 from audit.secret_kinds import BUILT_IN, SENSITIVE_KEYS, TRIGGER, SecretKind
 from schemas.errors import BoundsError
+from schemas.limits import MAX_DEPTH
 
 DEFAULT_KEY = b"driftline redaction marker"
 """Key of the markers' HMAC where a deployment sets none. With a public key a *guessed* secret can be confirmed: set your own."""
 
-MAX_DEPTH = 32
-"""Levels of nesting `redact_json` walks."""
 
 _ROUNDS = 16
 _MARKER = compile_pattern(r"\[SECRET:[a-z][a-z0-9_]{0,31}:[0-9a-f]{8}\]", where="marker", ignore_case=False)

@@ -20,10 +20,11 @@ from typing import Any
 import fastavro
 import polars as pl
 
-from schemas.bounds import MAX_RECORD_BYTES, bounds_of
+from schemas.bounds import bounds_of
 from schemas.canonical import Layout
 from schemas.codec import PREFIX_BYTES, decode_fields, record_from, writer_schema
 from schemas.errors import MalformedBodyError, RecordError, SchemaError
+from schemas.limits import MAX_RECORD_BYTES
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import NAMESPACE, Json, RecordSchema, schema_of
 

@@ -9,38 +9,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import polars as pl
 
 from schemas.errors import BoundsError
+from schemas.limits import CLOCK_TOLERANCE, EARLIEST, LATEST
 from schemas.registry import NAMESPACE, RecordSchema, schemas_by_prefix
-
-EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
-LATEST = datetime(2100, 1, 1, tzinfo=UTC)
-CLOCK_TOLERANCE = timedelta(days=1)
-"""How far an event's own time may lie after the time it was taken in: clocks are off, time zones are forgotten."""
-MAX_RECORD_BYTES = 1_000_000
-"""Encoded size; Kafka's default limit for a message is 1 048 588 bytes."""
-MAX_DEPTH = 32
-"""Nesting of JSON documents inside records."""
-
-
-def check_depth(value: Any, name: str, limit: int = MAX_DEPTH) -> None:
-    """BoundsError when a JSON value nests deeper than `limit`; iterative, so that no depth can exhaust the stack."""
-    level = [value]
-    for _ in range(limit + 1):
-        level = [
-            child
-            for node in level
-            if isinstance(node, (dict, list))
-            for child in (node.values() if isinstance(node, dict) else node)
-            if isinstance(child, (dict, list))
-        ]
-        if not level:
-            return
-    raise BoundsError(f"{name}: nested more than {limit} levels deep")
 
 
 def _check_time(name: str, value: datetime, latest: datetime = LATEST) -> None:

@@ -16,8 +16,9 @@ from typing import Any, TypeVar, cast
 import fastavro
 import msgspec
 
-from schemas.bounds import MAX_RECORD_BYTES, check_fields
+from schemas.bounds import check_fields
 from schemas.errors import BoundsError, FramingError, MalformedBodyError, RecordError, UnknownSchemaError
+from schemas.limits import MAX_RECORD_BYTES
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import MARKER, Json, RecordSchema, schema_of, schemas_by_prefix
 

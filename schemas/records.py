@@ -220,7 +220,9 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     scores: DimensionScores
     """Score per dimension."""
     failure_causes: tuple[FailureCause, ...] = ()
-    """What went wrong, in the order of the detectors."""
+    """What went wrong, in the order of the detectors: the fifty causes with the largest impact."""
+    failure_cause_count: int
+    """How many causes there are, those left out included."""
     primary_failure_type: str | None = None
     """The cause with the largest impact; null without any."""
     primary_severity: str | None = None
@@ -230,7 +232,9 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     event_count: int
     """Events in the session."""
     event_counts: tuple[EventCount, ...] = ()
-    """Events by type, by name."""
+    """Events by type, by name: the hundred most frequent types."""
+    event_type_count: int
+    """How many event types there are, those left out included."""
     rule_version: str
     """Version of the rules that produced the record."""
     policy_digest: str

@@ -16,8 +16,9 @@ PIPE_WIDTH = 200
 
 
 def _console(*, stderr: bool) -> Console:
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=PIPE_WIDTH)
+    # Without emoji: a place such as file.jsonl:100:1 holds the name of one.
+    console = Console(stderr=stderr, highlight=False, emoji=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, emoji=False, width=PIPE_WIDTH)
 
 
 out = _console(stderr=False)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from schemas import records
-from schemas.bounds import EARLIEST, LATEST
+from schemas.limits import EARLIEST, LATEST
 from schemas.records import Record
 from schemas.registry import Json, schema_of
 
@@ -49,8 +50,7 @@ class SampleMaker:
             value = self._value(avro_type[1], named)
             return value if rng.random() < 0.6 else None
         if isinstance(avro_type, dict) and "logicalType" in avro_type:
-            seconds = int((LATEST - EARLIEST).total_seconds())
-            return EARLIEST + (LATEST - EARLIEST) * (rng.randrange(seconds) / seconds)
+            return EARLIEST + timedelta(microseconds=rng.randrange((LATEST - EARLIEST) // timedelta(microseconds=1)))
         if isinstance(avro_type, dict) and avro_type["type"] == "array":
             return tuple(self._value(avro_type["items"], named) for _ in range(rng.choice([0, 0, 1, 2, 5])))
         if isinstance(avro_type, dict):
@@ -66,6 +66,6 @@ class SampleMaker:
             "boolean": lambda: rng.random() < 0.5,
             "int": lambda: rng.randrange(-(1 << 31), 1 << 31) >> rng.choice([0, 10, 20, 30]),
             "long": lambda: rng.randrange(-(1 << 63), 1 << 63) >> rng.choice([0, 20, 40, 60]),
-            "double": lambda: struct.unpack("<d", struct.pack("<d", rng.uniform(-1e9, 1e9)))[0],
+            "double": lambda: rng.uniform(-1e9, 1e9),
         }
         return choices[avro_type]()

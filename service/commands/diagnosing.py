@@ -19,6 +19,8 @@ from service.views import diagnosis_view
 from streams.sources.event_files import read_sessions
 
 STANDARD_INPUT = "-"
+FAULTS_SHOWN = 20
+"""How many lines that could not be read are named; the rest are counted."""
 
 
 def diagnose(
@@ -39,7 +41,8 @@ def diagnose(
     def report(name: str, line: int, detail: str) -> None:
         nonlocal faults
         faults += 1
-        err.print(f"{plain(name)}:{line}: {plain(detail, 400)}", markup=False, soft_wrap=True)
+        if faults <= FAULTS_SHOWN:
+            err.print(f"{plain(name)}:{line}: {plain(detail, 400)}", markup=False, soft_wrap=True)
 
     for name in files:
         with _opened(name) as stream:
@@ -52,6 +55,8 @@ def diagnose(
                     report(name, session.line, str(error))
                     continue
                 _show(document, as_json=as_json)
+    if faults > FAULTS_SHOWN:
+        err.print(f"… and {faults - FAULTS_SHOWN} lines more that could not be read")
     raise typer.Exit(1 if faults else 0)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from audit.events import parse_timestamp
+from audit.times import parse_timestamp
 from schemas.errors import SettingsError
 from service.settings import Settings, load_settings
 from service.workspace import Clock, utc_now

@@ -16,8 +16,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from audit.events import normalise_event, parse_timestamp, to_record
+from audit.events import normalise_event, to_record
 from audit.fingerprints import canonical_json
+from audit.times import parse_timestamp
 from schemas.errors import InputError
 from schemas.records import AgentEvent
 from streams.sources.documents import Document, Json, parts_of, read_values

@@ -15,12 +15,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from schemas.limits import MAX_DEPTH, is_too_deep
 from streams.sources.reading import LineFault
 
 MAX_LINE = 16 * 1024 * 1024
 """Bytes of the longest line that is read."""
-MAX_DEPTH = 32
-"""Levels of objects and arrays a line may nest, its own object included."""
 KEPT_BYTES = 64 * 1024
 """Bytes of a faulty line that are kept."""
 
@@ -81,7 +80,7 @@ def decode_line(line: Line) -> dict[str, Any] | Problem:
     if not isinstance(value, dict):
         return Problem("not_an_object", f"the line is {json_type(value)}, not an object")
     # Counting brackets is cheap and rules out depth for most lines; the walk is for the rest.
-    if line.body.count(b"{") + line.body.count(b"[") > MAX_DEPTH and _is_deep(value):
+    if line.body.count(b"{") + line.body.count(b"[") > MAX_DEPTH and is_too_deep(value):
         return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
     return value
 
@@ -130,18 +129,3 @@ def _with_mended_surrogates(body: bytes) -> Any:
         return msgspec.json.decode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except (ValueError, RecursionError, msgspec.DecodeError):
         return None
-
-
-def _is_deep(value: Any) -> bool:
-    """Whether the value nests deeper than MAX_DEPTH; goes down level by level, so that no depth can exhaust the stack."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for node in level
-            for child in (node.values() if type(node) is dict else node)
-            if type(child) is dict or type(child) is list
-        ]
-        if not level:
-            return False
-    return True

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from audit.events import parse_timestamp
+from audit.times import parse_timestamp
 from streams.sources.lines import Problem, json_type
 
 MAX_ID = 256

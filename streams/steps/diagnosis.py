@@ -14,7 +14,8 @@ from typing import NamedTuple
 import msgspec
 import polars as pl
 
-from audit.diagnosis import EVIDENCE_REFERENCES, diagnose, to_record
+from audit.diagnosis import diagnose
+from audit.diagnosis_record import EVIDENCE_REFERENCES, to_record
 from audit.evidence import FOLD_COLUMNS, Row, SessionEvidence, fold_columns
 from audit.policy import Policy
 from schemas.arrow import rows_as_records

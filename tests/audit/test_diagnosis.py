@@ -17,21 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.detectors import DETECTORS, FAILURE_TYPES
-from audit.diagnosis import (
-    EVIDENCE_REFERENCES,
-    NO_FAILURE,
-    RULE_VERSION,
-    SessionDiagnosis,
-    _divided,
-    diagnose,
-    diagnose_events,
-    diagnosis_document,
-    evidence_digest,
-    to_record,
-)
+from audit.diagnosis import NO_FAILURE, RULE_VERSION, SessionDiagnosis, _divided, diagnose, diagnose_events, diagnosis_document
+from audit.diagnosis_record import ALL_REFERENCES, CAUSES, EVENT_TYPES, EVIDENCE_REFERENCES, evidence_digest, to_record
 from audit.events import normalise_event, normalise_session
 from audit.evidence import SessionEvidence, fold_columns, fold_row
 from audit.fingerprints import canonical_json
+from schemas.codec import encode
 from schemas.errors import InputError
 from schemas.records import Diagnosis
 
@@ -380,3 +371,27 @@ print(json.dumps(diagnose_events("s", events)))
     ]
     assert b'"infinite_tool_loop"' in outputs[0]
     assert outputs[0] == outputs[1]
+
+
+def test_a_record_fits_into_a_message_whatever_the_session_holds() -> None:
+    """Thousands of different loops, of event types and of long ids: lists are cut, counts are not."""
+    loops = [
+        {"event": "tool_call", "tool": "exec", "args": [number], "event_id": f"{'\u00e9' * 300}{number}/{turn}"}
+        for number in range(3_000)
+        for turn in range(3)
+    ]
+    types = [{"event": f"{'x' * 300}{number}"} for number in range(3_000)]
+    record = record_of(evidence_of([*loops, *types], 100))
+    assert (3_001, 3_001) == (record.failure_cause_count, record.event_type_count)
+    assert (CAUSES, EVENT_TYPES) == (len(record.failure_causes), len(record.event_counts))
+    assert ALL_REFERENCES >= sum(len(cause.evidence) for cause in record.failure_causes)
+    assert len(encode(record)) < 600_000
+
+
+def test_the_causes_that_are_kept_are_those_with_the_largest_impact() -> None:
+    """The primary cause is always among them, though it comes last in the order of the detectors."""
+    loops = [{"event": "tool_call", "tool": "exec", "args": [number]} for number in range(60) for _ in range(3)]
+    skills = [{"event": "skill_event", "status": "failed"}] * 3
+    record = record_of(evidence_of([*loops, *skills], 100))
+    assert {"infinite_tool_loop", "cost_explosion", "skill_failure"} == {cause.type for cause in record.failure_causes}
+    assert record.primary_failure_type == "cost_explosion"

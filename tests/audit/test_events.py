@@ -16,13 +16,13 @@ from audit.events import (
     UNNAMED,
     normalise_event,
     normalise_session,
-    parse_timestamp,
     raw_event,
     to_record,
     unique_ids,
 )
 from audit.fingerprints import canonical_json, digest
 from audit.payloads import MAX_DEPTH
+from audit.times import parse_timestamp
 from schemas.errors import BoundsError, InputError
 
 JSON = st.recursive(

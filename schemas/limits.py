@@ -1,0 +1,30 @@
+"""What a record may hold, in figures: one definition, for the door, the codec, the rules and the sources."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+LATEST = datetime(2100, 1, 1, tzinfo=UTC)
+CLOCK_TOLERANCE = timedelta(days=1)
+"""How far an event's own time may lie after the time it was taken in: clocks are off, time zones are forgotten."""
+MAX_RECORD_BYTES = 1_000_000
+"""Encoded size; Kafka's default limit for a message is 1 048 588 bytes."""
+MAX_DEPTH = 32
+"""Levels of nesting of JSON documents, the outermost one included."""
+
+
+def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
+    """Whether a JSON value nests deeper than `limit`; goes down level by level, so that no depth can exhaust the stack."""
+    level = [value]
+    for _ in range(limit):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return False
+    return True

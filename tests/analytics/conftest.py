@@ -1,0 +1,59 @@
+"""Stores in memory and in files, and record types that got another field."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from avro_samples import SampleMaker
+
+import schemas
+from analytics.store import Store
+from schemas import arrow, registry
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A place for a DuckDB file."""
+    return tmp_path / "fleet.duckdb"
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store in memory."""
+    with Store(None) as opened:
+        yield opened
+
+
+@pytest.fixture
+def samples() -> SampleMaker:
+    """Records from a fixed seed."""
+    return SampleMaker(20261001)
+
+
+CACHED = (registry.current_schemas, registry.earlier_schemas, registry.schemas_by_prefix, registry.topics, arrow.empty_frame)
+
+
+@pytest.fixture
+def add_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Adds fields to a record type, as a newer version of this program would have them."""
+
+    def add(name: str, *fields: dict[str, Any]) -> None:
+        folder = tmp_path / "avsc"
+        shutil.copytree(Path(schemas.__file__).parent / "avsc", folder)
+        file = folder / f"driftline.{name}.avsc"
+        definition = json.loads(file.read_text("utf-8"))
+        definition["fields"] += fields
+        file.write_text(json.dumps(definition), encoding="utf-8")
+        monkeypatch.setattr(registry, "_avsc_folder", lambda: folder)
+        for cached in CACHED:
+            cached.cache_clear()
+
+    yield add
+    monkeypatch.undo()
+    for cached in CACHED:
+        cached.cache_clear()

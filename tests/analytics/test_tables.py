@@ -1,0 +1,248 @@
+"""Tables: made from the schemas and from nothing else, and kept through upgrades."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import builders as build
+import duckdb
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analytics.store import Store
+from analytics.tables import default_of, literal, migration_statements, quote, view_statements
+from schemas.codec import encode
+from schemas.errors import StoreError
+from schemas.records import Incident, Record
+from schemas.registry import current_schemas, schema_of
+
+NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
+TYPES = {"string": "VARCHAR", "bytes": "BLOB", "boolean": "BOOLEAN", "int": "INTEGER", "long": "BIGINT", "double": "DOUBLE"}
+SYSTEM = {"_topic": "VARCHAR", "_partition": "INTEGER", "_offset": "BIGINT"}
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
+
+
+def columns(store: Store, schema: str, table: str) -> dict[str, tuple[str, str | None]]:
+    """Type and comment of each column of a table or view, in order."""
+    statement = (
+        "SELECT column_name, data_type, comment FROM duckdb_columns() "
+        "WHERE schema_name = $schema AND table_name = $table ORDER BY column_index"
+    )
+    rows = store.cursor().execute(statement, {"schema": schema, "table": table}).fetchall()
+    return {name: (kind.replace('"', ""), comment) for name, kind, comment in rows}
+
+
+def expected_type(avro_type: Any, named: dict[str, str]) -> str:
+    """The type of a column, said once more in other words."""
+    match avro_type:
+        case str():
+            return named.get(avro_type) or TYPES[avro_type]
+        case ["null", inner]:
+            return expected_type(inner, named)
+        case {"logicalType": "timestamp-micros"}:
+            return "TIMESTAMP"
+        case {"type": "array", "items": items}:
+            return f"{expected_type(items, named)}[]"
+        case {"type": "record", "name": name, "fields": fields}:
+            inner = ", ".join(f"{field['name']} {expected_type(field['type'], named)}" for field in fields)
+            named[f"driftline.{name}"] = f"STRUCT({inner})"
+            return named[f"driftline.{name}"]
+    raise AssertionError(avro_type)
+
+
+@pytest.mark.parametrize("name", sorted(current_schemas()))
+def test_a_table_has_the_columns_types_and_comments_of_its_schema(store: Store, name: str) -> None:
+    """The schema is the only place where a column is defined, and its doc is what people see in the database."""
+    schema = schema_of(name)
+    named: dict[str, str] = {}
+    wanted = {field["name"]: (expected_type(field["type"], named), field["doc"]) for field in schema.fields}
+    found = columns(store, "log", schema.table)
+    assert list(wanted.items()) == [item for item in found.items() if item[0] not in SYSTEM]
+    assert SYSTEM == {column: kind for column, (kind, comment) in found.items() if column in SYSTEM and comment}
+    comments = dict(store.cursor().execute("SELECT table_name, comment FROM duckdb_tables()").fetchall())
+    assert schema.definition["doc"] == comments[schema.table]
+
+
+@pytest.mark.parametrize("name", sorted(current_schemas()))
+def test_a_view_shows_the_record_without_its_place(store: Store, name: str) -> None:
+    """People query what was said, not where in the log it stands; what only the store keeps they do not see at all."""
+    schema = schema_of(name)
+    found = columns(store, "main", schema.table)
+    assert (dict(list(columns(store, "log", schema.table).items())[3:]) if schema.topics else {}) == found
+
+
+def test_no_table_has_a_key_or_an_index(store: Store) -> None:
+    """At a million rows a key takes three quarters of the speed and doubles the file."""
+    cursor = store.cursor()
+    assert [] == cursor.execute("SELECT * FROM duckdb_indexes()").fetchall()
+    assert [] == cursor.execute("SELECT * FROM duckdb_constraints()").fetchall()
+
+
+def append(store: Store, topic: str, *records: Record) -> None:
+    """Append records to a topic."""
+    with store.transaction() as transaction:
+        transaction.append(topic, [encode(record) for record in records])
+
+
+def incident(identity: str, revision: int, status: str) -> Incident:
+    """A revision of an incident."""
+    return Incident(
+        incident_id=identity, revision=revision, project="ops", type="drift", status=status, severity="warning", title="t",
+        description="d", metadata="{}", detected_at=NOON,
+    )  # fmt: skip
+
+
+def test_a_view_shows_the_latest_revision_and_nothing_else(store: Store) -> None:
+    """Revisions arrive in any order, and a redelivery brings one twice."""
+    append(
+        store,
+        "incidents",
+        incident("a", 0, "open"), incident("a", 2, "dismissed"), incident("a", 1, "accepted"),
+        incident("b", 0, "open"), incident("b", 0, "open"),
+    )  # fmt: skip
+    append(store, "incidents", incident("a", 1, "accepted"))
+    rows = store.cursor().execute("SELECT incident_id, revision, status FROM incidents ORDER BY ALL").fetchall()
+    assert [("a", 2, "dismissed"), ("b", 0, "open")] == rows
+    assert 6 == store.cursor().execute("SELECT count(*) FROM log.incidents").fetchone()[0]
+    assert 2 == store.count("incidents")
+
+
+def test_of_two_records_with_one_revision_the_later_one_counts(store: Store) -> None:
+    """Else which of them is shown would be chance."""
+    append(store, "incidents", incident("a", 0, "open"))
+    append(store, "incidents", incident("a", 0, "accepted"))
+    assert [("accepted",)] == store.cursor().execute("SELECT status FROM incidents").fetchall()
+
+
+def test_a_record_on_two_topics_is_one_thing_in_the_view(store: Store) -> None:
+    """A session is closed once, however many topics must be told; a count of closings must not count topics."""
+    closing = build.closing("s1", 3)
+    append(store, "exchanges", closing)
+    append(store, "agent-events", build.event("s1", 0, event="tool_call"), closing)
+    assert 2 == store.cursor().execute("SELECT count(*) FROM log.session_closings").fetchone()[0]
+    assert 1 == store.count("session_closings")
+
+
+ADDED = [
+    ({"name": "note", "type": "string", "default": 'it\'s "new"; --'}, 'it\'s "new"; --'),
+    ({"name": "maybe", "type": ["null", "double"], "default": None}, None),
+    ({"name": "total", "type": "long", "default": -5}, -5),
+    ({"name": "share", "type": "double", "default": 0.25}, 0.25),
+    ({"name": "known", "type": "boolean", "default": True}, True),
+    ({"name": "unknown", "type": "boolean", "default": False}, False),
+    ({"name": "labels", "type": {"type": "array", "items": "string"}, "default": []}, []),
+    ({"name": "order", "type": "string", "default": ""}, ""),
+]
+
+
+def test_an_older_file_gains_what_was_added_and_keeps_its_rows(path: Path, add_fields: Callable[..., None]) -> None:
+    """An upgrade must not ask anybody to import again."""
+    events = [build.event("s1", number, event="tool_call", tool="exec") for number in range(5)]
+    with Store(path) as store:
+        append(store, "agent-events", *events)
+        before = store.cursor().execute("SELECT * FROM agent_events ORDER BY seq").fetchall()
+    add_fields("AgentEvent", *({**field, "doc": f"It's {field['name']}."} for field, _ in ADDED))
+    defaults = tuple(default for _, default in ADDED)
+    for _ in range(2):  # the second time there is nothing left to do
+        with Store(path) as store:
+            rows = store.cursor().execute("SELECT * FROM agent_events ORDER BY seq").fetchall()
+            assert [(*row, *defaults) for row in before] == rows
+            assert 5 == store.end_of("agent-events")
+    with Store(path) as store:
+        append(store, "agent-events", build.event("s1", 9, event="tool_call"))
+        frame = store.read("agent-events", 0, 10)["AgentEvent"]
+        assert [list(defaults)] * 6 == [list(row) for row in frame.select(field["name"] for field, _ in ADDED).rows()]
+        found = columns(store, "log", "agent_events")
+        assert {f"It's {field['name']}." for field, _ in ADDED} <= {comment for _, comment in found.values()}
+        assert ("VARCHAR[]", "It's labels.") == found["labels"] == columns(store, "main", "agent_events")["labels"]
+
+
+def test_a_table_that_is_missing_is_made(path: Path) -> None:
+    """A new record type comes with an upgrade."""
+    with Store(path) as store:
+        append(store, "incidents", incident("a", 0, "open"))
+    with duckdb.connect(str(path)) as raw:
+        raw.execute("DROP VIEW main.baselines; DROP TABLE log.baselines")
+    with Store(path) as store:
+        assert 0 == store.count("baselines")
+        assert 1 == store.count("incidents")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("ADD COLUMN mood VARCHAR", "mood"),
+        ('ADD COLUMN "odd ""name""" INTEGER', 'odd "name"'),
+        ("ALTER COLUMN tokens SET DATA TYPE VARCHAR", "tokens"),
+        ("ALTER COLUMN _offset SET DATA TYPE INTEGER", "_offset"),
+    ],
+)
+def test_a_file_of_a_newer_version_is_refused(path: Path, change: str, named: str) -> None:
+    """Writing into it would lose what the newer version knows."""
+    with Store(path) as store:
+        append(store, "agent-events", build.event("s1", 0, event="tool_call"))
+    with duckdb.connect(str(path)) as raw:
+        raw.execute(f"DROP VIEW main.agent_events; ALTER TABLE log.agent_events {change}")
+    with pytest.raises(StoreError) as caught:
+        Store(path)
+    assert f"table agent_events has columns this version does not know: {named}" == str(caught.value)
+    assert "upgrade" in caught.value.hint
+    # The file is let go and unchanged.
+    with duckdb.connect(str(path)) as raw:
+        assert [(1,)] == raw.execute("SELECT count(*) FROM log.agent_events").fetchall()
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, add_fields: Callable[..., None]) -> None:
+    """Half of the columns would be neither version."""
+    with Store(path):
+        pass
+    with duckdb.connect(str(path)) as raw:
+        raw.execute("DROP VIEW main.scores; CREATE TABLE main.scores (mine INTEGER)")
+    add_fields("Heartbeat", {"name": "mood", "type": "string", "default": "calm", "doc": "Mood."})
+    with pytest.raises(StoreError, match="scores") as caught:
+        Store(path)
+    assert caught.value.hint
+    with duckdb.connect(str(path)) as raw:
+        names = raw.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = 'heartbeats'").fetchall()
+    assert ("mood",) not in names
+
+
+def test_a_file_that_is_up_to_date_is_left_alone(store: Store) -> None:
+    """A change of tables in the write-ahead log costs the next start."""
+    rows = store.cursor().execute("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = 'log'")
+    existing: dict[str, dict[str, str]] = {}
+    for table, column, kind in rows.fetchall():
+        existing.setdefault(table, {})[column] = kind
+    assert [] == list(migration_statements(existing))
+
+
+@given(TEXTS, TEXTS)
+def test_names_and_texts_are_quoted(name: str, text: str) -> None:
+    """A name or a doc with a quote in it must not end the statement."""
+    with duckdb.connect() as connection:
+        result = connection.execute(f"SELECT {literal(text)} AS {quote(name)}")
+        assert [name] == [column[0] for column in result.description]
+        assert [(text,)] == result.fetchall()
+
+
+@pytest.mark.parametrize(("field", "value"), ADDED)
+def test_defaults_mean_the_same_in_sql(field: dict[str, Any], value: Any) -> None:
+    """Old rows in the table and old bytes in a topic must get the same value."""
+    with duckdb.connect() as connection:
+        assert (value,) == connection.execute(f"SELECT {default_of(field)}").fetchone()
+
+
+def test_what_only_the_store_keeps_has_no_view() -> None:
+    """Nobody should build on the state of a stage."""
+    assert [] == list(view_statements(schema_of("StageState")))
+
+
+def test_a_revision_is_part_of_no_identity() -> None:
+    """Else nothing would ever replace anything."""
+    assert not [schema.name for schema in current_schemas().values() if "revision" in schema.identity]
+    assert msgspec.structs.fields(Incident)

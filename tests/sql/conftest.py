@@ -1,0 +1,114 @@
+"""Given and expected rows of every query, read from `cases/`, one file a query.
+
+A file is a list of cases. A case has a `name`, the records that are `given` in the order in which they arrive, the `parameters`
+of the query and the rows to `expect`, each with the columns the case is about. Of a given record only what matters is said: its
+type under `record`, its `topic` where it has several, and fields; everything else gets a neutral value for its Avro type. With
+`times: n` it stands for n records, whose texts may hold the number as {n}. With `skip: n` the first n rows are counted only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from analytics.store import Store
+from schemas.codec import encode
+from schemas.records import RECORD_TYPES, ImportProgress, Record
+from schemas.registry import Json, schema_of
+
+CASES = Path(__file__).parent / "cases"
+START = datetime(2026, 10, 1, tzinfo=UTC)
+NEUTRAL = {"string": "", "bytes": b"", "boolean": False, "int": 0, "long": 0, "double": 0.0}
+
+Case = dict[str, Any]
+Cases = dict[str, list[Case]]
+Fill = Callable[[Sequence[Case]], Store]
+
+
+def cases_by_query() -> Cases:
+    """Every case by the name of its query."""
+    return {file.stem: yaml.safe_load(file.read_text("utf-8")) for file in sorted(CASES.glob("*.yaml"))}
+
+
+def neutral(name: str, avro_type: Any) -> Any:
+    """The value of a field nobody says anything about: a text is the field's name, a number 0, a time `START`."""
+    if isinstance(avro_type, list):
+        return None
+    if isinstance(avro_type, str):
+        return name if avro_type == "string" else NEUTRAL[avro_type]
+    if "logicalType" in avro_type:
+        return START
+    return [] if avro_type["type"] == "array" else filled(avro_type, {})
+
+
+def filled(definition: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a record by its schema: what is said, with neutral values for the rest, nested records likewise."""
+    unknown = set(said) - {field["name"] for field in definition["fields"]}
+    assert not unknown, f"{definition['name']} has no {unknown}"
+    values = {}
+    for field in definition["fields"]:
+        name, kind = field["name"], field["type"]
+        if name not in said:
+            values[name] = field["default"] if "default" in field else neutral(name, kind)
+        elif isinstance(kind, dict) and isinstance(kind.get("items"), dict):
+            values[name] = [filled(kind["items"], item) for item in said[name]]
+        elif isinstance(kind, dict) and kind["type"] == "record":
+            values[name] = filled(kind, said[name])
+        else:
+            values[name] = said[name]
+    if "ingested_at" in values and "ingested_at" not in said:
+        values["ingested_at"] = values.get("occurred_at", START)
+    return values
+
+
+def records_of(given: Case) -> Iterator[tuple[str, Record]]:
+    """Topic and record of what one entry stands for."""
+    fields = {name: value for name, value in given.items() if name not in ("record", "topic", "times")}
+    schema = schema_of(given["record"])
+    topic = given.get("topic") or "".join(schema.topics[:1])
+    for number in range(given.get("times", 1)):
+        said = {
+            name: value.format(n=number) if "times" in given and isinstance(value, str) else value
+            for name, value in fields.items()
+        }
+        yield topic, msgspec.convert(filled(schema.definition, said), RECORD_TYPES[given["record"]])
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes `query` and `case` once for each case."""
+    if {"query", "case"} <= set(metafunc.fixturenames):
+        pairs = [(query, case) for query, cases in cases_by_query().items() for case in cases]
+        metafunc.parametrize(("query", "case"), pairs, ids=[f"{query}: {case['name']}" for query, case in pairs])
+
+
+@pytest.fixture(scope="session")
+def all_cases() -> Cases:
+    """Every case by the name of its query."""
+    return cases_by_query()
+
+
+@pytest.fixture
+def fill() -> Iterator[Fill]:
+    """Makes a store that holds the given records."""
+    stores = []
+
+    def filled_store(given: Sequence[Case]) -> Store:
+        stores.append(store := Store(None))
+        with store.transaction() as transaction:
+            for entry in given:
+                records = list(records_of(entry))
+                progress = [record for _, record in records if isinstance(record, ImportProgress)]
+                transaction.set_progress(progress)
+                if not progress:
+                    transaction.append(records[0][0], [encode(record) for _, record in records])
+        return store
+
+    yield filled_store
+    for store in stores:
+        store.close()

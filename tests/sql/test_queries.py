@@ -1,0 +1,141 @@
+"""Every query of `analytics/sql`: what it answers for given records, and that it is headed and deterministic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib import resources
+from typing import Any
+
+import duckdb
+import pytest
+
+from analytics.queries import queries, query_rows, run_query
+from analytics.store import Store
+
+Case = dict[str, Any]
+Fill = Callable[[Sequence[Case]], Store]
+SQL = {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in (resources.files("analytics") / "sql").iterdir()}
+CLOCK_WORDS = ("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "sample", "tablesample")
+HOSTILE = {
+    "quotes": "it's \"so\" -- '); DROP TABLE x; --",
+    "dollars": "$project $$ $1 ?",
+    "a NUL": "before\0after",
+    "only a NUL": "\0",
+    "directions and escapes": "\u202eabc\x1b[31m",
+    "letters of several bytes": "ß𝔘🦆é",
+    "blanks": "  ",
+    "very long": "x" * 300_000,
+}
+
+
+def unpredictable(text: str) -> list[str]:
+    """The words in a statement that read the clock or draw lots; which functions do is asked of DuckDB itself."""
+    with duckdb.connect() as connection:
+        volatile = connection.execute("SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'")
+        calls = [re.escape(name) + r"\s*\(" for (name,) in volatile.fetchall() if name[0].isalpha()]
+    body = re.sub("^--.*$", "", text, flags=re.MULTILINE).lower()
+    return re.findall(rf"\b(?:{'|'.join([*calls, *(word + r'\b' for word in CLOCK_WORDS)])})", body)
+
+
+def test_query_answers_its_case(query: str, case: Case, fill: Fill) -> None:
+    """The case is the specification: which rows, in which order, with which values and types."""
+    rows = query_rows(fill(case["given"]).cursor(), query, case.get("parameters"))
+    expected = case["expect"]
+    shown = [{name: row[name] for name in expected[0]} for row in rows[case.get("skip", 0) :]] if expected else rows
+
+    assert expected == shown
+
+
+def test_every_query_has_cases(all_cases: dict[str, list[Case]]) -> None:
+    """A query without a case is a query nobody has ever seen answer."""
+    assert set(SQL) == set(all_cases)
+
+
+@pytest.mark.parametrize("query", SQL)
+def test_every_query_is_asked_of_an_empty_database(query: str, all_cases: dict[str, list[Case]]) -> None:
+    """The first thing a newcomer has is an empty database."""
+    assert [[]] == [case["expect"] for case in all_cases[query] if not case["given"]]
+
+
+@pytest.mark.parametrize("query", SQL)
+def test_every_column_is_expected_somewhere(query: str, all_cases: dict[str, list[Case]]) -> None:
+    """A column no case looks at may hold anything."""
+    seen = {name for case in all_cases[query] for row in case["expect"] for name in row}
+    with Store(None) as store:
+        columns = run_query(store.cursor(), query, dict.fromkeys(queries()[query].parameters)).columns
+
+    assert set(columns) == seen
+
+
+@pytest.mark.parametrize("query", SQL)
+def test_every_query_says_its_purpose_grain_and_parameters(query: str) -> None:
+    """What a row is decides what may be summed; nobody should have to find out from the joins."""
+    lines = SQL[query].splitlines()
+
+    assert ["-- purpose: ", "-- grain: ", "-- parameters: "] == [line[: line.index(": ") + 2] for line in lines[:3]]
+    assert all(line.partition(": ")[2] for line in lines[:3])
+    assert not any(line.startswith("--") for line in lines[3:])
+
+
+@pytest.mark.parametrize("query", SQL)
+def test_the_header_names_the_parameters_that_are_used(query: str) -> None:
+    """Parameters are taken from the header; one that is missing there could not be given."""
+    with duckdb.connect() as connection:
+        (statement,) = connection.extract_statements(SQL[query])
+
+    assert duckdb.StatementType.SELECT == statement.type
+    assert statement.named_parameters == set(queries()[query].parameters)
+    assert len(queries()[query].parameters) == len(statement.named_parameters)
+
+
+@pytest.mark.parametrize("query", SQL)
+def test_no_query_reads_a_clock_or_draws_lots(query: str) -> None:
+    """The same records must give the same answer tomorrow; the time is a parameter."""
+    assert [] == unpredictable(SQL[query])
+
+
+@pytest.mark.parametrize("found", ["now()", "CURRENT_DATE", "Random ( )", "uuid()", "USING SAMPLE", "today()", "current_timestamp"])
+def test_a_clock_would_be_found(found: str) -> None:
+    """A check that finds nothing anywhere proves nothing."""
+    assert [] != unpredictable(f"-- now()\nSELECT a FROM b WHERE c < {found}")
+    assert [] == unpredictable("-- now()\nSELECT known, sampling_reason FROM b")
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> None:
+    """Agents name sessions and write texts: whatever they hold is a value and never SQL, and none is cut or confused."""
+    text = HOSTILE[kind]
+    named = {"project": text, "session_id": text, "agent": text}
+    others = {"project": "p", "session_id": "s", "agent": "a"}
+    given = [
+        {"record": record} | fields | names
+        for names in (named, others)
+        for record, fields in (
+            ("Exchange", {"user_message": text, "agent_response": "yes"}),
+            ("AgentEvent", {"payload": text}),
+            ("Score", {"score_id": names["session_id"]}),
+            ("Diagnosis", {"failure_causes": [{"type": "t"}], "readiness_level": "review_recommended"}),
+        )
+    ]
+    cursor = fill(given).cursor()
+    by_session = {"session": text, "connection": "connection"}
+    asked = {
+        "runs": {"project": text},
+        "failed_sessions": {"project": text, "limit": 9},
+        "failures_by_agent": {"project": text},
+        "trust_over_time": {"project": text},
+        "sampling_mix": {"project": text},
+        "scores": {"project": text, "session": text, "anomalies": False, "limit": 9},
+        "session_diagnoses": {"session": text},
+        "open_topics": by_session,
+        "wrap_exchanges": {"project": text, "limit": 9},
+    }
+    for query, values in asked.items():
+        rows = query_rows(cursor, query, values)
+        assert rows, query
+        for row in rows:
+            assert row.items() >= {name: value for name, value in named.items() if name in row}.items()
+
+    assert [text] == [row["payload"] for row in query_rows(cursor, "session_events", by_session)]
+    assert [[f"{text}\nyes"]] == [row["texts"] for row in query_rows(cursor, "wrap_exchanges", asked["wrap_exchanges"])]
