@@ -11,6 +11,8 @@ CLOCK_TOLERANCE = timedelta(days=1)
 """How far an event's own time may lie after the time it was taken in: clocks are off, time zones are forgotten."""
 MAX_RECORD_BYTES = 1_000_000
 """Encoded size; Kafka's default limit for a message is 1 048 588 bytes."""
+MAX_ADMITTED_BYTES = 990_000
+"""Encoded size of a record from outside: what carries it on, such as a scoring task, needs room of its own."""
 MAX_DEPTH = 32
 """Levels of nesting of JSON documents, the outermost one included."""
 

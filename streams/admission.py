@@ -12,7 +12,8 @@ import msgspec
 from audit.fingerprints import stable_id
 from audit.redaction import Redactor
 from schemas.codec import encode
-from schemas.errors import RecordError
+from schemas.errors import BoundsError, RecordError
+from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import DeadLetter, Record
 
 DEAD_LETTERS = "dead-letters"
@@ -71,7 +72,10 @@ class Door:
         """Encode records into `accepted`; those that may not be written are set aside as dead letters of `source`."""
         for position, record in enumerate(records):
             try:
-                accepted.add(topic, encode(record))
+                message = encode(record)
+                if len(message) > MAX_ADMITTED_BYTES:
+                    raise BoundsError(f"{type(record).__name__}: {len(message)} bytes, {MAX_ADMITTED_BYTES} allowed")
+                accepted.add(topic, message)
             except RecordError as error:
                 body = msgspec.json.encode(record)
                 self.set_aside(accepted, Place(source, position), Refusal("admission", error.code, str(error)), body)

@@ -23,12 +23,12 @@ from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.openclaw_answer import Answer, thinking_text
 from streams.sources.openclaw_entry import MAX_ID
 from streams.sources.openclaw_events import shortened
-from streams.sources.openclaw_text import answer_tags, cut, question_tags, unwrap
+from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
 from streams.sources.openclaw_transcript import Transcript
 from streams.sources.reading import Reading, ReadingContext
 
-MAX_TEXT = 256 * 1024
-"""Characters of a text of an exchange that are kept."""
+MAX_TEXT = 200_000
+"""Bytes of a text of an exchange that are kept: an exchange has four, and has to fit into a message."""
 
 _OURS = frozenset({"event", "event_id", "entry_id", "exchange_id", "tool_call_id", "first_kept_entry_id", "timestamp", "usage"})
 _MAX_WORD = 64
@@ -177,7 +177,7 @@ class _Records:
     def _clean(self, text: str, found: Counter[str]) -> str:
         clean, counts = self._context.redactor.redact(text)
         found.update(counts)
-        return cut(clean, MAX_TEXT)
+        return cut_bytes(clean, MAX_TEXT)
 
 
 def _is_in_sessions(file: Path) -> bool:

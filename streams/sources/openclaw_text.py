@@ -114,6 +114,13 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}[cut: {len(text) - limit} more characters]"
 
 
+def cut_bytes(text: str, limit: int) -> str:
+    """The text, cut where its UTF-8 encoding exceeds `limit` bytes, with the cut shown; no character is cut in two."""
+    if len(text) * 4 <= limit or len(encoded := text.encode()) <= limit:
+        return text
+    return cut(text, len(encoded[:limit].decode("utf-8", "ignore")))
+
+
 def text_of(content: Any) -> str:
     """The text of a message's content: the string itself, or its text blocks joined by line ends."""
     if isinstance(content, str):

@@ -376,7 +376,7 @@ print(json.dumps(diagnose_events("s", events)))
 def test_a_record_fits_into_a_message_whatever_the_session_holds() -> None:
     """Thousands of different loops, of event types and of long ids: lists are cut, counts are not."""
     loops = [
-        {"event": "tool_call", "tool": "exec", "args": [number], "event_id": f"{'\u00e9' * 300}{number}/{turn}"}
+        {"event": "tool_call", "tool": "exec", "args": [number], "event_id": "é" * 300 + f"{number}/{turn}"}
         for number in range(3_000)
         for turn in range(3)
     ]

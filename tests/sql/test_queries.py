@@ -95,7 +95,9 @@ def test_no_query_reads_a_clock_or_draws_lots(query: str) -> None:
     assert [] == unpredictable(SQL[query])
 
 
-@pytest.mark.parametrize("found", ["now()", "CURRENT_DATE", "Random ( )", "uuid()", "USING SAMPLE", "today()", "current_timestamp"])
+@pytest.mark.parametrize(
+    "found", ["now()", "CURRENT_DATE", "Random ( )", "uuid()", "USING SAMPLE", "today()", "current_timestamp"]
+)
 def test_a_clock_would_be_found(found: str) -> None:
     """A check that finds nothing anywhere proves nothing."""
     assert [] != unpredictable(f"-- now()\nSELECT a FROM b WHERE c < {found}")

@@ -201,3 +201,12 @@ def test_a_failed_stage_commits_nothing(store: Store, monkeypatch: pytest.Monkey
         for name in ("Score", "StageState")
     ]
     assert [(0,), (0,)] == counts
+
+
+def test_an_exchange_that_is_too_large_to_be_carried_on_is_set_aside(store: Store) -> None:
+    """A scoring task holds the whole exchange and has to fit into a message itself."""
+    runner = runner_of(store)
+    texts = {"fits": 980_000, "does_not": 995_000}
+    runner.publish(accepted_of("exchanges", [build.exchange(name, 0, "x" * size) for name, size in texts.items()]))
+    runner.run()
+    assert (1, 1, 1) == (store.count("exchanges"), store.count("scores"), store.count("dead_letters"))

@@ -114,12 +114,12 @@ def test_long_texts_are_cut_and_say_so(read: Read) -> None:
             "a1", "u1", "assistant", [{"type": "toolCall", "name": "w", "arguments": {"t": "a" * 70_000}}], stopReason="toolUse"
         ),
         _message("r1", "a1", "toolResult", "r" * 20_000),
-        _message("a2", "r1", "assistant", "s" * 262_145, stopReason="stop"),
+        _message("a2", "r1", "assistant", "s" * 200_001, stopReason="stop"),
     ]
     reading = read(entries)
     (exchange,) = reading.exchanges
-    assert exchange.user_message == "q" * 262_144 + "[cut: 37856 more characters]"
-    assert exchange.agent_response == "s" * 262_144 + "[cut: 1 more characters]"
+    assert exchange.user_message == "q" * 200_000 + "[cut: 100000 more characters]"
+    assert exchange.agent_response == "s" * 200_000 + "[cut: 1 more characters]"
     call, output = (json.loads(event.payload) for event in reading.events)
     assert call["arguments"].endswith("a[cut: 4472 more characters]")
     assert len(call["arguments"]) == 65_536 + len("[cut: 4472 more characters]")

@@ -103,6 +103,13 @@ def test_a_cut_is_shown_with_what_it_took() -> None:
     assert cut("abcdef", 4) == "abcd[cut: 2 more characters]"
 
 
+def test_a_text_is_cut_in_bytes_between_characters() -> None:
+    """A message is limited in bytes, and half a character is no text."""
+    assert cut_bytes("añb", 4) == "añb"
+    assert cut_bytes("añbc", 4) == "añb[cut: 1 more characters]"
+    assert cut_bytes("añb", 2) == "a[cut: 2 more characters]"
+
+
 def test_text_blocks_are_joined_and_others_left_out() -> None:
     """Images and broken blocks have no text to give."""
     blocks = [
