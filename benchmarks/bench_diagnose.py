@@ -12,10 +12,6 @@ SESSIONS = 100_000
 EVENTS = 20
 PARSE_ONLY = "import json, sys\nfor line in sys.stdin.buffer:\n    json.dumps(json.loads(line))"
 DRIFTLINE = [sys.executable, "-m", "service.cli", "diagnose", "-", "--json"]
-    sys.executable,
-    "-c",
-    "import sys; from service.cli import main; sys.argv = ['driftline', 'diagnose', '-', '--json']; main()",
-]
 
 
 def write_sessions(path: Path) -> None:
