@@ -63,8 +63,8 @@ def _check_items(check: Check, name: str, values: Sequence[Any]) -> None:
 
 def _check_record(checks: Sequence[tuple[str, Check]], name: str, fields: dict[str, Any]) -> None:
     for field, check in checks:
-        if fields[field] is not None:
-            check(f"{name}.{field}", fields[field])
+        if (value := fields.get(field)) is not None:
+            check(f"{name}.{field}", value)
 
 
 @functools.cache

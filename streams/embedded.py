@@ -87,7 +87,7 @@ class EmbeddedRunner:
 
     def _advance(self, stage: Stage) -> int:
         start = self.position(stage)
-        end = min(start + self._batch_positions, self._store.end_of(stage.source))
+        end = min(start + min(self._batch_positions, stage.records_at_once), self._store.end_of(stage.source))
         if start >= end:
             return 0
         batch = StageBatch.of(stage.source, self._store.read(stage.source, start, end - start))

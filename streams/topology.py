@@ -21,12 +21,14 @@ class Stage:
     source: str
     make_step: Callable[[Policy], Step]
     sinks: tuple[str, ...]
+    records_at_once: int
+    """How many records a batch may have: fewer where each holds whole texts, up to a megabyte of them."""
 
 
 TOPOLOGY = (
-    Stage("intake", "exchanges", IntakeStep, ("scoring-tasks", "scores")),
-    Stage("scoring", "scoring-tasks", ScoringStep, ("scores",)),
-    Stage("diagnosis", "agent-events", DiagnosisStep, ("diagnoses",)),
+    Stage("intake", "exchanges", IntakeStep, ("scoring-tasks", "scores"), 2_000),
+    Stage("scoring", "scoring-tasks", ScoringStep, ("scores",), 2_000),
+    Stage("diagnosis", "agent-events", DiagnosisStep, ("diagnoses",), 20_000),
 )
 
 

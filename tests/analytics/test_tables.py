@@ -9,9 +9,8 @@ from typing import Any
 
 import builders as build
 import duckdb
-import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.store import Store
@@ -221,6 +220,7 @@ def test_a_file_that_is_up_to_date_is_left_alone(store: Store) -> None:
     assert [] == list(migration_statements(existing))
 
 
+@settings(max_examples=30)
 @given(TEXTS, TEXTS)
 def test_names_and_texts_are_quoted(name: str, text: str) -> None:
     """A name or a doc with a quote in it must not end the statement."""
@@ -245,4 +245,3 @@ def test_what_only_the_store_keeps_has_no_view() -> None:
 def test_a_revision_is_part_of_no_identity() -> None:
     """Else nothing would ever replace anything."""
     assert not [schema.name for schema in current_schemas().values() if "revision" in schema.identity]
-    assert msgspec.structs.fields(Incident)

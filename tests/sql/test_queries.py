@@ -34,8 +34,9 @@ def unpredictable(text: str) -> list[str]:
     with duckdb.connect() as connection:
         volatile = connection.execute("SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'")
         calls = [re.escape(name) + r"\s*\(" for (name,) in volatile.fetchall() if name[0].isalpha()]
+    words = [rf"{word}\b" for word in CLOCK_WORDS]
     body = re.sub("^--.*$", "", text, flags=re.MULTILINE).lower()
-    return re.findall(rf"\b(?:{'|'.join([*calls, *(word + r'\b' for word in CLOCK_WORDS)])})", body)
+    return re.findall(rf"\b(?:{'|'.join(calls + words)})", body)
 
 
 def test_query_answers_its_case(query: str, case: Case, fill: Fill) -> None:

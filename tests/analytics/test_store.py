@@ -1,0 +1,575 @@
+"""The store: what is committed is there once, in its place, exactly as it was; what is not committed never was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import builders as build
+import duckdb
+import msgspec
+import polars as pl
+import pytest
+
+from analytics import store as store_module
+from analytics.store import Appended, Store, fetch
+from schemas.arrow import rows_as_records
+from schemas.codec import encode
+from schemas.errors import RecordError, StoreError
+from schemas.records import RECORD_TYPES, AgentEvent, Heartbeat, ImportProgress, Incident, Record
+from schemas.registry import current_schemas, schema_of, topics
+
+NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
+TOPICS = [(topic, name) for topic, names in topics().items() for name in names]
+
+
+def append(store: Store, topic: str, *records: Record, skip_known: bool = False) -> Appended:
+    """Append records to a topic in a transaction of their own."""
+    with store.transaction() as transaction:
+        return transaction.append(topic, [encode(record) for record in records], skip_known=skip_known)
+
+
+def in_order(frames: Mapping[str, pl.DataFrame]) -> list[tuple[int, Record]]:
+    """What was read, by position."""
+    rows = [
+        row
+        for name, frame in frames.items()
+        for row in zip(frame["_offset"].to_list(), rows_as_records(name, frame), strict=True)
+    ]
+    return sorted(rows, key=lambda row: row[0])
+
+
+def everything(store: Store, topic: str) -> list[tuple[int, Record]]:
+    """The whole of a topic."""
+    return in_order(store.read(topic, 0, 1 << 60))
+
+
+def event(session: str, number: int) -> AgentEvent:
+    """An event of a session."""
+    return build.event(session, number, event="tool_call", tool="exec")
+
+
+@pytest.mark.parametrize(("topic", "name"), TOPICS)
+def test_what_is_read_is_what_was_appended(store: Store, topic: str, name: str, samples: Any) -> None:
+    """The table is the topic: a record must come out of it as it went in, to the last bit and microsecond."""
+    records = samples.records(name, 60)
+    assert Appended({schema_of(name).table: 60}, 0) == append(store, topic, *records)
+    assert list(enumerate(records)) == everything(store, topic)
+
+
+def test_every_topic_and_every_record_type_is_tried_above() -> None:
+    """A record type that no topic carries is kept by the store itself."""
+    internal = {"StageState", "Watermark", "ImportProgress"}
+    assert set(RECORD_TYPES) == {name for _, name in TOPICS} | internal
+
+
+def test_positions_follow_the_batch_across_record_types(store: Store, samples: Any) -> None:
+    """A closing between two exchanges must stay between them, though they land in two tables."""
+    kinds = ["Exchange", "SessionClosed", "Exchange", "Exchange", "SessionClosed"]
+    records = [record for _ in range(12) for kind in kinds for record in samples.records(kind, 1)]
+    append(store, "exchanges", *records[:30])
+    append(store, "exchanges", *records[30:])
+    assert list(enumerate(records)) == everything(store, "exchanges")
+    assert 60 == store.end_of("exchanges")
+
+
+def test_a_read_starts_and_ends_where_it_is_told(store: Store) -> None:
+    """A consumer reads from its watermark, as much as it can take."""
+    records = [event("s1", number) for number in range(10)]
+    append(store, "agent-events", *records)
+    for start, limit in [(0, 0), (0, 3), (3, 3), (9, 5), (10, 5), (100, 5)]:
+        expected = list(enumerate(records))[start : start + limit]
+        assert expected == in_order(store.read("agent-events", start, limit))
+    assert {} == store.read("agent-events", 10, 5)
+
+
+def test_nothing_appended_is_nothing_changed(store: Store) -> None:
+    """A poll that brought nothing must cost nothing."""
+    assert Appended() == append(store, "exchanges")
+    assert Appended() == append(store, "exchanges", skip_known=True)
+    assert 0 == store.end_of("exchanges")
+
+
+def test_a_record_that_is_known_is_left_out(store: Store) -> None:
+    """Delivering twice is the rule, not the exception; positions must not have holes from it."""
+    first = [event("s1", 0), event("s1", 1)]
+    assert Appended({"agent_events": 2}, 0) == append(store, "agent-events", *first, skip_known=True)
+    again = [event("s1", 1), event("s2", 1), event("s1", 0), event("s1", 2)]
+    assert Appended({"agent_events": 2}, 2) == append(store, "agent-events", *again, skip_known=True)
+    assert list(enumerate([*first, again[1], again[3]])) == everything(store, "agent-events")
+    assert Appended({"agent_events": 0}, 4) == append(store, "agent-events", *again, skip_known=True)
+
+
+def test_a_record_twice_in_a_batch_is_taken_once(store: Store) -> None:
+    """A client that retries within one request sends it twice at once; the first one counts."""
+    changed = msgspec.structs.replace(event("s1", 0), payload='{"other":1}')
+    records = [event("s1", 0), changed, event("s1", 1), event("s1", 0)]
+    assert Appended({"agent_events": 2}, 2) == append(store, "agent-events", *records, skip_known=True)
+    assert [(0, records[0]), (1, records[2])] == everything(store, "agent-events")
+
+
+def test_without_skipping_everything_is_kept(store: Store) -> None:
+    """A stage's own records are never known: they are committed with the watermark of what made them."""
+    assert Appended({"agent_events": 2}, 0) == append(store, "agent-events", event("s1", 0), event("s1", 0))
+
+
+@pytest.mark.parametrize(("topic", "name"), TOPICS)
+def test_every_type_is_recognised_by_its_identity(store: Store, topic: str, name: str, samples: Any) -> None:
+    """Identities hold times and odd texts; each must be found again, in the log and within a batch."""
+    records = samples.records(name, 50)
+    key = [*schema_of(name).identity, *(["revision"] if schema_of(name).has_revisions else [])]
+    distinct = {tuple(getattr(record, field) for field in key): record for record in reversed(records)}
+    first = append(store, topic, *records, *records, skip_known=True)
+    assert (len(distinct), 100 - len(distinct)) == (sum(first.written.values()), first.known)
+    again = append(store, topic, *records, skip_known=True)
+    assert (0, 50) == (sum(again.written.values()), again.known)
+    assert sorted(map(repr, distinct.values())) == sorted(repr(record) for _, record in everything(store, topic))
+
+
+def test_a_new_revision_is_not_known(store: Store) -> None:
+    """It is of the same thing and says something else; to leave it out would keep the old word for ever."""
+    (record,) = [
+        Incident(
+            incident_id="a", revision=0, project="p", type="drift", status="open", severity="warning", title="t",
+            description="d", metadata="{}", detected_at=NOON,
+        )
+    ]  # fmt: skip
+    append(store, "incidents", record, skip_known=True)
+    newer = msgspec.structs.replace(record, revision=1, status="accepted")
+    assert Appended({"incidents": 1}, 1) == append(store, "incidents", record, newer, skip_known=True)
+    assert [("accepted",)] == store.cursor().execute("SELECT status FROM incidents").fetchall()
+
+
+def test_a_closing_travels_on_two_topics_independently(store: Store) -> None:
+    """Exchanges and events are read by different stages; each must be told that the session is over."""
+    closing, other = build.closing("s1", 1), build.closing("s2", 1)
+    append(store, "exchanges", build.exchange("s1", 0), closing, skip_known=True)
+    assert Appended({"session_closings": 1, "agent_events": 1}, 0) == append(
+        store, "agent-events", closing, event("s1", 0), skip_known=True
+    )
+    assert Appended({"session_closings": 1}, 1) == append(store, "agent-events", closing, other, skip_known=True)
+    assert [(0, build.exchange("s1", 0)), (1, closing)] == everything(store, "exchanges")
+    assert [(0, closing), (1, event("s1", 0)), (2, other)] == everything(store, "agent-events")
+    assert (2, 3) == (store.end_of("exchanges"), store.end_of("agent-events"))
+
+
+def test_states_are_kept_by_stage_and_key(store: Store) -> None:
+    """A stage must not see another one's state, nor an old one of its own."""
+    with store.transaction() as transaction:
+        transaction.set_states("diagnosis", {"a": b"1", "b": b"\0\xff"}, 5)
+        transaction.set_states("scoring", {"a": b"2"}, 9)
+    with store.transaction() as transaction:
+        transaction.set_states("diagnosis", {"a": b"3", 'it\'s "c"': b""}, 7)
+        transaction.set_states("diagnosis", {}, 8)
+        assert {"a": b"3", "b": b"\0\xff"} == transaction.states("diagnosis", ["a", "b", "x"])
+        assert {'it\'s "c"': b""} == transaction.states("diagnosis", ['it\'s "c"'])
+        assert {"a": b"2"} == transaction.states("scoring", ["a", "b"])
+        assert {} == transaction.states("diagnosis", [])
+        assert {} == transaction.states("unheard", ["a"])
+    rows = store.cursor().execute("SELECT stage, key, next_position FROM log.stage_state ORDER BY ALL").fetchall()
+    assert [("diagnosis", "a", 7), ("diagnosis", "b", 5), ("diagnosis", 'it\'s "c"', 7), ("scoring", "a", 9)] == rows
+
+
+def test_watermarks_are_kept_by_consumer_and_topic(store: Store) -> None:
+    """Nothing read yet is position zero."""
+    with store.transaction() as transaction:
+        transaction.set_watermark("intake", "exchanges", 4)
+        transaction.set_watermark("sink", "exchanges", 9)
+        transaction.set_watermark("intake", "exchanges", 6)
+    with store.transaction() as transaction:
+        positions = [
+            transaction.watermark(*names) for names in [("intake", "exchanges"), ("sink", "exchanges"), ("intake", "x")]
+        ]
+    assert [6, 9, 0] == positions
+    assert 2 == store.cursor().execute("SELECT count(*) FROM log.watermarks").fetchone()[0]
+
+
+def test_progress_of_a_file_is_replaced_even_within_one_call(store: Store) -> None:
+    """A file can be listed twice; two rows for it would contradict each other for ever."""
+    old = ImportProgress(source="openclaw", path="a", size=1, modified_ns=2, complete=False, settings_digest="d")
+    new = msgspec.structs.replace(old, size=9, complete=True)
+    for progress in ([old, new], [old, new], [new]):
+        with store.transaction() as transaction:
+            transaction.set_progress(progress)
+        assert [(9, True)] == store.cursor().execute("SELECT size, complete FROM log.import_progress").fetchall()
+
+
+class Interrupted(BaseException):
+    """Something that is no Exception, as Ctrl-C is none."""
+
+
+def test_an_exception_leaves_nothing_behind(store: Store) -> None:
+    """Rows, states and watermark are one change: half of it would be records that were made twice, or never."""
+    append(store, "agent-events", event("s1", 0))
+    for error in (ValueError, Interrupted, duckdb.Error):
+        with pytest.raises(error), store.transaction() as transaction:
+            transaction.append("agent-events", [encode(event("s1", 1)), encode(build.closing("s1", 2))])
+            transaction.append("exchanges", [encode(build.exchange("s1", 1))])
+            transaction.set_states("diagnosis", {"a": b"1"}, 5)
+            transaction.set_watermark("diagnosis", "agent-events", 5)
+            transaction.set_progress([])
+            assert 3 == store.end_of("agent-events")
+            raise error
+        assert (1, 0) == (store.end_of("agent-events"), store.end_of("exchanges"))
+        with store.transaction() as transaction:
+            assert ({}, 0) == (transaction.states("diagnosis", ["a"]), transaction.watermark("diagnosis", "agent-events"))
+    append(store, "agent-events", event("s1", 1))
+    assert [(0, event("s1", 0)), (1, event("s1", 1))] == everything(store, "agent-events")
+
+
+def test_a_message_that_does_not_decode_stops_the_transaction(store: Store) -> None:
+    """What is appended has been accepted; if it is not valid, somebody's promise is broken."""
+    with pytest.raises(RecordError), store.transaction() as transaction:
+        transaction.append("agent-events", [encode(event("s1", 0)), encode(event("s1", 1))[:-1]])
+    assert [] == everything(store, "agent-events")
+
+
+class DurableButFailing:
+    """A connection whose commit is durable and fails all the same, as DuckDB's does on a full disk."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def commit(self) -> None:
+        """Commit, and fail."""
+        self._connection.commit()
+        raise Interrupted
+
+
+def test_a_commit_that_fails_and_yet_is_durable_gives_no_position_twice(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two records in one place would both be read as one and the next one skipped."""
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(store, "_connection", DurableButFailing(store._connection))
+        append(store, "agent-events", event("s1", 0), event("s1", 1))
+    append(store, "agent-events", event("s1", 2))
+    assert [(number, event("s1", number)) for number in range(3)] == everything(store, "agent-events")
+
+
+def test_a_store_that_is_opened_again_goes_on(path: Path) -> None:
+    """Positions, states and watermarks are in the file and nowhere else."""
+    for round_number in range(3):
+        with Store(path) as store:
+            assert (2 * round_number, round_number) == (store.end_of("exchanges"), store.end_of("agent-events"))
+            append(store, "exchanges", build.exchange("s1", round_number), build.closing("s1", round_number))
+            append(store, "agent-events", event("s1", round_number))
+            with store.transaction() as transaction:
+                assert round_number == transaction.watermark("intake", "exchanges")
+                transaction.set_watermark("intake", "exchanges", round_number + 1)
+            if round_number == 1:
+                store.checkpoint()
+    with Store(path) as store:
+        assert list(range(6)) == [offset for offset, _ in everything(store, "exchanges")]
+
+
+def test_what_is_forgotten_can_be_made_again_from_the_start(store: Store) -> None:
+    """A rebuild writes the same records to the same places, and touches nothing that came from outside."""
+    append(store, "exchanges", build.exchange("s1", 0), build.closing("s1", 0))
+    append(store, "agent-events", event("s1", 0), build.closing("s1", 0))
+    with store.transaction() as transaction:
+        transaction.forget(["agent_events"])
+    # The closing on that topic stands where it stood: what follows must not take its place.
+    assert (2, 2) == (store.end_of("exchanges"), store.end_of("agent-events"))
+    with store.transaction() as transaction:
+        transaction.forget(["session_closings"])
+    assert (1, 0) == (store.end_of("exchanges"), store.end_of("agent-events"))
+    with pytest.raises(ValueError, match="no"), store.transaction() as transaction:
+        transaction.forget(["exchanges"])
+        assert 0 == store.end_of("exchanges")
+        raise ValueError("no")
+    assert [(0, build.exchange("s1", 0))] == everything(store, "exchanges")
+    assert 1 == store.end_of("exchanges")
+
+
+def test_a_read_sees_no_uncommitted_row(store: Store) -> None:
+    """A consumer that saw them would be ahead of a topic that may never get there."""
+    append(store, "agent-events", event("s1", 0))
+    seen: list[int] = []
+    with store.transaction() as transaction:
+        transaction.append("agent-events", [encode(event("s1", 1))])
+        reader = threading.Thread(target=lambda: seen.append(len(everything(store, "agent-events"))))
+        reader.start()
+        reader.join()
+        seen.append(len(everything(store, "agent-events")))
+    seen.append(len(everything(store, "agent-events")))
+    assert [1, 1, 2] == seen
+
+
+def test_a_read_is_of_one_moment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are read one after the other: a commit in between must not show its closing without its exchange.
+
+    The reader's watermark would pass the exchange, and nobody would ever read it.
+    """
+    append(store, "exchanges", build.exchange("s1", 0))
+    commits = iter([(build.exchange("s1", 1), build.closing("s1", 2))])
+
+    def fetch_and_commit(*arguments: Any) -> pl.DataFrame:
+        frame = fetch(*arguments)
+        for records in commits:
+            append(store, "exchanges", *records)
+        return frame
+
+    monkeypatch.setattr(store_module, "fetch", fetch_and_commit)
+    assert [(0, build.exchange("s1", 0))] == everything(store, "exchanges")
+    assert [0, 1, 2] == [offset for offset, _ in everything(store, "exchanges")]
+
+
+def test_threads_that_write_at_once_take_turns(store: Store) -> None:
+    """One writer at a time, and no position twice or left out."""
+    failures: list[BaseException] = []
+
+    def write(name: str) -> None:
+        try:
+            for number in range(10):
+                append(store, "agent-events", event(name, number), event(name, number + 100))
+                len(everything(store, "agent-events"))
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=write, args=(f"s{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [] == failures
+    rows = everything(store, "agent-events")
+    assert list(range(80)) == [offset for offset, _ in rows]
+    for name in ("s0", "s1", "s2", "s3"):
+        numbers = [record.seq for _, record in rows if isinstance(record, AgentEvent) and record.session_id == name]
+        assert [number for pair in range(10) for number in (pair, pair + 100)] == numbers
+
+
+def run_python(source: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source), *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+OPEN = """
+    import sys
+    from pathlib import Path
+    from analytics.store import Store
+    from schemas.errors import StoreError
+
+    try:
+        Store(Path(sys.argv[1]))
+    except StoreError as error:
+        print(error.hint)
+"""
+
+
+def test_a_second_process_is_told_who_has_the_file(tmp_path: Path) -> None:
+    """The most common mistake there is: the answer must say what to do."""
+    path = tmp_path / "walnut.duckdb"
+    with Store(path):
+        done = run_python(OPEN, str(path))
+    assert "Another process has the file: stop it, or ask it instead (one process owns a DuckDB file).\n" == done.stdout
+    assert "" == run_python(OPEN, str(path)).stdout
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + bytes(9000), b"not a database", bytes(20_000)])
+def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    """A path that was mistyped must not be written over; its name must not decide what is said about it."""
+    path = tmp_path / "lock-the-wal.txt"
+    path.write_bytes(content)
+    if not content:
+        Store(path).close()  # an empty file is a database that has not begun
+        return
+    with pytest.raises(StoreError, match=r"lock-the-wal\.txt: ") as caught:
+        Store(path)
+    assert "Check that the path is a DuckDB file" in caught.value.hint
+    assert content == path.read_bytes()
+
+
+@pytest.mark.parametrize("where", ["missing/fleet.duckdb", "."])
+def test_a_place_that_cannot_be_a_file_is_refused(tmp_path: Path, where: str) -> None:
+    """A folder that does not exist is not made: the path is more likely wrong than the folder missing."""
+    with pytest.raises(StoreError) as caught:
+        Store(tmp_path / where)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint
+    assert [] == list(tmp_path.iterdir())
+
+
+CRASH = """
+    import os, sys
+    from pathlib import Path
+    from analytics.store import Store
+
+    store = Store(Path(sys.argv[1]))
+    for number in range(20):
+        with store.transaction() as transaction:
+            transaction.set_states("s", {f"k{number}": bytes(500)}, number)
+    os._exit(0)
+"""
+
+
+def test_a_damaged_log_is_named_with_what_to_do(path: Path) -> None:
+    """DuckDB refuses to open it; what was folded into the file is still good."""
+    run_python(CRASH, str(path))
+    log = path.with_name(path.name + ".wal")
+    damaged = bytearray(log.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    log.write_bytes(damaged)
+    with pytest.raises(StoreError, match="WAL") as caught:
+        Store(path)
+    assert "move the .wal file aside" in caught.value.hint
+    log.rename(path.with_name("aside"))
+    Store(path).close()
+
+
+ZONES = """
+    import sys
+    import time
+    from datetime import UTC, datetime, timedelta
+    from schemas.codec import encode
+    from schemas.records import Heartbeat
+    from analytics.store import Store
+
+    time.tzset()
+    assert time.timezone != 0
+    # Around both changes of New York's clocks, and to the microsecond.
+    starts = [datetime(2026, 3, 8, 6, 59, 59, 999999, UTC), datetime(2026, 11, 1, 5, 30, 0, 1, UTC), datetime(2000, 1, 1, tzinfo=UTC)]
+    times = [start + timedelta(minutes=30 * step, microseconds=step) for start in starts for step in range(5)]
+    records = [Heartbeat(connection="c", project="p", session_id="s", occurred_at=at, ingested_at=at) for at in times]
+    with Store(None) as store:
+        for _ in range(2):
+            with store.transaction() as transaction:
+                transaction.append("heartbeats", [encode(record) for record in records], skip_known=True)
+        frame = store.read("heartbeats", 0, 100)["Heartbeat"]
+        assert times == frame["occurred_at"].to_list() == frame["ingested_at"].to_list()
+        rows = store.cursor().execute("SELECT occurred_at, epoch_us(occurred_at) FROM heartbeats ORDER BY ALL").fetchall()
+        assert [at.replace(tzinfo=None) for at in sorted(times)] == [row[0] for row in rows]
+        epoch = datetime(1970, 1, 1, tzinfo=UTC)
+        assert [(at - epoch) // timedelta(microseconds=1) for at in sorted(times)] == [row[1] for row in rows]
+    print("exact")
+"""
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu"])
+def test_times_do_not_depend_on_the_zone_of_the_machine(zone: str) -> None:
+    """A night in autumn has one hour twice: whoever goes by local time there loses an hour of events."""
+    done = run_python(ZONES, TZ=zone)
+    assert "exact\n" == done.stdout, done.stderr
+
+
+LEAN = """
+    import sys
+    for name in ("pyarrow", "numpy", "pandas", "pytz"):
+        sys.modules[name] = None
+    import polars as pl
+    from datetime import UTC, datetime
+    from schemas.codec import encode
+    from schemas.records import Heartbeat
+    from analytics.store import Store, fetch
+
+    at = datetime(2026, 10, 1, 12, tzinfo=UTC)
+    with Store(None) as store:
+        with store.transaction() as transaction:
+            message = encode(Heartbeat(connection="c", project="p", session_id="s", occurred_at=at, ingested_at=at))
+            transaction.append("heartbeats", [message] * 50)
+            transaction.append("heartbeats", [message], skip_known=True)
+            transaction.set_states("s", {"a": b"1"}, 1)
+            assert {"a": b"1"} == transaction.states("s", ["a"])
+        assert [at] * 50 == store.read("heartbeats", 0, 50)["Heartbeat"]["occurred_at"].to_list()
+        assert 50 == fetch(store.cursor(), "SELECT * FROM heartbeats").height
+    print("lean")
+"""
+
+
+def test_no_package_is_needed_that_is_not_declared() -> None:
+    """DuckDB and polars each work better with packages that a fresh installation does not have."""
+    done = run_python(LEAN)
+    assert "lean\n" == done.stdout, done.stderr
+
+
+def test_texts_of_every_kind_are_stored_as_they_are(store: Store) -> None:
+    """Texts come from agents: NUL, marks that turn the line round, and half of an SQL statement."""
+    nasty = [
+        "",
+        "\0",
+        "a\0b",
+        "\u202eabc",
+        "\u200b",
+        "👩‍👩‍👧",
+        "'; DROP TABLE log.exchanges; --",
+        "\r\n",
+        "é" * 5000,
+        "\U0010ffff",
+    ]
+    records = [build.exchange("s1", number, text, user_message=text) for number, text in enumerate(nasty)]
+    append(store, "exchanges", *records, skip_known=True)
+    assert records == [record for _, record in everything(store, "exchanges")]
+    lengths = store.cursor().execute("SELECT user_message FROM exchanges ORDER BY exchange_id").fetchall()
+    assert nasty == [text for (text,) in lengths]
+
+
+def test_a_store_in_memory_is_its_own(store: Store) -> None:
+    """Two of them in one process must not share anything."""
+    append(store, "agent-events", event("s1", 0))
+    with Store(None) as other:
+        assert 0 == other.end_of("agent-events")
+        assert [] == everything(other, "agent-events")
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    """Encoded events with ids that count up, made by changing bytes, because encoding a million takes long."""
+    head, tail = encode(msgspec.structs.replace(event("s1", 0), event_id="#######")).split(b"#######")
+    return [b"%b%07d%b" % (head, number, tail) for number in range(first, first + count)]
+
+
+@pytest.mark.slow
+def test_a_million_records_are_taken_and_read_back(path: Path) -> None:
+    """This is a day of a busy fleet; every one must be there, once, in its place."""
+    batch = 20_000
+    with Store(path) as store:
+        for first in range(0, 1_000_000, batch):
+            with store.transaction() as transaction:
+                transaction.append("agent-events", numbered(first, batch))
+                transaction.set_watermark("sink", "agent-events", first + batch)
+        with store.transaction() as transaction:
+            known = transaction.append("agent-events", numbered(990_000, batch), skip_known=True)
+        assert Appended({"agent_events": 10_000}, 10_000) == known
+    with Store(path) as store:
+        assert 1_010_000 == store.end_of("agent-events") == store.count("agent_events")
+        position = 0
+        while frames := store.read("agent-events", position, 101_000):
+            frame = frames["AgentEvent"]
+            assert frame["_offset"].equals(
+                pl.int_range(position, position + 101_000, dtype=pl.Int64, eager=True), check_names=False
+            )
+            ids = frame["event_id"].cast(pl.Int64)
+            assert ids.equals(frame["_offset"], check_names=False)
+            position += 101_000
+        assert 1_010_000 == position
+
+
+def test_a_table_is_never_read_for_a_batch(store: Store) -> None:
+    """A table of the name under which batches are registered would be read in their place."""
+    assert store_module.Transaction
+    names: Sequence[str] = [schema.table for schema in current_schemas().values()]
+    assert not [name for name in names if name.startswith("_")]
+
+
+def test_times_to_the_microsecond_are_found_again(store: Store) -> None:
+    """A heartbeat's identity is its time: off by one and every delivery is a new one."""
+    times = [NOON + timedelta(microseconds=step) for step in (0, 1, 999_999)]
+    records = [Heartbeat(connection="c", project="p", session_id="s", occurred_at=at, ingested_at=NOON) for at in times]
+    assert 0 == append(store, "heartbeats", *records, skip_known=True).known
+    assert 3 == append(store, "heartbeats", *records, skip_known=True).known
