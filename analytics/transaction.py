@@ -45,8 +45,8 @@ def stored_ends(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
         tables = " UNION ALL ".join(
             f"SELECT max(_offset) AS last FROM {full_name(schema_of(name))} WHERE _topic = $topic" for name in names
         )
-        row = connection.execute(f"SELECT max(last) FROM ({tables})", {"topic": topic}).fetchone()
-        ends[topic] = 0 if row is None or row[0] is None else row[0] + 1
+        ((last,),) = connection.execute(f"SELECT max(last) FROM ({tables})", {"topic": topic}).fetchall()
+        ends[topic] = 0 if last is None else last + 1
     return ends
 
 
@@ -104,11 +104,11 @@ class Transaction:
 
     def _insert_frame(self, schema: RecordSchema, frame: pl.DataFrame) -> int:
         with self._registered(frame):
-            row = self._connection.execute(f"INSERT INTO {full_name(schema)} BY NAME SELECT * FROM {BATCH}").fetchone()
-        written = int(row[0]) if row else 0
+            statement = f"INSERT INTO {full_name(schema)} BY NAME SELECT * FROM {BATCH}"
+            ((written,),) = self._connection.execute(statement).fetchall()
         if written != frame.height:
             raise StoreError(f"{schema.table}: {written} of {frame.height} rows were written")
-        return written
+        return frame.height
 
     @contextlib.contextmanager
     def _registered(self, frame: pl.DataFrame) -> Iterator[None]:
@@ -120,11 +120,12 @@ class Transaction:
 
     def watermark(self, consumer: str, topic: str) -> int:
         """The position the consumer reads next."""
-        row = self._connection.execute(
+        # All of the result is fetched: an unfinished one keeps the connection from anything else.
+        rows = self._connection.execute(
             f"SELECT next_position FROM {full_name(schema_of('Watermark'))} WHERE consumer = $consumer AND topic = $topic",
             {"consumer": consumer, "topic": topic},
-        ).fetchone()
-        return 0 if row is None else int(row[0])
+        ).fetchall()
+        return rows[0][0] if rows else 0
 
     def set_watermark(self, consumer: str, topic: str, next_position: int) -> None:
         """Move a consumer's watermark."""

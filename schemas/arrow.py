@@ -106,27 +106,27 @@ def _wire(prefix: bytes) -> tuple[bytes, Layout]:
     return header, Layout(record["fields"])
 
 
-def _decode_columns(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFrame | None:
-    """What the columnar decoder makes of the bodies, or None when it makes nothing or too many or too few rows of them."""
-    block = b"".join(bodies)
+def _decode_columns(schema: RecordSchema, block: bytes, rows: int) -> pl.DataFrame | None:
+    """What the columnar decoder makes of joined bodies, or None when it makes nothing or too many or too few rows of them."""
     header, _ = _wire(schema.prefix)
-    container = b"".join((header, _varint(len(bodies)), _varint(len(block)), block, SYNC))
+    container = b"".join((header, _varint(rows), _varint(len(block)), block, SYNC))
     try:
         frame = pl.read_avro(io.BytesIO(container))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # noqa: BLE001 - polars panics on some damage, and its panic is a BaseException
         return None
-    return frame if frame.height == len(bodies) else None
+    return frame if frame.height == rows else None
 
 
 def _decode_proven(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFrame | None:
     """The bodies as columns, or None unless every one is proven to be a canonical encoding of its row."""
     if len(bodies) <= FEW or max(map(len, bodies)) + PREFIX_BYTES > MAX_RECORD_BYTES:
         return None
-    frame = _decode_columns(schema, bodies)
+    block = b"".join(bodies)
+    frame = _decode_columns(schema, block, len(bodies))
     _, layout = _wire(schema.prefix)
-    return frame if frame is not None and layout.proves(frame, bodies) else None
+    return frame if frame is not None and layout.proves(frame, block, list(map(len, bodies))) else None
 
 
 def _isolate(schema: RecordSchema, bodies: Iterable[tuple[int, bytes]], rejected: dict[int, RecordError]) -> None:
@@ -142,7 +142,7 @@ def _bisect(
     schema: RecordSchema, indexed: Sequence[tuple[int, bytes]], rejected: dict[int, RecordError]
 ) -> Iterator[pl.DataFrame]:
     """Columns of canonical bodies; halves what the columnar decoder does not take, such as 2 GiB of text in one column."""
-    frame = _decode_columns(schema, [body for _, body in indexed])
+    frame = _decode_columns(schema, b"".join(body for _, body in indexed), len(indexed))
     if frame is not None:
         yield frame.with_columns(pl.Series(INDEX, [index for index, _ in indexed], dtype=pl.Int64))
     elif len(indexed) == 1:
@@ -210,10 +210,21 @@ def empty_frame(name: str) -> pl.DataFrame:
     # The decoder refuses a container without rows. Zero bytes are a valid row of any schema here: empty texts and arrays, nulls.
     zeros = io.BytesIO(bytes(4096))
     fastavro.schemaless_reader(zeros, schema.parsed, None)
-    frame = _decode_columns(schema, [bytes(zeros.tell())])
+    frame = _decode_columns(schema, bytes(zeros.tell()), 1)
     if frame is None:
         raise SchemaError(f"{name}: a row of zeros does not decode")
     return frame.clear()
+
+
+def _by_schema(messages: Sequence[bytes]) -> dict[bytes, Sequence[int]]:
+    """The places of the messages by what they start with; most batches have one schema, and for these it is one glance."""
+    prefixes = [message[:PREFIX_BYTES] for message in messages]
+    if len(set(prefixes)) == 1:
+        return {prefixes[0]: range(len(messages))}
+    groups: dict[bytes, list[int]] = {}
+    for index, prefix in enumerate(prefixes):
+        groups.setdefault(prefix, []).append(index)
+    return dict(groups)
 
 
 def decode_batch(messages: Sequence[bytes]) -> DecodedBatch:
@@ -222,9 +233,7 @@ def decode_batch(messages: Sequence[bytes]) -> DecodedBatch:
     Rows come by record type in batch order, in the current version of their schema. Nothing raises for bad input: what cannot
     be decoded, or lies out of bounds, is in `rejected`, ordered by its place.
     """
-    groups: dict[bytes, list[int]] = {}
-    for index, message in enumerate(messages):
-        groups.setdefault(message[:PREFIX_BYTES], []).append(index)
+    groups = _by_schema(messages)
     batch = DecodedBatch()
     frames: dict[str, list[pl.DataFrame]] = {}
     for prefix, places in groups.items():

@@ -91,12 +91,12 @@ class Layout:
         self._measures.append(size.alias(f"{name} size"))
         return None
 
-    def proves(self, frame: pl.DataFrame, bodies: Sequence[bytes]) -> bool:
-        """Whether the rows that were decoded from the joined bodies, written canonically, are these bodies."""
-        lengths = pl.Series([len(body) for body in bodies], dtype=pl.Int64)
-        ends = lengths.cum_sum()
+    def proves(self, frame: pl.DataFrame, block: bytes, lengths: Sequence[int]) -> bool:
+        """Whether the rows that were decoded from a block of bodies of these lengths, written canonically, are these bodies."""
+        sizes = pl.Series(lengths, dtype=pl.Int64)
+        ends = sizes.cum_sum()
         checks = _Checks()
-        return bool((self.past(frame, ends - lengths, checks) == ends).all()) and checks.hold(b"".join(bodies))
+        return bool((self.past(frame, ends - sizes, checks) == ends).all()) and checks.hold(block)
 
     def past(self, frame: pl.DataFrame, at: pl.Series, checks: _Checks) -> pl.Series:
         """The places behind the rows when they start at the places `at`."""

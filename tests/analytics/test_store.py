@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pytest
 
 from analytics import store as store_module
 from analytics.store import Appended, Store, fetch
+from analytics.transaction import BATCH
 from schemas.arrow import rows_as_records
 from schemas.codec import encode
 from schemas.errors import RecordError, StoreError
@@ -125,12 +126,14 @@ def test_every_type_is_recognised_by_its_identity(store: Store, topic: str, name
     """Identities hold times and odd texts; each must be found again, in the log and within a batch."""
     records = samples.records(name, 50)
     key = [*schema_of(name).identity, *(["revision"] if schema_of(name).has_revisions else [])]
-    distinct = {tuple(getattr(record, field) for field in key): record for record in reversed(records)}
+    distinct: dict[tuple[Any, ...], Record] = {}
+    for record in records:
+        distinct.setdefault(tuple(getattr(record, field) for field in key), record)
     first = append(store, topic, *records, *records, skip_known=True)
     assert (len(distinct), 100 - len(distinct)) == (sum(first.written.values()), first.known)
     again = append(store, topic, *records, skip_known=True)
     assert (0, 50) == (sum(again.written.values()), again.known)
-    assert sorted(map(repr, distinct.values())) == sorted(repr(record) for _, record in everything(store, topic))
+    assert list(distinct.values()) == [record for _, record in everything(store, topic)]
 
 
 def test_a_new_revision_is_not_known(store: Store) -> None:
@@ -205,18 +208,25 @@ class Interrupted(BaseException):
     """Something that is no Exception, as Ctrl-C is none."""
 
 
+def change_everything_and_raise(store: Store, error: type[BaseException]) -> None:
+    """A transaction that does all that transactions do, and fails."""
+    with store.transaction() as transaction:
+        transaction.append("agent-events", [encode(event("s1", 1)), encode(build.closing("s1", 2))])
+        transaction.append("exchanges", [encode(build.exchange("s1", 1))])
+        transaction.set_states("diagnosis", {"a": b"1"}, 5)
+        transaction.set_watermark("diagnosis", "agent-events", 5)
+        assert 5 == transaction.watermark("diagnosis", "agent-events")
+        transaction.forget(["exchanges"])
+        assert (3, 0) == (store.end_of("agent-events"), store.end_of("exchanges"))
+        raise error
+
+
 def test_an_exception_leaves_nothing_behind(store: Store) -> None:
     """Rows, states and watermark are one change: half of it would be records that were made twice, or never."""
     append(store, "agent-events", event("s1", 0))
     for error in (ValueError, Interrupted, duckdb.Error):
-        with pytest.raises(error), store.transaction() as transaction:
-            transaction.append("agent-events", [encode(event("s1", 1)), encode(build.closing("s1", 2))])
-            transaction.append("exchanges", [encode(build.exchange("s1", 1))])
-            transaction.set_states("diagnosis", {"a": b"1"}, 5)
-            transaction.set_watermark("diagnosis", "agent-events", 5)
-            transaction.set_progress([])
-            assert 3 == store.end_of("agent-events")
-            raise error
+        with pytest.raises(error):
+            change_everything_and_raise(store, error)
         assert (1, 0) == (store.end_of("agent-events"), store.end_of("exchanges"))
         with store.transaction() as transaction:
             assert ({}, 0) == (transaction.states("diagnosis", ["a"]), transaction.watermark("diagnosis", "agent-events"))
@@ -248,9 +258,10 @@ class DurableButFailing:
 
 def test_a_commit_that_fails_and_yet_is_durable_gives_no_position_twice(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two records in one place would both be read as one and the next one skipped."""
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+    with monkeypatch.context() as patch:
         patch.setattr(store, "_connection", DurableButFailing(store._connection))
-        append(store, "agent-events", event("s1", 0), event("s1", 1))
+        with pytest.raises(Interrupted):
+            append(store, "agent-events", event("s1", 0), event("s1", 1))
     append(store, "agent-events", event("s1", 2))
     assert [(number, event("s1", number)) for number in range(3)] == everything(store, "agent-events")
 
@@ -282,12 +293,7 @@ def test_what_is_forgotten_can_be_made_again_from_the_start(store: Store) -> Non
     with store.transaction() as transaction:
         transaction.forget(["session_closings"])
     assert (1, 0) == (store.end_of("exchanges"), store.end_of("agent-events"))
-    with pytest.raises(ValueError, match="no"), store.transaction() as transaction:
-        transaction.forget(["exchanges"])
-        assert 0 == store.end_of("exchanges")
-        raise ValueError("no")
     assert [(0, build.exchange("s1", 0))] == everything(store, "exchanges")
-    assert 1 == store.end_of("exchanges")
 
 
 def test_a_read_sees_no_uncommitted_row(store: Store) -> None:
@@ -388,9 +394,6 @@ def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, conten
     """A path that was mistyped must not be written over; its name must not decide what is said about it."""
     path = tmp_path / "lock-the-wal.txt"
     path.write_bytes(content)
-    if not content:
-        Store(path).close()  # an empty file is a database that has not begun
-        return
     with pytest.raises(StoreError, match=r"lock-the-wal\.txt: ") as caught:
         Store(path)
     assert "Check that the path is a DuckDB file" in caught.value.hint
@@ -425,7 +428,8 @@ def test_a_damaged_log_is_named_with_what_to_do(path: Path) -> None:
     run_python(CRASH, str(path))
     log = path.with_name(path.name + ".wal")
     damaged = bytearray(log.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
+    # In a state's bytes: damage to the length of an entry looks like a torn end, which is no damage.
+    damaged[damaged.index(bytes(400), len(damaged) // 2)] ^= 1
     log.write_bytes(damaged)
     with pytest.raises(StoreError, match="WAL") as caught:
         Store(path)
@@ -560,11 +564,9 @@ def test_a_million_records_are_taken_and_read_back(path: Path) -> None:
         assert 1_010_000 == position
 
 
-def test_a_table_is_never_read_for_a_batch(store: Store) -> None:
+def test_no_table_is_called_as_a_batch_is() -> None:
     """A table of the name under which batches are registered would be read in their place."""
-    assert store_module.Transaction
-    names: Sequence[str] = [schema.table for schema in current_schemas().values()]
-    assert not [name for name in names if name.startswith("_")]
+    assert BATCH not in {schema.table for schema in current_schemas().values()}
 
 
 def test_times_to_the_microsecond_are_found_again(store: Store) -> None:

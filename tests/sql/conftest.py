@@ -20,7 +20,7 @@ import yaml
 from analytics.store import Store
 from schemas.codec import encode
 from schemas.records import RECORD_TYPES, ImportProgress, Record
-from schemas.registry import Json, schema_of
+from schemas.registry import Json, current_schemas, schema_of
 
 CASES = Path(__file__).parent / "cases"
 START = datetime(2026, 10, 1, tzinfo=UTC)
@@ -93,22 +93,26 @@ def all_cases() -> Cases:
     return cases_by_query()
 
 
+@pytest.fixture(scope="session")
+def shared_store() -> Iterator[Store]:
+    """One store for every test, because making one takes longer than asking it."""
+    with Store(None) as store:
+        yield store
+
+
 @pytest.fixture
-def fill() -> Iterator[Fill]:
-    """Makes a store that holds the given records."""
-    stores = []
+def fill(shared_store: Store) -> Fill:
+    """Makes the store hold the given records and nothing else."""
 
     def filled_store(given: Sequence[Case]) -> Store:
-        stores.append(store := Store(None))
-        with store.transaction() as transaction:
+        with shared_store.transaction() as transaction:
+            transaction.forget([schema.table for schema in current_schemas().values()])
             for entry in given:
                 records = list(records_of(entry))
                 progress = [record for _, record in records if isinstance(record, ImportProgress)]
                 transaction.set_progress(progress)
                 if not progress:
                     transaction.append(records[0][0], [encode(record) for _, record in records])
-        return store
+        return shared_store
 
-    yield filled_store
-    for store in stores:
-        store.close()
+    return filled_store
