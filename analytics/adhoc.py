@@ -15,6 +15,7 @@ LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "autoload_known_extensions": False,
     "autoinstall_known_extensions": False,
+    "allow_persistent_secrets": False,
     "python_enable_replacements": False,
     "temp_directory": "",
 }

@@ -12,8 +12,9 @@ import fastavro
 import polars as pl
 
 from benchmarks.measure import best_seconds, print_table
-from schemas.arrow import SYNC, decode_batch
+from schemas.arrow import decode_batch
 from schemas.codec import PREFIX_BYTES, encode
+from schemas.container import SYNC
 from schemas.records import AgentEvent
 from schemas.registry import schema_of
 

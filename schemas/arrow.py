@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import functools
 import io
-import itertools
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import fastavro
 import polars as pl
 
 from schemas.bounds import bounds_of
-from schemas.canonical import Layout
 from schemas.codec import PREFIX_BYTES, decode_fields, record_from, writer_schema
+from schemas.container import decode_columns, wire_of
 from schemas.errors import MalformedBodyError, RecordError, SchemaError
 from schemas.limits import MAX_RECORD_BYTES
 from schemas.records import RECORD_TYPES, Record
-from schemas.registry import NAMESPACE, Json, RecordSchema, schema_of
+from schemas.registry import RecordSchema, schema_of
 
 INDEX = "_index"
 """Column with each row's place in the batch that was decoded."""
@@ -35,8 +32,6 @@ FEW = 40
 MANY = 2_000
 """Above so many bodies, trying PARTS of them as batches is quicker than decoding each by itself."""
 PARTS = 16
-SYNC = bytes(16)
-_NAMES = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -66,66 +61,13 @@ class ArrowStream:
         return self._frame.__arrow_c_stream__(requested_schema)
 
 
-def _varint(number: int) -> bytes:
-    """A non-negative long as Avro writes it: zigzag, seven bits a byte, lowest first."""
-    rest, out = number << 1, bytearray()
-    while rest & ~0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-def _without_references(node: Any, named: dict[str, Json]) -> Any:
-    """The type with each reference to a named type replaced by its definition under a name of its own.
-
-    Polars resolves no references; names are not part of the encoding, so the bodies stay valid.
-    """
-    if isinstance(node, str):
-        return _without_references(named[node], named) if node in named else node
-    if isinstance(node, list):
-        return [_without_references(branch, named) for branch in node]
-    if node["type"] == "array":
-        return {**node, "items": _without_references(node["items"], named)}
-    if node["type"] != "record":
-        return node
-    # Docs and defaults are left out: polars stumbles over a boolean default, and neither is needed to decode.
-    fields = [{"name": known["name"], "type": _without_references(known["type"], named)} for known in node["fields"]]
-    named[f"{NAMESPACE}.{node['name']}"] = node
-    return {"type": "record", "name": f"R{next(_NAMES)}", "fields": fields}
-
-
-@functools.cache
-def _wire(prefix: bytes) -> tuple[bytes, Layout]:
-    """Header of an object container of the writer's schema, and the layout of the bodies in it."""
-    schema = writer_schema(prefix)
-    record = _without_references({"type": "record", "name": schema.name, "fields": schema.fields}, {})
-    text = json.dumps(record).encode()
-    pairs = _varint(2) + _varint(11) + b"avro.schema" + _varint(len(text)) + text
-    header = b"Obj\x01" + pairs + _varint(10) + b"avro.codec" + _varint(4) + b"null" + _varint(0) + SYNC
-    return header, Layout(record["fields"])
-
-
-def _decode_columns(schema: RecordSchema, block: bytes, rows: int) -> pl.DataFrame | None:
-    """What the columnar decoder makes of joined bodies, or None when it makes nothing or too many or too few rows of them."""
-    header, _ = _wire(schema.prefix)
-    container = b"".join((header, _varint(rows), _varint(len(block)), block, SYNC))
-    try:
-        frame = pl.read_avro(io.BytesIO(container))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # noqa: BLE001 - polars panics on some damage, and its panic is a BaseException
-        return None
-    return frame if frame.height == rows else None
-
-
 def _decode_proven(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFrame | None:
     """The bodies as columns, or None unless every one is proven to be a canonical encoding of its row."""
     if len(bodies) <= FEW or max(map(len, bodies)) + PREFIX_BYTES > MAX_RECORD_BYTES:
         return None
     block = b"".join(bodies)
-    frame = _decode_columns(schema, block, len(bodies))
-    _, layout = _wire(schema.prefix)
+    frame = decode_columns(schema, block, len(bodies))
+    _, layout = wire_of(schema.prefix)
     return frame if frame is not None and layout.proves(frame, block, list(map(len, bodies))) else None
 
 
@@ -142,7 +84,7 @@ def _bisect(
     schema: RecordSchema, indexed: Sequence[tuple[int, bytes]], rejected: dict[int, RecordError]
 ) -> Iterator[pl.DataFrame]:
     """Columns of canonical bodies; halves what the columnar decoder does not take, such as 2 GiB of text in one column."""
-    frame = _decode_columns(schema, b"".join(body for _, body in indexed), len(indexed))
+    frame = decode_columns(schema, b"".join(body for _, body in indexed), len(indexed))
     if frame is not None:
         yield frame.with_columns(pl.Series(INDEX, [index for index, _ in indexed], dtype=pl.Int64))
     elif len(indexed) == 1:
@@ -210,7 +152,7 @@ def empty_frame(name: str) -> pl.DataFrame:
     # The decoder refuses a container without rows. Zero bytes are a valid row of any schema here: empty texts and arrays, nulls.
     zeros = io.BytesIO(bytes(4096))
     fastavro.schemaless_reader(zeros, schema.parsed, None)
-    frame = _decode_columns(schema, bytes(zeros.tell()), 1)
+    frame = decode_columns(schema, bytes(zeros.tell()), 1)
     if frame is None:
         raise SchemaError(f"{name}: a row of zeros does not decode")
     return frame.clear()

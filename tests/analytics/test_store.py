@@ -524,12 +524,12 @@ def test_texts_of_every_kind_are_stored_as_they_are(store: Store) -> None:
     assert nasty == [text for (text,) in lengths]
 
 
-def test_a_store_in_memory_is_its_own(store: Store) -> None:
+def test_a_store_in_memory_is_its_own() -> None:
     """Two of them in one process must not share anything."""
-    append(store, "agent-events", event("s1", 0))
-    with Store(None) as other:
-        assert 0 == other.end_of("agent-events")
-        assert [] == everything(other, "agent-events")
+    with Store(None) as one, Store(None) as other:
+        append(one, "agent-events", event("s1", 0))
+        assert (1, 0) == (one.end_of("agent-events"), other.end_of("agent-events"))
+        assert ([(0, event("s1", 0))], []) == (everything(one, "agent-events"), everything(other, "agent-events"))
 
 
 def numbered(first: int, count: int) -> list[bytes]:

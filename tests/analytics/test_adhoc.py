@@ -1,0 +1,368 @@
+"""Ad-hoc SQL: it answers whatever reads the database, and nothing it is given reaches or changes anything else."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+from builders import START, event, exchange
+
+from analytics.adhoc import LOCKED, read_only_rows
+from analytics.store import Store
+from schemas.codec import encode
+from schemas.errors import QueryError, StoreError
+from schemas.records import DeadLetter
+
+HOLD = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+LEAVE_WAL = """
+import os, sys
+from pathlib import Path
+from analytics.store import Store
+from builders import event
+from schemas.codec import encode
+
+store = Store(Path(sys.argv[1]))
+with store.transaction() as transaction:
+    transaction.append("agent-events", [encode(event("late", 0, event="message"))])
+os._exit(9)
+"""
+READING = {
+    "FROM dead_letters": 1,
+    "SELECT * FROM agent_events": 3,
+    "SELECT * FROM agent_events;": 3,
+    "SELECT * FROM agent_events; -- all of them": 3,
+    "  /* three */ SELECT * FROM log.agent_events": 3,
+    "WITH x AS (FROM agent_events) SELECT seq FROM x WHERE seq > 0": 2,
+    "FROM agent_events SELECT max(seq)": 1,
+    "VALUES (1), (2)": 2,
+    "TABLE exchanges": 1,
+    "DESCRIBE SELECT 1 AS a, 2 AS b": 2,
+    "SUMMARIZE SELECT seq FROM agent_events": 1,
+    "SELECT DISTINCT unnest([1, 2, 2])": 2,
+    "EXPLAIN SELECT * FROM scores": 1,
+    "EXPLAIN ANALYZE SELECT * FROM scores": 1,
+    "PIVOT agent_events ON seq USING count(*) GROUP BY session_id": 1,
+    "PIVOT agent_events ON seq IN (0, 1) USING count(*) GROUP BY session_id": 1,
+    "FROM query('SELECT 42')": 1,
+}
+CHANGING = (
+    "INSERT INTO log.scores SELECT * FROM log.scores",
+    "UPDATE log.agent_events SET seq = 9",
+    "DELETE FROM log.agent_events",
+    "TRUNCATE log.agent_events",
+    "MERGE INTO log.agent_events AS a USING (SELECT 0 AS seq) AS b ON a.seq = b.seq WHEN MATCHED THEN DELETE",
+    "CREATE TABLE t (i INT)",
+    "CREATE TEMP TABLE t (i INT)",
+    "CREATE OR REPLACE VIEW scores AS SELECT 1",
+    "CREATE MACRO one() AS 1",
+    "CREATE SECRET s (TYPE s3)",
+    "DROP TABLE log.agent_events",
+    "ALTER TABLE log.agent_events ADD COLUMN i INT",
+    "COMMENT ON TABLE log.agent_events IS 'x'",
+    "WITH x AS (INSERT INTO log.agent_events SELECT * FROM log.agent_events RETURNING *) SELECT * FROM x",
+    "WITH x AS (DELETE FROM log.agent_events RETURNING *) SELECT * FROM x",
+    "EXPLAIN ANALYZE DELETE FROM log.agent_events",
+    "ATTACH ':memory:' AS m",
+    "ATTACH 'FOLDER/new.duckdb' AS m",
+    "ATTACH 'FOLDER/fleet.duckdb' AS m",
+    "DETACH fleet",
+    "USE fleet.log",
+    "COPY agent_events TO 'FOLDER/out.csv'",
+    "COPY (SELECT 1) TO 'FOLDER/fleet.duckdb'",
+    "COPY (SELECT 1) TO 'FOLDER/fleet.duckdb.wal'",
+    "COPY (SELECT 1) TO 'FOLDER/fleet.duckdb.wal.recovery'",
+    "COPY log.agent_events FROM 'FOLDER/secret.csv'",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO 'FOLDER/fleet.duckdb.wal'",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO 'FOLDER/out.csv'",
+    "WITH x AS (COPY (SELECT 1) TO 'FOLDER/fleet.duckdb.wal') SELECT 1",
+    "WITH x AS (COPY (SELECT 1) TO 'FOLDER/out.csv') SELECT 1",
+    "EXPORT DATABASE 'FOLDER/export'",
+    "IMPORT DATABASE 'FOLDER'",
+    "PRAGMA database_list",
+    "PRAGMA threads = 1",
+    "PRAGMA enable_profiling",
+    "SET threads = 1",
+    "SET enable_external_access = true",
+    "SET disabled_filesystems = ''",
+    "SET VARIABLE v = 1",
+    "RESET lock_configuration",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "LOAD json",
+    "CHECKPOINT",
+    "FORCE CHECKPOINT",
+    "VACUUM",
+    "BEGIN",
+    "PREPARE p AS SELECT 1",
+    "CALL pragma_version()",
+    "CALL enable_logging()",
+    "FROM enable_logging('QueryLog', storage = 'file', storage_config = {'path': 'FOLDER/log'})",
+    "FROM enable_profiling(save_location = 'FOLDER/profile.json')",
+    "SELECT * FROM query('DELETE FROM log.agent_events')",
+)
+REACHING = (
+    "FROM 'FOLDER/secret.csv'",
+    "FROM read_csv('FOLDER/secret.csv')",
+    "FROM read_csv('/dev/stdin')",
+    "FROM read_text('FOLDER/secret.csv')",
+    "FROM read_blob('FOLDER/secret.csv')",
+    "FROM read_blob('FOLDER/fleet.duckdb')",
+    "FROM read_json('FOLDER/secret.csv')",
+    "FROM read_parquet('FOLDER/secret.parquet')",
+    "FROM parquet_metadata('FOLDER/secret.parquet')",
+    "FROM read_duckdb('FOLDER/other.duckdb')",
+    "FROM sniff_csv('FOLDER/secret.csv')",
+    "FROM glob('FOLDER/*')",
+    "FROM read_csv('http://127.0.0.1:9/secret.csv')",
+    "FROM 'https://127.0.0.1:9/secret.parquet'",
+    "SELECT getenv('HOME')",
+    "FROM a_frame",
+    "FROM A_FRAME_OF_THE_MODULE",
+)
+A_FRAME_OF_THE_MODULE = pl.DataFrame({"secret": [1]})
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with a session of three events, an exchange and a dead letter."""
+    path = tmp_path_factory.mktemp("original") / "fleet.duckdb"
+    letter = DeadLetter(
+        dead_letter_id="d",
+        source="file",
+        position=1,
+        stage="import",
+        reason="bounds",
+        detail="of no use",
+        digest="",
+        size=0,
+        body=b"\x00\xff",
+        rejected_at=START,
+    )
+    with Store(path) as store, store.transaction() as transaction:
+        transaction.append("agent-events", [encode(event("s", number, event="message")) for number in range(3)])
+        transaction.append("exchanges", [encode(exchange("s", 0))])
+        transaction.append("dead-letters", [encode(letter)])
+    return path
+
+
+@pytest.fixture
+def database(original: Path, tmp_path: Path) -> Path:
+    """A copy of the database, alone in a folder with a file that is nobody's business."""
+    (tmp_path / "secret.csv").write_text("name,value\nkey,secret\n")
+    return Path(shutil.copy(original, tmp_path))
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Every file under a folder with the digest of its bytes."""
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@contextmanager
+def held_by_another_process(path: Path) -> Iterator[None]:
+    """Another process has the file open for writing."""
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert b"held\n" == process.stdout.readline()
+        yield
+        process.kill()
+
+
+@pytest.mark.parametrize("statement", READING)
+def test_what_reads_is_answered(statement: str, database: Path) -> None:
+    """An analyst may use every way DuckDB has of asking."""
+    _, rows, more = read_only_rows(database, statement, 1000)
+
+    assert (READING[statement], False) == (len(rows), more)
+
+
+def test_the_tables_and_their_columns_can_be_asked_for_with_what_they_mean(database: Path) -> None:
+    """Where everybody starts; the comments come from the schemas."""
+    comment = (
+        "SELECT comment FROM duckdb_columns() WHERE schema_name = 'main' AND table_name = 'scores' AND column_name = 'anomaly'"
+    )
+
+    assert {("scores",), ("diagnoses",), ("agent_events",)} <= set(read_only_rows(database, "SHOW TABLES", 100)[1])
+    assert {"agent", "anomaly"} <= {row[0] for row in read_only_rows(database, "DESCRIBE scores", 100)[1]}
+    assert [("Whether anything about the exchange is anomalous.",)] == read_only_rows(database, comment, 1)[1]
+
+
+@pytest.mark.parametrize("statement", CHANGING)
+def test_what_changes_something_is_refused_and_changes_nothing(statement: str, database: Path) -> None:
+    """Neither the database nor anything beside it: also not its write-ahead log, which DuckDB itself would let be overwritten."""
+    before = contents(database.parent)
+    with pytest.raises(QueryError) as refused:
+        read_only_rows(database, statement.replace("FOLDER", str(database.parent)), 1000)
+
+    assert refused.value.hint
+    assert before == contents(database.parent)
+    assert [(3,)] == read_only_rows(database, "SELECT count(*) FROM agent_events", 1)[1]
+
+
+@pytest.mark.parametrize("statement", REACHING)
+def test_what_reaches_beyond_the_database_is_refused(statement: str, database: Path) -> None:
+    """A statement pasted from somewhere must not show files, the network, the environment or this process's variables."""
+    a_frame = pl.DataFrame({"secret": [1]})
+    with pytest.raises(QueryError) as refused:
+        read_only_rows(database, statement.replace("FOLDER", str(database.parent)), 1000)
+
+    assert refused.value.hint
+    assert "secret,value" not in str(refused.value)
+    assert (1, 1) == (a_frame.height, A_FRAME_OF_THE_MODULE.height)
+
+
+@pytest.mark.parametrize(("statement", "number"), [("", 0), ("-- nothing", 0), (";;", 0), ("SELECT 1; SELECT 2", 2)])
+def test_exactly_one_statement_is_answered(statement: str, number: int, database: Path) -> None:
+    """Of several only the last one's rows would be seen, and what the others did would not."""
+    with pytest.raises(QueryError, match=f"{number} statements were given"):
+        read_only_rows(database, statement, 1000)
+
+
+@pytest.mark.parametrize(
+    ("limit", "shown", "more"), [(1, [0], True), (2, [0, 1], True), (3, [0, 1, 2], False), (9, [0, 1, 2], False)]
+)
+def test_rows_are_cut_at_the_limit_and_it_is_said_so(limit: int, shown: list[int], more: bool, database: Path) -> None:
+    """Rows that are left out in silence would be counted as if they were not there."""
+    answer = read_only_rows(database, "SELECT seq FROM agent_events ORDER BY seq", limit)
+
+    assert (["seq"], [(seq,) for seq in shown], more) == answer
+
+
+def test_a_result_that_never_ends_is_cut_too(database: Path) -> None:
+    """Rows are taken as they come, not made first and cut afterwards."""
+    assert ([(0,), (1,)], True) == read_only_rows(database, "FROM range(1_000_000_000_000)", 2)[1:]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("SELEC 1", 'Parser Error: syntax error at or near "SELEC"\nLINE 1: SELEC 1\n        ^^^^^'),
+        ("SELECT\n  nope\nFROM scores", "LINE 2:   nope"),
+        ("SELECT agnet FROM scores", 'Candidate bindings: "agent"'),
+        ("FROM score", 'Did you mean "scores"?'),
+        ("SELECT $x", "Values were not provided"),
+        ("SELECT error('no\n\n\nmore')", "Invalid Input Error: no\nmore"),
+        (f"SELECT {'(' * 10_000}1{')' * 10_000}", "depth"),
+        ("SELECT '\ud800'", "the statement is not text"),
+    ],
+)
+def test_a_mistake_is_shown_with_its_place_and_a_hint(statement: str, said: str, database: Path) -> None:
+    """Whoever writes SQL by hand makes mistakes; the message has no blank lines, for each line is printed as an error."""
+    with pytest.raises(QueryError) as refused:
+        read_only_rows(database, statement, 1000)
+
+    assert said in str(refused.value)
+    assert all(str(refused.value).split("\n"))
+    assert refused.value.hint
+
+
+def test_an_unknown_table_is_answered_with_where_the_tables_are_listed(database: Path) -> None:
+    """Nobody knows the tables' names at first."""
+    with pytest.raises(QueryError, match="Table with name sessions does not exist") as refused:
+        read_only_rows(database, "FROM sessions", 1000)
+
+    assert "SHOW TABLES" in refused.value.hint
+
+
+def test_what_does_not_fit_into_memory_says_so(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written aside, so there is an end to it; the hint must not be to change a setting that is locked."""
+    monkeypatch.setitem(LOCKED, "memory_limit", "20MB")
+    with pytest.raises(QueryError, match="Out of Memory") as refused:
+        read_only_rows(database, "SELECT repeat(range::VARCHAR, 100) AS x FROM range(1_000_000) ORDER BY x", 1)
+
+    assert "Ask for less" in refused.value.hint
+
+
+def test_a_file_another_process_has_is_refused_with_what_to_do(database: Path) -> None:
+    """A follower that is still running is the commonest reason."""
+    with held_by_another_process(database), pytest.raises(StoreError) as refused:
+        read_only_rows(database, "SELECT 1", 1)
+
+    assert "Another process has the file" in refused.value.hint
+
+
+@pytest.mark.parametrize("name", ["missing.duckdb", "missing/fleet.duckdb", ".", "secret.csv", "damaged.duckdb"])
+def test_a_file_that_cannot_be_opened_is_an_error_with_a_hint(name: str, database: Path) -> None:
+    """And asking does not make one."""
+    (database.parent / "damaged.duckdb").write_bytes(b"not a database" * 1000)
+    before = contents(database.parent)
+    with pytest.raises(StoreError) as refused:
+        read_only_rows(database.parent / name, "SELECT 1", 1)
+
+    assert refused.value.hint
+    assert before == contents(database.parent)
+
+
+def test_times_come_back_as_utc_wherever_they_stand(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time without a zone would be taken for local time; times with one must not take a package that is not ours."""
+    monkeypatch.setitem(sys.modules, "pytz", None)
+    statement = """
+        SELECT occurred_at, [occurred_at], {'at': [occurred_at]}, MAP {occurred_at: 1}, TIMESTAMPTZ '2026-10-01 11:00:00+02' AS zoned,
+            [{'at': TIMESTAMPTZ '2026-10-01 11:00:00+02'}], occurred_at::DATE, TIMESTAMP_NS '2026-10-01 09:00:00', NULL::TIMESTAMP,
+            union_value(at := occurred_at), '2026-10-01 09:00'
+        FROM agent_events WHERE seq = 0 -- one
+    """
+    nine = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
+    names, rows, _ = read_only_rows(database, statement, 10)
+
+    expected = (
+        nine,
+        [nine],
+        {"at": [nine]},
+        {nine: 1},
+        nine,
+        [{"at": nine}],
+        date(2026, 10, 1),
+        nine,
+        None,
+        nine,
+        "2026-10-01 09:00",
+    )
+    assert [expected] == rows
+    assert ["occurred_at", "zoned"] == [names[0], names[4]]
+
+
+def test_the_present_can_be_asked_for(database: Path) -> None:
+    """The project's own queries read no clock; an analyst's may."""
+    ((now, recent),) = read_only_rows(database, "SELECT now(), max(occurred_at) > now() FROM agent_events", 1)[1]
+
+    assert (UTC, False) == (now.tzinfo, recent)
+
+
+def test_values_of_every_kind_come_back(database: Path) -> None:
+    """Nulls, nested values, bytes, numbers over 64 bits, the ends of time: an answer is never an exception of another kind."""
+    statement = """SELECT NULL AS nothing, [1, NULL, 3] AS numbers, {'a': {'b': ['c']}} AS nested, 'x'::BLOB AS bytes, 2::HUGEINT ** 100 AS big,
+        1.50::DECIMAL(4, 2) AS money, TIMESTAMP 'infinity' AS never, TIMESTAMP '290000-01-01' AS far, chr(0) AS nul, [] AS empty"""
+    names, ((nothing, numbers, nested, data, _, _, never, far, nul, empty),), _ = read_only_rows(database, statement, 10)
+
+    assert (None, [1, None, 3], {"a": {"b": ["c"]}}, b"x") == (nothing, numbers, nested, data)
+    assert (9999, "290000-01-01 00:00:00", "\0", []) == (never.year, far, nul, empty)
+    assert "big" in names
+    assert read_only_rows(database, "FROM test_all_types()", 10)[1]
+
+
+def test_two_columns_of_one_name_are_two_columns(database: Path) -> None:
+    """As DuckDB answers them; nothing is lost by the name."""
+    assert (["a", "a"], [(1, 2)], False) == read_only_rows(database, "SELECT 1 AS a, 2 AS a", 1)
+
+
+def test_what_a_killed_process_left_in_the_log_is_read_and_left_there(database: Path) -> None:
+    """Looking must neither miss what was committed last nor take the log away from the owner of the file."""
+    root = Path(__file__).parents[2]
+    environment = {"PYTHONPATH": f"{root}:{root / 'tests'}"}
+    killed = subprocess.run([sys.executable, "-c", LEAVE_WAL, str(database)], env=environment, check=False)
+    before = contents(database.parent)
+    rows = read_only_rows(database, "SELECT session_id FROM agent_events ORDER BY session_id", 10)[1]
+
+    assert 9 == killed.returncode
+    assert f"{database}.wal" in before
+    assert [("late",), ("s",), ("s",), ("s",)] == rows
+    assert before == contents(database.parent)

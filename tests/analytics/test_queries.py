@@ -1,0 +1,99 @@
+"""Named queries: how they are found, what they ask for, and that their times are UTC wherever they are run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from builders import START, event
+
+from analytics.queries import Query, queries, query_rows, run_query
+from analytics.store import Store
+from schemas.codec import encode
+from schemas.errors import QueryError
+
+NEW_YORK = """
+from datetime import timedelta
+from analytics.queries import query_rows
+from analytics.store import Store
+from builders import START, event
+from schemas.codec import encode
+
+with Store(None) as store:
+    with store.transaction() as transaction:
+        transaction.append("agent-events", [encode(event("s", 0, event="message"))])
+    for seconds in (1800, 1801):
+        values = {"as_of": START + timedelta(seconds=seconds), "gap_seconds": 1800}
+        print(*[str(row["last_at"]) for row in query_rows(store.cursor(), "idle_sessions", values)], sep=",")
+"""
+
+
+def test_a_query_knows_its_text_its_header_and_its_parameters() -> None:
+    """The parameters are those of the header, in its order, without what it says about them."""
+    query = queries()["scores"]
+
+    assert isinstance(query, Query)
+    assert ("scores", "one row an exchange") == (query.name, query.grain)
+    assert "the current scores, newest exchange first" == query.purpose
+    assert ("project", "session", "anomalies", "limit") == query.parameters
+    assert query.text.startswith("-- purpose: ")
+
+
+def test_a_query_may_take_no_parameters() -> None:
+    """`none` in a header is a word and no name."""
+    assert () == queries()["dead_letters"].parameters
+
+
+def test_queries_are_known_by_the_name_of_their_file_in_order() -> None:
+    """An error lists them; a list that jumps about is hard to read."""
+    names = list(queries())
+
+    assert sorted(names) == names
+    assert all(name == query.name and "." not in name for name, query in queries().items())
+
+
+def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
+    """A misspelt name is the commonest mistake."""
+    with Store(None) as store, pytest.raises(QueryError, match="no query is called run") as refused:
+        run_query(store.cursor(), "run")
+
+    assert ", runs, " in refused.value.hint
+
+
+@pytest.mark.parametrize("values", [None, {}, {"projekt": None}, {"project": None, "limit": 1}])
+def test_parameters_must_be_exactly_those_of_the_query(values: dict[str, object] | None) -> None:
+    """A parameter that is forgotten or misspelt must not silently mean all."""
+    with Store(None) as store, pytest.raises(QueryError, match="query runs takes the parameters project, not"):
+        run_query(store.cursor(), "runs", values)
+
+
+def test_rows_carry_their_times_as_utc() -> None:
+    """A time without a zone would be taken for local time by whoever shows or compares it."""
+    with Store(None) as store:
+        with store.transaction() as transaction:
+            transaction.append("agent-events", [encode(event("s", 0, event="message"))])
+        (row,) = query_rows(store.cursor(), "open_topics", {"session": "s", "connection": None})
+
+    assert START == row["last_at"]
+    assert timedelta(0) == row["last_at"].utcoffset()
+
+
+def test_a_query_that_finds_nothing_still_has_its_columns() -> None:
+    """Whoever builds a table of it asks for its columns by name."""
+    with Store(None) as store:
+        frame = run_query(store.cursor(), "runs", {"project": None})
+
+    assert (0, True) == (frame.height, "trust_score" in frame.columns)
+
+
+def test_the_machine_may_be_in_any_zone() -> None:
+    """What is stored and asked for is UTC: whether a session is idle must not depend on where the process runs."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "TZ": "America/New_York", "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
+    done = subprocess.run([sys.executable, "-c", NEW_YORK], env=environment, capture_output=True, text=True, check=True)
+
+    assert ["", str(datetime(2026, 10, 1, 9, 0, tzinfo=UTC))] == done.stdout.splitlines()

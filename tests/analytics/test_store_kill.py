@@ -1,0 +1,129 @@
+"""The store under kill -9: what was acknowledged is there once, what was not is there whole or not at all."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from analytics.store import Store
+from analytics.tables import full_name
+from schemas.registry import schema_of
+
+ROUNDS = 20
+PER_BATCH = 200
+WRITER = """
+    import sys
+    from datetime import UTC, datetime
+    from pathlib import Path
+
+    from analytics.store import Store
+    from schemas.codec import encode
+    from schemas.records import AgentEvent, SessionClosed
+
+    PER_BATCH = int(sys.argv[2])
+    NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
+
+    def event(number):
+        return encode(AgentEvent(
+            connection="c", project="p", session_id=f"s{number // PER_BATCH}", event_id=f"e{number}", seq=number,
+            event="tool_call", occurred_at=NOON, ingested_at=NOON, payload="x" * 500,
+        ))
+
+    def closing(batch):
+        return encode(SessionClosed(
+            connection="c", project="p", session_id=f"s{batch}", closed_at=NOON, ingested_at=NOON, reason="explicit"
+        ))
+
+    def say(*words):
+        print(*words, flush=True)
+
+    with Store(Path(sys.argv[1])) as store:
+        say("open")
+        with store.transaction() as transaction:
+            batch = transaction.watermark("writer", "agent-events")
+        while True:
+            with store.transaction() as transaction:
+                say("begun", batch)
+                events = [event(number) for number in range(batch * PER_BATCH, (batch + 1) * PER_BATCH)]
+                transaction.append("agent-events", [*events, closing(batch)])
+                say("appended", batch)
+                transaction.set_states("writer", {"batches": str(batch + 1).encode(), f"s{batch}": b"done"}, batch)
+                say("states", batch)
+                transaction.set_watermark("writer", "agent-events", batch + 1)
+                say("committing", batch)
+            say("acknowledged", batch)
+            if batch % 4 == 3:
+                store.checkpoint()
+                say("checkpointed", batch)
+            batch += 1
+"""
+MARKS = ("open", "begun", "appended", "states", "committing", "acknowledged", "checkpointed")
+
+
+def write_until_killed(path: Path, mark: str, times: int) -> int:
+    """Have a process write batches and kill it when it has come by the mark so often; answers how many were acknowledged."""
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(path), str(PER_BATCH)]
+    acknowledged = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            word, _, batch = line.strip().partition(" ")
+            acknowledged = int(batch) + 1 if word == "acknowledged" else acknowledged
+            times -= word == mark
+            if times == 0:
+                process.kill()
+                break
+        # What it said before it died counts as well.
+        for line in process.stdout:
+            word, _, batch = line.strip().partition(" ")
+            acknowledged = int(batch) + 1 if word == "acknowledged" else acknowledged
+    assert -signal.SIGKILL == process.returncode
+    return acknowledged
+
+
+def batches_in(path: Path) -> int:
+    """How many batches the file holds, once it is proven to hold each of them whole, once and in its place."""
+    with Store(path) as store:
+        cursor = store.cursor()
+        with store.transaction() as transaction:
+            batches = transaction.watermark("writer", "agent-events")
+            states = transaction.states("writer", ["batches", *(f"s{batch}" for batch in range(batches + 2))])
+        events = cursor.execute(
+            f"SELECT event_id, seq, _offset FROM {full_name(schema_of('AgentEvent'))} ORDER BY seq"
+        ).fetchall()
+        closings = cursor.execute(
+            f"SELECT session_id, _offset FROM {full_name(schema_of('SessionClosed'))} ORDER BY _offset"
+        ).fetchall()
+        # A batch is its events and a closing, so each batch moves what follows by one more.
+        assert [(f"e{number}", number, number + number // PER_BATCH) for number in range(batches * PER_BATCH)] == events
+        assert [(f"s{batch}", batch * (PER_BATCH + 1) + PER_BATCH) for batch in range(batches)] == closings
+        assert batches * (PER_BATCH + 1) == store.end_of("agent-events")
+        wanted = {"batches": str(batches).encode()} | {f"s{batch}": b"done" for batch in range(batches)} if batches else {}
+        assert wanted == states
+        cursor.close()
+    return batches
+
+
+@pytest.mark.slow
+def test_nothing_acknowledged_is_lost_and_nothing_is_half_written(path: Path) -> None:
+    """A machine loses its power without asking: the watermark and the rows must tell the same story every time."""
+    rng = random.Random(20261001)
+    before = 0
+    killed_at = set()
+    for round_number in range(ROUNDS):
+        # Each mark once, then at random.
+        mark = MARKS[round_number] if round_number < len(MARKS) else rng.choice(MARKS[1:])
+        acknowledged = write_until_killed(path, mark, 1 if mark == "open" else rng.randint(1, 3))
+        found = batches_in(path)
+        # At most one batch more: it was committed, and the process died before it could say so.
+        assert max(before, acknowledged) <= found <= max(before, acknowledged) + 1
+        before = found
+        killed_at.add(mark)
+    assert set(MARKS) == killed_at
+    assert before >= ROUNDS // 2
