@@ -12,7 +12,8 @@ from rich.text import Text
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from service.terminal import MISSING, plain, table
+from service.runs import runs_of
+from service.terminal import MISSING, table
 
 FAILED_SHOWN = 12
 QUERIES = (
@@ -23,13 +24,13 @@ QUERIES = (
 """Three questions to begin with; a test runs each."""
 
 
-def fleet_report(store: Store, database: Path, project: str) -> RenderableType:
-    """The report on one project."""
+def fleet_report(store: Store, database: Path, project: str, program: str) -> RenderableType:
+    """The report on one project; `program` is how the reader starts the command line."""
     cursor = store.cursor()
     failed = query_rows(cursor, "failed_sessions", {"project": project, "limit": 1_000_000})
     parts = [
         _heading("Sessions that are not ready, worst first"),
-        _failed_table(failed),
+        _failed_table(failed, {row["session_id"]: row["run_id"] for row in runs_of(store, project)}),
         _heading("What goes wrong with which agent"),
         _failures_table(query_rows(cursor, "failures_by_agent", {"project": project})),
         _heading("Trust per agent, week by week (in brackets: runs unsafe for production)"),
@@ -37,7 +38,7 @@ def fleet_report(store: Store, database: Path, project: str) -> RenderableType:
         _heading("What was sampled and why"),
         _sampling_table(query_rows(cursor, "sampling_mix", {"project": project})),
         _heading("Look closer"),
-        *[Text(line) for line in _next_steps(failed, database)],
+        *[Text(line) for line in _next_steps(program, database)],
     ]
     return Group(*parts)
 
@@ -46,14 +47,14 @@ def _heading(text: str) -> Text:
     return Text(f"\n{text}", style="bold")
 
 
-def _failed_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    headers = ["trust", "readiness", "agent", "session", "ended", "primary failure", "what was seen"]
+def _failed_table(rows: Sequence[Mapping[str, Any]], run_ids: Mapping[str, str]) -> RenderableType:
+    headers = ["run", "trust", "readiness", "agent", "ended", "primary failure", "what was seen"]
     cells = [
         [
+            run_ids[row["session_id"]],
             row["trust_score"],
             row["readiness_level"],
             row["agent"],
-            row["session_id"],
             f"{row['ended_at']:%m-%d}",
             row["primary_failure_type"],
             row["description"],
@@ -99,6 +100,6 @@ def _sampling_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     )
 
 
-def _next_steps(failed: Sequence[Mapping[str, Any]], database: Path) -> list[str]:
-    lines = [f"driftline run {plain(failed[0]['session_id'])} --db {database}"] if failed else []
-    return [*lines, *[f'driftline sql --db {database} "{query}"' for query in QUERIES]]
+def _next_steps(program: str, database: Path) -> list[str]:
+    commands = ["run run_001", "runs", "scores --anomalies", *[f'sql "{query}"' for query in QUERIES]]
+    return [f"{program} {command} --db {database}" for command in commands]

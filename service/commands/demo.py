@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ from service.workspace import open_workspace
 
 PRESENT = datetime(2026, 11, 2, tzinfo=UTC)
 """The demo's present: the day after its last session, so that the report is the same whenever it is made."""
+PROGRAM = "driftline"
 MARKER = ".driftline-demo"
 PROJECT = "demo"
 
@@ -44,7 +46,12 @@ def demo(
         show(summary, as_json=False)
         with file_progress(events.stat().st_size) as report:
             show(Importer(workspace).events(events, report), as_json=False)
-        out.print(fleet_report(workspace.store, settings.database, PROJECT))
+        out.print(fleet_report(workspace.store, settings.database, PROJECT, _program()))
+
+
+def _program() -> str:
+    """How the reader starts the command line: by its name where that is found, else by the path it was started with."""
+    return PROGRAM if shutil.which(PROGRAM) else sys.argv[0]
 
 
 def _make_room(folder: Path) -> None:

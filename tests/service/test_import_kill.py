@@ -20,10 +20,10 @@ IMPORT = [sys.executable, "-m", "service.cli", "import", "openclaw", "openclaw/a
 TABLES = [schema.table for schema in current_schemas().values() if schema.topics]
 
 
-def start_import(folder: Path, database: str, batch_records: int) -> subprocess.Popen[bytes]:
+def start_import(folder: Path, database: str, batch_records: int, hash_seed: int = 0) -> subprocess.Popen[bytes]:
     """An import in a process of its own."""
     environment = {"PATH": "/usr/bin:/bin", "DRIFTLINE_DATABASE": database, "DRIFTLINE_BATCH_RECORDS": str(batch_records)}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    environment |= {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONHASHSEED": str(hash_seed)}
     return subprocess.Popen(IMPORT, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -67,6 +67,16 @@ def test_an_import_that_is_killed_thirty_times_ends_as_one_that_was_not(tmp_path
             files += 1
     finished(start_import(tmp_path, f"killed_{files}.duckdb", batch_records=200))
     check_equal(tmp_path, f"killed_{files}.duckdb")
+
+
+def test_the_same_input_gives_the_same_records_under_any_hash_seed_and_batch_size(tmp_path: Path) -> None:
+    """Sets and dicts must not leak their order, nor batches their edges, into what is derived."""
+    write_fleet(tmp_path / "openclaw", agents=2, weeks=1)
+    for seed, batch_records in ((1, 20_000), (2, 20_000), (3, 97)):
+        finished(start_import(tmp_path, f"seed_{seed}.duckdb", batch_records, seed))
+    first, *others = (contents(tmp_path / f"seed_{seed}.duckdb") for seed in (1, 2, 3))
+    assert first["scores"]
+    assert [first, first] == others
 
 
 def check_equal(folder: Path, database: str) -> None:
