@@ -31,12 +31,6 @@ class Appended:
     written: dict[str, int] = field(default_factory=dict)
     known: int = 0
 
-    def add(self, other: Appended) -> None:
-        """Add another append's counts to this one."""
-        self.known += other.known
-        for table, count in other.written.items():
-            self.written[table] = self.written.get(table, 0) + count
-
 
 def stored_ends(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
     """The position the next record of each topic will get."""

@@ -16,11 +16,7 @@ from schemas.records import Exchange, Record
 
 OFFSET = "_offset"
 KEY = "_key"
-
-
-def session_key(connection: str, session_id: str) -> str:
-    """Key of everything that belongs to a session. Connection names hold no slash, so the key is unambiguous."""
-    return f"{connection}/{session_id}"
+"""Key of everything that belongs to a session: connection, slash, session id. Connection names hold no slash."""
 
 
 @dataclass(frozen=True)

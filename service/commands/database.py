@@ -11,7 +11,7 @@ import typer
 
 from analytics.adhoc import read_only_rows
 from audit.policy import load_policy
-from service.commands.options import AsJson, Database, PolicyFile, json_line, settings_of
+from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.terminal import MISSING, out, plain, table
 from service.workspace import open_workspace, require_database
 from streams.topology import derived_tables
@@ -32,7 +32,7 @@ def sql(
     columns, rows, more = read_only_rows(settings.database, statement, limit)
     if as_json:
         for row in rows:
-            sys.stdout.write(json_line(dict(zip(columns, row, strict=True))) + "\n")
+            print_json(dict(zip(columns, row, strict=True)))
     elif as_csv:
         writer = csv.writer(sys.stdout)
         writer.writerows([columns, *([_cell(value) for value in row] for row in rows)])
@@ -77,7 +77,7 @@ def policy_check(
             name: {**found.settings.model_dump(by_alias=True), "digest": found.digest, "methodology": found.methodology.name}
             for name, found in rows.items()
         }
-        sys.stdout.write(json_line(document) + "\n")
+        print_json(document)
         return
     cells = [
         [

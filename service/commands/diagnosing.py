@@ -13,7 +13,7 @@ import typer
 
 from audit.diagnosis import diagnose_events
 from schemas.errors import InputError
-from service.commands.options import AsJson, json_line
+from service.commands.options import AsJson, print_json
 from service.terminal import err, out, plain
 from service.views import diagnosis_view
 from streams.sources.event_files import read_sessions
@@ -62,7 +62,7 @@ def diagnose(
 
 def _show(document: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json_line(document) + "\n")
+        print_json(document)
     else:
         out.print(diagnosis_view(document), "")
 

@@ -15,7 +15,7 @@ from analytics.queries import query_rows
 from analytics.store import Store
 from audit.policy import load_policy
 from schemas.errors import DriftlineError
-from service.commands.options import AsJson, Database, PolicyFile, json_line, settings_of
+from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.settings import Settings
 from service.terminal import out, plain
 
@@ -41,7 +41,7 @@ def doctor(
     settings = settings_of(database, policy)
     findings = [finding for look in LOOKS for finding in look(settings)]
     if as_json:
-        out.print(json_line([finding._asdict() for finding in findings]), soft_wrap=True, markup=False)
+        print_json([finding._asdict() for finding in findings])
     else:
         for finding in findings:
             out.print(f"[{STYLES[finding.state]}]{finding.state:8}[/] {finding.subject}: ", end="")

@@ -14,7 +14,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from schemas.errors import InputError
-from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, json_line, settings_of
+from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
 from service.importing import Importer, ImportSummary, Report, transcripts_in
 from service.terminal import err, out
 from service.workspace import Workspace, open_workspace
@@ -94,7 +94,7 @@ def file_progress(total: int) -> Iterator[Report]:
 def show(summary: ImportSummary, *, as_json: bool) -> None:
     """Print what an import did."""
     if as_json:
-        out.print(json_line(summary.as_json()), soft_wrap=True, markup=False)
+        print_json(summary.as_json())
         return
     unchanged = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
     out.print(

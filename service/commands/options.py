@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.console import RenderableType
 
 from audit.times import parse_timestamp
 from schemas.errors import SettingsError
 from service.settings import Settings, load_settings
+from service.terminal import err, out
 from service.workspace import Clock, utc_now
 
+Row = Mapping[str, Any]
 Database = Annotated[
     Path | None, typer.Option("--db", metavar="FILE", help="The DuckDB file [DRIFTLINE_DATABASE, driftline.duckdb].")
 ]
@@ -41,6 +46,22 @@ def clock_of(as_of: str | None) -> Clock:
     if moment is None:
         raise SettingsError("--as-of: no time given", hint="Give an ISO time such as 2026-11-01T12:00:00Z.")
     return lambda: moment
+
+
+def show_rows(rows: Sequence[Row], as_table: Callable[[Sequence[Row]], RenderableType], *, as_json: bool, none: str) -> None:
+    """Print rows as JSON lines or as a table; where there are none, say so on the error output."""
+    if as_json:
+        for row in rows:
+            print_json(row)
+    elif rows:
+        out.print(as_table(rows))
+    else:
+        err.print(none)
+
+
+def print_json(value: Any) -> None:
+    """Print the value as JSON on one line."""
+    sys.stdout.write(json_line(value) + "\n")
 
 
 def json_line(value: Any) -> str:

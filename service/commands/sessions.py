@@ -9,11 +9,11 @@ import typer
 
 from analytics.queries import query_rows
 from schemas.errors import InputError
-from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, json_line, settings_of
+from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows
 from service.gate import READINESS, Gate, failures
 from service.runs import export_runs, run_documents, runs_of, wrap_rows
 from service.sessions import finalize_session
-from service.terminal import err, out, plain
+from service.terminal import out, plain
 from service.views import diagnosis_view, runs_table, scores_table, wrap_table
 from service.workspace import open_workspace
 
@@ -40,13 +40,8 @@ def runs(
     """List the runs: trust score, readiness level, primary failure, tool calls."""
     with open_workspace(settings_of(database)) as workspace:
         rows = runs_of(workspace.store, project)
-    if as_json:
-        for row in rows:
-            out.print(json_line(row), soft_wrap=True, markup=False)
-    elif rows:
-        out.print(runs_table(rows))
-    else:
-        err.print("no run yet: a session becomes one when it ends (driftline finalize SESSION)")
+    none = "no run yet: a session becomes one when it ends (driftline finalize SESSION)"
+    show_rows(rows, runs_table, as_json=as_json, none=none)
 
 
 def run(
@@ -62,7 +57,7 @@ def run(
         raise InputError(f"no run of a session {plain(session)!r}", hint="`driftline runs` lists them.")
     for row, document in found:
         if as_json:
-            out.print(json_line({"run_id": row["run_id"], "project": row["project"], **document}), soft_wrap=True, markup=False)
+            print_json({"run_id": row["run_id"], "project": row["project"], **document})
         else:
             out.print(diagnosis_view(document, row))
 
@@ -107,7 +102,7 @@ def check(
         raise InputError("there is no run to check", hint="Import sessions first, or name files.")
     failed = failures(verdicts)
     if as_json:
-        out.print(json_line({"passed": not failed, "checked": len(verdicts), "failed": failed}), soft_wrap=True, markup=False)
+        print_json({"passed": not failed, "checked": len(verdicts), "failed": failed})
     else:
         for verdict in failed:
             out.print(f"FAIL {plain(verdict['session_id'])}: {'; '.join(verdict['reasons'])}", markup=False)
@@ -127,13 +122,7 @@ def scores(
     with open_workspace(settings_of(database)) as workspace:
         values = {"project": project, "session": session, "anomalies": anomalies, "limit": limit}
         rows = query_rows(workspace.store.cursor(), "scores", values)
-    if as_json:
-        for row in rows:
-            out.print(json_line(row), soft_wrap=True, markup=False)
-    elif rows:
-        out.print(scores_table(rows))
-    else:
-        err.print("no score fits")
+    show_rows(rows, scores_table, as_json=as_json, none="no score fits")
 
 
 def wrap_quality(
@@ -146,10 +135,4 @@ def wrap_quality(
     """Say how well sessions were wrapped up: version, changelog, learnings, next session, commit."""
     with open_workspace(settings_of(database, policy)) as workspace:
         rows = wrap_rows(workspace, project, limit)
-    if as_json:
-        for row in rows:
-            out.print(json_line(row), soft_wrap=True, markup=False)
-    elif rows:
-        out.print(wrap_table(rows))
-    else:
-        err.print("no exchange yet")
+    show_rows(rows, wrap_table, as_json=as_json, none="no exchange yet")

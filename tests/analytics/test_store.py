@@ -266,6 +266,34 @@ def test_a_commit_that_fails_and_yet_is_durable_gives_no_position_twice(store: S
     assert [(number, event("s1", number)) for number in range(3)] == everything(store, "agent-events")
 
 
+class Dead(DurableButFailing):
+    """A connection that answers nothing any more, as DuckDB's does after a fatal error."""
+
+    def commit(self) -> None:
+        """Fail."""
+        raise duckdb.FatalException
+
+    def rollback(self) -> None:
+        """Fail."""
+        raise duckdb.FatalException
+
+    def execute(self, statement: str, values: object = None) -> Any:
+        """Insert, and fail to answer."""
+        if statement.startswith("SELECT max"):
+            raise duckdb.FatalException
+        return self._connection.execute(statement, values)
+
+
+def test_when_nothing_can_be_asked_positions_stay_as_they_were(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fatal error the process must reopen; until then it must not claim what it does not know."""
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_connection", Dead(store._connection))
+        with pytest.raises(duckdb.FatalException):
+            append(store, "agent-events", event("s1", 0))
+    assert 0 == store.end_of("agent-events")
+    store._connection.rollback()
+
+
 def test_a_store_that_is_opened_again_goes_on(path: Path) -> None:
     """Positions, states and watermarks are in the file and nowhere else."""
     for round_number in range(3):

@@ -25,7 +25,8 @@ from schemas import arrow
 from schemas.arrow import INDEX, ArrowStream, decode_batch, empty_frame, rows_as_records
 from schemas.codec import PREFIX_BYTES, decode, decode_fields, encode
 from schemas.errors import BoundsError, RecordError
-from schemas.records import RECORD_TYPES, Record
+from schemas.limits import MAX_RECORD_BYTES
+from schemas.records import RECORD_TYPES, DimensionScore, Record
 from schemas.registry import MARKER, build_schema, schema_of
 
 Encoder = Callable[[Iterable[Record]], list[bytes]]
@@ -181,6 +182,53 @@ def test_a_number_that_columns_would_cut_is_refused(
     messages = encode_all(samples.records("Review", 45))
     messages[30] = head + b"\x08mark\x02" + avro_number(limit) + tail
     assert {30} == agrees_with_single_decoding(messages), way
+
+
+@pytest.mark.parametrize("branch", [b"\x01", b"\x03", b"\x04", b"\x7e"])
+@pytest.mark.parametrize("which", range(6))
+def test_a_branch_inside_a_list_is_looked_at_too(
+    branch: bytes, which: int, samples: Any, monkeypatch: pytest.MonkeyPatch, encode_all: Encoder
+) -> None:
+    """The columnar decoder takes any branch but the first for a value, at whatever depth."""
+    monkeypatch.setattr(arrow, "FEW", 0)
+    items = tuple(DimensionScore(dimension="d", score=0.5, reasoning=f"reasoning {number}") for number in range(3))
+    records = samples.records("Score", 6)
+    records[2] = msgspec.structs.replace(records[2], tier2_dimensions=items, tier3_dimensions=items)
+    messages = encode_all(records)
+    parts = messages[2].split(b"\x02\x16reasoning ")
+    assert 7 == len(parts)
+    marks = [b"\x02\x16reasoning "] * 6
+    marks[which] = branch + b"\x16reasoning "
+    messages[2] = b"".join(part for pair in itertools.zip_longest(parts, marks, fillvalue=b"") for part in pair)
+    assert {2} == agrees_with_single_decoding(messages)
+
+
+def test_good_batches_are_proven_and_not_decoded_one_by_one(
+    record_name: str, samples: Any, monkeypatch: pytest.MonkeyPatch, encode_all: Encoder
+) -> None:
+    """A proof that fails on good records would go unseen: everything would be right, and slow."""
+    messages = encode_all(samples.records(record_name, 300))
+    monkeypatch.setattr(arrow, "_isolate", lambda *_: pytest.fail("the proof did not hold"))
+    batch = decode_batch(messages)
+    assert 300 == batch.frames[record_name].height
+
+
+def test_a_message_over_the_limit_is_rejected_in_a_batch_too(way: str, samples: Any, encode_all: Encoder) -> None:
+    """One path must not take what the other refuses."""
+    messages = encode_all(samples.records("StageState", 45))
+    prefix = schema_of("StageState").prefix
+    out = io.BytesIO()
+    state = {"stage": "s", "key": "k", "next_position": 0, "state": bytes(MAX_RECORD_BYTES)}
+    fastavro.schemaless_writer(out, schema_of("StageState").parsed, state)
+    messages[7] = prefix + out.getvalue()
+    assert {7} == agrees_with_single_decoding(messages), way
+
+
+def test_rejections_come_in_order_across_record_types(way: str, samples: Any, encode_all: Encoder) -> None:
+    """Dead letters are written in the order of the topic."""
+    pairs = zip(encode_all(samples.records("Exchange", 45)), encode_all(samples.records("Heartbeat", 45)), strict=True)
+    messages = [message[:-1] if place % 3 == 0 else message for place, message in enumerate(itertools.chain(*pairs))]
+    assert set(range(0, 90, 3)) == agrees_with_single_decoding(messages), way
 
 
 def test_values_out_of_bounds_are_rejected_by_field(samples: Any, way: str, encode_all: Encoder) -> None:

@@ -300,6 +300,9 @@ def test_an_int_over_32_bits_is_refused_by_field(value: int) -> None:
     """The single-record encoder writes it, and columnar readers cut it to another number."""
     with pytest.raises(BoundsError, match=r"Review\.score: "):
         encode(msgspec.structs.replace(REVIEW, score=value))
+    # Where null is no choice, the encoder does not look.
+    with pytest.raises(BoundsError, match=r"Score\.turn_number: "):
+        encode(_score(turn_number=value))
 
 
 @pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 1 << 200])
