@@ -113,6 +113,7 @@ def _cause_record(cause: Cause, references: int) -> FailureCause:
 
 
 def _event_counts(evidence: SessionEvidence) -> tuple[EventCount, ...]:
-    """The most frequent event types, by name."""
-    frequent = sorted(evidence.event_counts.items(), key=lambda counted: (-counted[1], counted[0]))[:EVENT_TYPES]
+    """The most frequent event types, by name; tool calls are always among them, because runs are listed with their number."""
+    order = sorted(evidence.event_counts.items(), key=lambda counted: (counted[0] != "tool_call", -counted[1], counted[0]))
+    frequent = order[:EVENT_TYPES]
     return tuple(EventCount(event=event[:NAME_CHARACTERS], count=count) for event, count in sorted(frequent))

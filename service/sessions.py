@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
 from typing import Any
 
 from analytics.queries import query_rows
@@ -13,12 +12,9 @@ from service.workspace import Workspace
 from streams.admission import Accepted, Door
 
 
-def _publish(
-    workspace: Workspace, rows: Iterable[dict[str, Any]], reason: str, closed_at: datetime | None
-) -> set[tuple[str, str]]:
+def _publish(workspace: Workspace, rows: Iterable[dict[str, Any]], reason: str) -> set[tuple[str, str]]:
     """Record that sessions ended, in each topic where they have records; answers the sessions, by connection and id."""
     accepted, now = Accepted(), workspace.now()
-    gap = timedelta(minutes=workspace.policy.session_gap_minutes)
     door, closed = Door(workspace.redactor, now), set()
     for row in rows:
         record = SessionClosed(
@@ -26,7 +22,7 @@ def _publish(
             project=row["project"],
             agent=row["agent"],
             session_id=row["session_id"],
-            closed_at=closed_at or row["last_at"] + gap,
+            closed_at=row["closed_at"],
             ingested_at=now,
             reason=reason,
         )
@@ -42,7 +38,7 @@ def close_idle_sessions(workspace: Workspace) -> int:
     rows = query_rows(workspace.store.cursor(), "idle_sessions", {"as_of": workspace.now(), "gap_seconds": seconds})
     closed, step = set(), workspace.settings.batch_records
     for start in range(0, len(rows), step):
-        closed |= _publish(workspace, rows[start : start + step], "idle", None)
+        closed |= _publish(workspace, rows[start : start + step], "idle")
     return len(closed)
 
 
@@ -51,11 +47,12 @@ def finalize_session(workspace: Workspace, session_id: str, connection: str | No
 
     InputError when no record of it is there.
     """
-    rows = query_rows(workspace.store.cursor(), "open_topics", {"session": session_id, "connection": connection})
+    values = {"session": session_id, "connection": connection, "as_of": workspace.now()}
+    rows = query_rows(workspace.store.cursor(), "open_topics", values)
     if not rows:
         raise InputError(
             f"no record of a session {session_id!r}", hint="`driftline runs` lists the sessions that were diagnosed."
         )
-    closed = _publish(workspace, rows, "explicit", workspace.now())
+    closed = _publish(workspace, rows, "explicit")
     workspace.runner.run()
     return len(closed)

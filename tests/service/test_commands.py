@@ -103,6 +103,20 @@ def test_a_session_can_be_finalized_by_hand(driftline: Command, events_file: Pat
     assert "tool_failure_or_no_progress" in out
 
 
+def test_a_late_record_of_a_closed_session_is_diagnosed_too(driftline: Command, tmp_path: Path) -> None:
+    """It is older than the last one, so the session falls idle at a time at which it was closed before."""
+    for number, minute in enumerate((30, 10)):
+        event = {"session_id": "s1", "event": "memory_event", "action": "miss", "event_id": f"e{number}"}
+        path = tmp_path / f"events_{number}.jsonl"
+        path.write_text(json.dumps(event | {"timestamp": f"2026-10-01T09:{minute}:00Z"}) + "\n")
+        _, out, _ = driftline("import", "events", str(path), "--json")
+        assert 1 == json.loads(out)["sessions_closed"]
+    _, out, _ = driftline("sql", "SELECT revision, event_count FROM diagnoses", "--json")
+    assert {"revision": 1, "event_count": 2} == json.loads(out)
+    _, out, _ = driftline("import", "events", str(path), "--json")
+    assert 0 == json.loads(out)["sessions_closed"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

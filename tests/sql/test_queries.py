@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> Non
         "sampling_mix": {"project": text},
         "scores": {"project": text, "session": text, "anomalies": False, "limit": 9},
         "session_diagnoses": {"session": text},
-        "open_topics": by_session,
+        "open_topics": by_session | {"as_of": datetime(2026, 10, 2, tzinfo=UTC)},
         "wrap_exchanges": {"project": text, "limit": 9},
     }
     for query, values in asked.items():
