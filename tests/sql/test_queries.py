@@ -130,7 +130,6 @@ def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> Non
         "trust_over_time": {"project": text},
         "sampling_mix": {"project": text},
         "scores": {"project": text, "session": text, "anomalies": False, "limit": 9},
-        "session_diagnoses": {"session": text},
         "open_topics": by_session | {"as_of": datetime(2026, 10, 2, tzinfo=UTC)},
         "wrap_exchanges": {"project": text, "limit": 9},
     }
