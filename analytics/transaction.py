@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import duckdb
+import msgspec
 import polars as pl
 
 from analytics.connection import fetch
 from analytics.tables import full_name, quote
-from schemas.arrow import INDEX, ArrowStream, decode_batch
-from schemas.codec import encode
+from schemas.arrow import INDEX, ArrowStream, decode_batch, empty_frame
 from schemas.errors import StoreError
 from schemas.records import ImportProgress, Record, StageState, Watermark
 from schemas.registry import RecordSchema, current_schemas, schema_of, topics
@@ -149,7 +149,8 @@ class Transaction:
         if not records:
             return
         schema = schema_of(type(records[0]).__name__)
-        frame = decode_batch([encode(record) for record in records]).frames[schema.name].drop(INDEX)
+        # These records travel on no topic, so no limit of a message binds them: a state can hold whole exchanges.
+        frame = pl.DataFrame(map(msgspec.structs.asdict, records), schema=empty_frame(schema.name).schema)
         frame = frame.unique(subset=schema.identity, keep="last", maintain_order=True)
         matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
         with self._registered(frame):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import builders as build
+import msgspec
 import polars as pl
 import pytest
 
@@ -210,3 +211,21 @@ def test_an_exchange_that_is_too_large_to_be_carried_on_is_set_aside(store: Stor
     runner.publish(accepted_of("exchanges", [build.exchange(name, 0, "x" * size) for name, size in texts.items()]))
     runner.run()
     assert (1, 1, 1) == (store.count("exchanges"), store.count("scores"), store.count("dead_letters"))
+
+
+def test_a_state_may_be_larger_than_a_message(store: Store) -> None:
+    """Three parked exchanges of a megabyte each, and a session of fifty thousand different calls."""
+    runner = runner_of(store)
+    skipped = [build.exchange("s1", number, "x" * 900_000, turn_number=number) for number in (7, 8, 10)]
+    call = build.event("s1", 0, event="tool_call", tool="exec")
+    events = [msgspec.structs.replace(call, event_id=f"e{seq}", seq=seq, call_key=f"{seq:016x}") for seq in range(50_000)]
+    runner.publish(accepted_of("exchanges", skipped))
+    runner.publish(accepted_of("agent-events", events))
+    runner.run()
+    runner.publish(accepted_of("exchanges", [build.closing("s1", 11)]))
+    runner.publish(accepted_of("agent-events", [build.closing("s1", 11)]))
+    runner.run()
+    found = store.cursor().execute("SELECT sampling_reason FROM scores ORDER BY turn_number").fetchall()
+    assert [("last_turns",)] * 3 == found
+    assert [(50_000,)] == store.cursor().execute("SELECT event_count FROM diagnoses").fetchall()
+    assert 0 == store.count("dead_letters")
