@@ -12,7 +12,7 @@ import polars as pl
 from schemas.errors import StoreError
 
 _OPEN_HINTS = {
-    "could not set lock on file": "Another process has the file: stop it, or ask it instead (one process owns a DuckDB file).",
+    "could not set lock on file": "Another process has the file, perhaps an import that follows: wait for it or stop it.",
     "replaying wal file": "The write-ahead log is damaged: move the .wal file aside and import again; what is in the file stays.",
 }
 

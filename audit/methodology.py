@@ -115,6 +115,12 @@ def load_methodology(path: Path) -> Methodology:
     return _load(path, base=shipped_methodologies()["default"])
 
 
+def is_methodology(path: Path) -> bool:
+    """Whether a file is meant as a methodology: it has a schemaVersion. PolicyError when it cannot be read at all."""
+    value = Document(path).value
+    return isinstance(value, dict) and "schemaVersion" in value
+
+
 @cache
 def shipped_methodologies() -> Mapping[str, Methodology]:
     """The methodologies that come with the package, by name."""

@@ -11,14 +11,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from schemas.errors import PolicyError
+from schemas.limits import MAX_DEPTH
 
 MAX_FILE_BYTES = 1024 * 1024
-MAX_DEPTH = 32
 
 Location = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
-_HINT = "Mend the lines named above; the configuration reference lists every field with its default and range."
+_HINT = "Mend the lines named above; examples/policy.yaml explains every field."
 _TYPES_IN_WORDS = {
     "missing": "is required",
     "extra_forbidden": "there is no such field",

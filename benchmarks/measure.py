@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,14 +28,21 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print(f"| {' | '.join(cells)} |")
 
 
+# A child's peak memory begins with that of the process that started it, so a small one stands between.
+LAUNCHER = """
+import os, sys, time
+start = time.perf_counter()
+child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, usage = os.wait4(child, 0)
+print(time.perf_counter() - start, usage.ru_maxrss / 1024, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
 def process_cost(command: Sequence[str], *, stdin: Path | None = None) -> tuple[float, float]:
-    """Wall seconds and peak resident memory in MB of a command; CalledProcessError when it fails."""
+    """Wall seconds and peak resident memory in MB of a command, given by its path; CalledProcessError when it fails."""
+    launcher = [sys.executable, "-S", "-E", "-c", LAUNCHER, *command]
     with Path(stdin or os.devnull).open("rb") as source:
-        start = time.perf_counter()
-        child = subprocess.Popen(command, stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        _, status, usage = os.wait4(child.pid, 0)
-        seconds = time.perf_counter() - start
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise subprocess.CalledProcessError(child.returncode, list(command))
-    return seconds, usage.ru_maxrss / 1024
+        done = subprocess.run(launcher, stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
+    seconds, megabytes = map(float, done.stderr.splitlines()[-1].split())
+    return seconds, megabytes

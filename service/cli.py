@@ -1,6 +1,7 @@
 """The command `driftline`: it maps commands to their modules and expected errors to a clear line and an exit code.
 
-Exit codes: 0 done; 1 a check failed or some input could not be read; 2 an error.
+Exit codes: 0 done; 1 a check failed or some input could not be read; 2 an error, 3 a fault of Driftline
+itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib.metadata
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Annotated
 
@@ -66,9 +68,13 @@ def options(
 
 def main() -> None:
     """Run the command line and exit."""
-    code = run(sys.argv[1:])
+    try:
+        code = run(sys.argv[1:])
+    except BaseException:  # noqa: BLE001 - a fault of ours is shown whole, under an exit code of its own
+        traceback.print_exc()
+        code = 3
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BrokenPipeError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
             stream.flush()
     # DuckDB's bindings print a page about leaked references when the interpreter is torn down; everything is closed by now.
     os._exit(code)
@@ -80,15 +86,21 @@ def run(arguments: list[str]) -> int:
         app(arguments, prog_name="driftline")
     except SystemExit as finished:
         return finished.code if isinstance(finished.code, int) else 0
-    except BrokenPipeError:
-        return 0  # the reader of a pipe went away, as `head` does
     except DriftlineError as error:
-        for line in str(error).splitlines():
-            err.print(f"error: {plain(line, 1000)}", style="red", markup=False, soft_wrap=True)
-        if error.hint:
-            err.print(f"       {error.hint}", markup=False, soft_wrap=True)
-        return 2
+        return _show_error(str(error), error.hint)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _show_error(f"{place}{error.strerror or error}", "Check the path, its permissions and the space left.")
     return 0
+
+
+def _show_error(message: str, hint: str) -> int:
+    """Print an expected error; answers the exit code."""
+    for line in message.splitlines():
+        err.print(f"error: {plain(line, 1000)}", style="red", markup=False, soft_wrap=True)
+    if hint:
+        err.print(f"       {hint}", markup=False, soft_wrap=True)
+    return 2
 
 
 if __name__ == "__main__":

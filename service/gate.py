@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from audit.diagnosis import diagnose_events
 from schemas.errors import InputError, SettingsError
-from streams.sources.event_files import read_sessions
 
 READINESS = ("unsafe_for_production", "review_recommended", "ready_for_runtime")
 """Readiness levels a gate can ask for, lowest first. A run without evidence has none of them."""
@@ -49,19 +46,12 @@ class Gate:
                 reasons.append(f"{level} is below {self.min_readiness}")
         return {"session_id": run["session_id"], "trust_score": trust, "readiness_level": level, "reasons": reasons}
 
-    def of_runs(self, rows: Iterable[Mapping[str, Any]], sessions: Sequence[str] | None) -> Iterator[Verdict]:
+    def verdicts(self, runs: Iterable[Mapping[str, Any]], sessions: Sequence[str] | None) -> Iterator[Verdict]:
         """A verdict for each run, or for those of the named sessions; InputError when one of these has none."""
         wanted = set(sessions or ())
-        for row in rows:
-            if not sessions or row["session_id"] in wanted:
-                wanted.discard(row["session_id"])
-                yield self.judge(row)
+        for run in runs:
+            if not sessions or run["session_id"] in sessions:
+                wanted.discard(run["session_id"])
+                yield self.judge(run)
         if wanted:
             raise InputError(f"no run of session {', '.join(sorted(wanted))}", hint="`driftline runs` lists them.")
-
-    def of_files(self, files: Iterable[Path]) -> Iterator[Verdict]:
-        """A verdict for each session in the files."""
-        for file in files:
-            with file.open("rb") as stream:
-                for session in read_sessions(stream, str(file)):
-                    yield self.judge(diagnose_events(session.session_id, session.events))

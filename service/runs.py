@@ -53,11 +53,19 @@ def export_runs(store: Store, folder: Path, project: str | None) -> int:
     projects = {row["project"] for row in rows}
     for row in rows:
         root = folder / "runs" if len(projects) == 1 else folder / row["project"] / "runs"
+        _refuse_other_project(root, row)
         try:
             _export_run(store, row, root)
         except OSError as error:
             raise InputError(f"{root}: {error.strerror}", hint="Name a folder that can be written to.") from error
     return len(rows)
+
+
+def _refuse_other_project(root: Path, row: Row) -> None:
+    """InputError when the folder holds a run of the same number of another project: it would be overwritten."""
+    path = root / f"{row['run_id']}.json"
+    if path.exists() and json.loads(path.read_text(encoding="utf-8")).get("project") != row["project"]:
+        raise InputError(f"{path}: is a run of another project", hint="Export each project to a folder of its own.")
 
 
 def _export_run(store: Store, row: Row, root: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rich import box
 from rich.console import Console
@@ -15,10 +17,24 @@ PIPE_WIDTH = 200
 """Columns of a table that does not go to a terminal, where nothing need be cut to fit."""
 
 
+def leave_quietly() -> NoReturn:
+    """End with 0 when the reader of a pipe went away: whoever wanted no more got what was wanted."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)
+
+
+class _Console(Console):
+    """A console that ends quietly when the reader of its pipe went away, as `head` does."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich when a write fails."""
+        leave_quietly()
+
+
 def _console(*, stderr: bool) -> Console:
     # Without emoji: a place such as file.jsonl:100:1 holds the name of one.
-    console = Console(stderr=stderr, highlight=False, emoji=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, emoji=False, width=PIPE_WIDTH)
+    console = _Console(stderr=stderr, highlight=False, emoji=False)
+    return console if console.is_terminal else _Console(stderr=stderr, highlight=False, emoji=False, width=PIPE_WIDTH)
 
 
 out = _console(stderr=False)
@@ -49,6 +65,11 @@ def plain(value: Any, limit: int = 200) -> str:
         for character in text[: limit + 1]
     )
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def counted(number: int, thing: str) -> str:
+    """The number with its thing, in the plural unless there is one of it."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def styled(value: Any) -> Text:

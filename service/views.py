@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from service.terminal import MISSING, bar, plain, styled, table
+from service.terminal import MISSING, bar, counted, plain, styled, table
 
 EVIDENCE_SHOWN = 5
 
@@ -75,8 +75,9 @@ def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = 
     primary = document["primary_diagnosis"]
     if primary["root_cause_failure_type"] is None:
         parts += [Text(""), Text(plain(primary["causal_chain_explanation"]))]
-    for cause in document["failure_causes"]:
-        parts += [Text(""), *_cause(cause, primary=cause["type"] == primary["root_cause_failure_type"])]
+    impacts = [cause["impact_score"] for cause in document["failure_causes"]]
+    for place, cause in enumerate(document["failure_causes"]):
+        parts += [Text(""), *_cause(cause, primary=place == impacts.index(min(impacts)))]
     parts += [Text(""), _dimensions(document), Text(""), _evidence_summary(document)]
     return Group(*parts)
 
@@ -99,7 +100,7 @@ def _cause(cause: Mapping[str, Any], *, primary: bool) -> list[RenderableType]:
     lines: list[RenderableType] = [head, Text(f"  {plain(cause['description'], 400)}")]
     lines += [Text(f"    {number}. {step}") for number, step in enumerate(cause["causal_chain"], start=1)]
     evidence = cause["evidence"]
-    lines.append(Text(f"  evidence ({len(evidence)} events)", style="dim"))
+    lines.append(Text(f"  evidence ({counted(len(evidence), 'event')})", style="dim"))
     lines += [Text(f"    {plain(_event_line(event), 160)}", style="dim") for event in evidence[:EVIDENCE_SHOWN]]
     if len(evidence) > EVIDENCE_SHOWN:
         lines.append(Text(f"    … and {len(evidence) - EVIDENCE_SHOWN} more", style="dim"))

@@ -13,7 +13,8 @@ from audit.policy import Policy, load_policy
 from audit.redaction import DEFAULT_KEY, Redactor
 from schemas.errors import SettingsError
 from service.settings import Settings
-from streams.embedded import EmbeddedRunner
+from streams.embedded import EmbeddedRunner, stage_progress
+from streams.topology import TOPOLOGY
 
 Clock = Callable[[], datetime]
 
@@ -61,3 +62,12 @@ def open_workspace(settings: Settings, *, now: Clock = utc_now, create: bool = F
     with Store(settings.database) as store:
         runner = EmbeddedRunner(store, policy, redactor, now, batch_positions=settings.batch_records)
         yield Workspace(settings, store, policy, redactor, runner, now)
+
+
+CATCH_UP = "An import or a rebuild was cut short: run it again, with the same policy."
+
+
+def stages_behind(store: Store) -> str:
+    """Which stages have not read their topic to its end, in words; nothing when all have."""
+    lagging = [progress for stage in TOPOLOGY if (progress := stage_progress(store, stage)).position < progress.end]
+    return ", ".join(f"stage {one.stage} has read {one.position} of {one.end} records" for one in lagging)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from analytics.store import Appended, Store
@@ -18,7 +18,7 @@ from schemas.codec import encode
 from schemas.records import ImportProgress
 from schemas.registry import schema_of
 from streams.admission import Accepted, Door, Place, Refusal, encode_all
-from streams.batches import StageBatch, StepOutcome
+from streams.batches import StageBatch
 from streams.topology import TOPOLOGY, Stage, derived_tables
 
 BATCH_POSITIONS = 20_000
@@ -32,6 +32,27 @@ class StageProgress:
     stage: str
     position: int
     end: int
+
+
+def stage_progress(store: Store, stage: Stage) -> StageProgress:
+    """How far a stage has come."""
+    with store.transaction() as transaction:
+        position = transaction.watermark(stage.name, stage.source)
+    return StageProgress(stage.name, position, store.end_of(stage.source))
+
+
+@dataclass
+class StageOutcome:
+    """What a stage made of a batch: encoded records, the states that changed, and dead letters."""
+
+    made: Accepted = field(default_factory=Accepted)
+    states: dict[str, bytes] = field(default_factory=dict)
+    dead: Accepted = field(default_factory=Accepted)
+
+    def extend(self, other: StageOutcome) -> None:
+        """Add what was made of another part of the batch."""
+        self.made.extend(other.made)
+        self.states |= other.states
 
 
 class EmbeddedRunner:
@@ -71,13 +92,8 @@ class EmbeddedRunner:
             # Sinks of a stage are read only by later ones, so one pass in order leaves nothing behind.
             while read := self._advance(stage):
                 total += read
-                report(StageProgress(stage.name, self.position(stage), self._store.end_of(stage.source)))
+                report(stage_progress(self._store, stage))
         return total
-
-    def position(self, stage: Stage) -> int:
-        """The position the stage reads next."""
-        with self._store.transaction() as transaction:
-            return transaction.watermark(stage.name, stage.source)
 
     def rebuild(self) -> None:
         """Drop everything derived and make it again from the topics that came from outside."""
@@ -86,40 +102,40 @@ class EmbeddedRunner:
         self.run()
 
     def _advance(self, stage: Stage) -> int:
-        start = self.position(stage)
+        start = stage_progress(self._store, stage).position
         end = min(start + min(self._batch_positions, stage.records_at_once), self._store.end_of(stage.source))
         if start >= end:
             return 0
         batch = StageBatch.of(stage.source, self._store.read(stage.source, start, end - start))
         with self._store.transaction() as transaction:
-            states = transaction.states(stage.name, batch.keys())
-            outcome, dead = self._step(stage, batch, states)
-            for topic, messages in encode_all(outcome.records).messages.items():
+            outcome = self._outcome(stage, batch, transaction.states(stage.name, batch.keys()))
+            for topic, messages in outcome.made.messages.items():
                 transaction.append(topic, messages)
-            for topic, messages in dead.messages.items():
+            for topic, messages in outcome.dead.messages.items():
                 transaction.append(topic, messages, skip_known=True)
             transaction.set_states(stage.name, outcome.states, end)
             transaction.set_watermark(stage.name, stage.source, end)
         return end - start
 
-    def _step(self, stage: Stage, batch: StageBatch, states: dict[str, bytes]) -> tuple[StepOutcome, Accepted]:
-        """The step over the batch; when it fails, session by session, so that one bad session stops no other."""
-        step, dead = self._steps[stage.name], Accepted()
+    def _outcome(self, stage: Stage, batch: StageBatch, states: dict[str, bytes]) -> StageOutcome:
+        """What the step makes of the batch; when it fails, session by session, so that one bad session stops no other."""
         try:
-            return step(batch, states), dead
+            return self._attempt(stage, batch, states)
         except Exception:
             log.exception("stage %s failed on a batch of %s; taking its sessions one by one", stage.name, stage.source)
-        outcome = StepOutcome()
+        whole = StageOutcome()
         for key in sorted(batch.keys()):
             part = batch.of_session(key)
             try:
-                alone = step(part, {key: states[key]} if key in states else {})
+                whole.extend(self._attempt(stage, part, {key: states[key]} if key in states else {}))
             except Exception as error:  # noqa: BLE001 - whatever it is, the session's records are kept and the others go on
-                self._bury(stage, part, error, dead)
-            else:
-                outcome.records += alone.records
-                outcome.states |= alone.states
-        return outcome, dead
+                self._bury(stage, part, error, whole.dead)
+        return whole
+
+    def _attempt(self, stage: Stage, batch: StageBatch, states: dict[str, bytes]) -> StageOutcome:
+        """Run the step and encode what it made: a record that may not be written fails here, too."""
+        outcome = self._steps[stage.name](batch, states)
+        return StageOutcome(encode_all(outcome.records), outcome.states)
 
     def _bury(self, stage: Stage, part: StageBatch, error: Exception, dead: Accepted) -> None:
         door = Door(self._redactor, self._now())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from analytics.adhoc import read_only_rows
-from audit.policy import load_policy
+from audit.methodology import is_methodology, load_methodology
+from audit.policy import ProjectPolicy, load_policy
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.terminal import MISSING, out, plain, table
 from service.workspace import open_workspace, require_database
@@ -65,31 +66,47 @@ def rebuild(
 
 @policy_app.command("check")
 def policy_check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file, or a methodology file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Check a policy file and every methodology it names; say what is in force for each project."""
-    policy = load_policy(file)
-    names = ["", *policy.projects]
-    if as_json:
-        rows = {name or "(others)": policy.for_project(name) for name in names}
-        document = {
-            name: {**found.settings.model_dump(by_alias=True), "digest": found.digest, "methodology": found.methodology.name}
-            for name, found in rows.items()
+    """Check a policy file and every methodology it names, or one methodology; say what is in force for each project.
+
+    What waits for a judge, a baseline or retention is checked and kept, and has no effect in this version.
+    """
+    if is_methodology(file):
+        methodology = load_methodology(file)
+        document: dict[str, Any] = {
+            "methodology": methodology.name,
+            "version": methodology.version,
+            "digest": methodology.digest,
         }
+    else:
+        policy = load_policy(file)
+        document = {name or OTHERS: _in_force(policy.for_project(name)) for name in ["", *policy.projects]}
+    if as_json:
         print_json(document)
-        return
-    cells = [
-        [
-            name or "(others)",
-            "on" if found.settings.enabled else "off",
-            f"{found.methodology.name} {found.methodology.version}",
-            found.settings.judge_model,
-            f"every {found.settings.sampling.routine_interval}. turn" if found.settings.sampling.enabled else "everything",
-            f"{found.settings.cost_cap_per_session:.2f} USD",
-            found.digest,
-        ]
-        for name, found in ((name, policy.for_project(name)) for name in names)
-    ]
-    out.print(table(["project", "audit", "methodology", "judge", "sampling", "cap per session", "digest"], cells))
-    out.print(f"{plain(file)} can be used", style="green")
+    elif is_methodology(file):
+        out.print(table(list(document), [list(document.values())]))
+    else:
+        headers = ["audit", "methodology", "sampling", "digest"]
+        out.print(
+            table(["project", *headers], [[name, *[shown[header] for header in headers]] for name, shown in document.items()])
+        )
+    if not as_json:
+        out.print(f"{plain(file)} can be used", style="green")
+
+
+OTHERS = "(others)"
+"""Stands for every project that a policy does not name."""
+
+
+def _in_force(found: ProjectPolicy) -> dict[str, Any]:
+    """What holds for a project: in short, and every setting."""
+    sampling = found.settings.sampling
+    return {
+        "audit": "on" if found.settings.enabled else "off",
+        "methodology": f"{found.methodology.name} {found.methodology.version}",
+        "sampling": f"every {sampling.routine_interval}. turn" if sampling.enabled else "everything",
+        "digest": found.digest,
+        "settings": found.settings.model_dump(by_alias=True),
+    }

@@ -18,6 +18,7 @@ from schemas.errors import DriftlineError
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.settings import Settings
 from service.terminal import out, plain
+from service.workspace import CATCH_UP, stages_behind
 
 STATE_FOLDERS = ("~/.openclaw", "~/.clawdbot")
 STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
@@ -90,10 +91,13 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
         with Store(path) as store:
             letters = query_rows(store.cursor(), "dead_letters")
             counts = [f"{store.count(table)} {table}" for table in COUNTED]
+            lag = stages_behind(store)
     except DriftlineError as error:
         yield Finding("database", "problem", str(error), error.hint)
         return
     yield Finding("database", "ok", f"{path} ({path.stat().st_size / 1e6:.1f} MB): {', '.join(counts)}")
+    if lag:
+        yield Finding("stages", "problem", lag, CATCH_UP)
     if letters:
         total = sum(row["records"] for row in letters)
         yield Finding(

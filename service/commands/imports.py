@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -16,9 +18,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from schemas.errors import InputError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
 from service.importing import Importer, ImportSummary, Report, transcripts_in
-from service.terminal import err, out
+from service.terminal import counted, err, out
 from service.workspace import Workspace, open_workspace
 
+WHOLE_EVERY = timedelta(minutes=1)
+log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, help="Take in what agents said and did.")
 
 Into = Annotated[
@@ -49,11 +53,12 @@ def import_openclaw(
     if not files and not follow:
         raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint="Transcripts are agents/*/sessions/*.jsonl.")
     with open_workspace(settings, now=clock, create=True) as workspace:
-        with file_progress(sum(path.stat().st_size for path in files)) as report:
+        with file_progress(sum(map(size_of, files))) as report:
             summary = Importer(workspace, agent=agent).openclaw(files, report)
         show(summary, as_json=as_json)
         if follow:
             _follow(workspace, paths, agent, interval, as_json=as_json)
+    raise typer.Exit(1 if summary.faults else 0)
 
 
 @app.command("events")
@@ -76,6 +81,15 @@ def import_events(
         with file_progress(file.stat().st_size) as report:
             summary = Importer(workspace, agent=agent).events(file, report)
         show(summary, as_json=as_json)
+    raise typer.Exit(1 if summary.faults else 0)
+
+
+def size_of(path: Path) -> int:
+    """Size in bytes; 0 for a file that has vanished since the folder was listed."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 @contextmanager
@@ -98,19 +112,21 @@ def show(summary: ImportSummary, *, as_json: bool) -> None:
         return
     unchanged = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
     out.print(
-        f"{summary.files + summary.unchanged} files{unchanged}, {len(summary.sessions)} sessions: "
-        f"{summary.exchanges} exchanges and {summary.events} events taken in, {summary.known} known already; "
-        f"{summary.sessions_closed} sessions ended",
+        f"{counted(summary.files + summary.unchanged, 'file')}{unchanged}, {counted(len(summary.sessions), 'session')}: "
+        f"{counted(summary.exchanges, 'exchange')} and {counted(summary.events, 'event')} taken in, "
+        f"{summary.known} known already; {counted(summary.sessions_closed, 'session')} ended",
         soft_wrap=True,
     )
     if summary.faults:
-        out.print(
-            f"{summary.faults} lines could not be taken and were set aside: driftline sql 'FROM dead_letters'", style="yellow"
-        )
+        faults = counted(summary.faults, "line")
+        out.print(f"{faults} set aside as unreadable: driftline sql 'FROM dead_letters'", style="yellow", soft_wrap=True)
 
 
 def _follow(workspace: Workspace, paths: list[Path], agent: str | None, interval: float, *, as_json: bool) -> None:
-    """Look for more until a signal asks to stop; what was begun is finished first."""
+    """Look for more until a signal asks to stop; what was begun is finished first.
+
+    Only files that changed are read, and all that are not complete once a minute, when a session may have fallen idle.
+    """
     stop = threading.Event()
 
     def request_stop(_signal: int, _frame: FrameType | None) -> None:
@@ -119,7 +135,20 @@ def _follow(workspace: Workspace, paths: list[Path], agent: str | None, interval
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, request_stop)
     err.print("following; interrupt to stop")
+    seen: dict[Path, int] = {}
+    whole = workspace.now()
     while not stop.wait(interval):
-        summary = Importer(workspace, agent=agent).openclaw(transcripts_in(paths))
-        if summary.exchanges or summary.events or summary.faults or summary.sessions_closed:
-            show(summary, as_json=as_json)
+        try:
+            sizes = {path: size_of(path) for path in transcripts_in(paths)}
+        except InputError as error:  # the folder is gone for now; it may come back
+            log.warning("%s", error)
+            continue
+        is_whole = workspace.now() - whole >= WHOLE_EVERY
+        changed = [path for path, size in sizes.items() if is_whole or seen.get(path) != size]
+        if is_whole:
+            whole = workspace.now()
+        seen = sizes
+        if changed:
+            summary = Importer(workspace, agent=agent).openclaw(changed)
+            if summary.exchanges or summary.events or summary.faults or summary.sessions_closed:
+                show(summary, as_json=as_json)

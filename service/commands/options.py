@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from audit.times import parse_timestamp
 from schemas.errors import SettingsError
 from service.settings import Settings, load_settings
-from service.terminal import err, out
+from service.terminal import err, leave_quietly, out
 from service.workspace import Clock, utc_now
 
 Row = Mapping[str, Any]
@@ -42,7 +42,9 @@ def clock_of(as_of: str | None) -> Clock:
     try:
         moment = parse_timestamp(as_of)
     except ValueError as error:
-        raise SettingsError(f"--as-of: {error}", hint="Give an ISO time such as 2026-11-01T12:00:00Z.") from error
+        raise SettingsError(
+            f"--as-of: {str(error).removeprefix('timestamp: ')}", hint="Give an ISO time such as 2026-11-01T12:00:00Z."
+        ) from error
     if moment is None:
         raise SettingsError("--as-of: no time given", hint="Give an ISO time such as 2026-11-01T12:00:00Z.")
     return lambda: moment
@@ -61,7 +63,10 @@ def show_rows(rows: Sequence[Row], as_table: Callable[[Sequence[Row]], Renderabl
 
 def print_json(value: Any) -> None:
     """Print the value as JSON on one line."""
-    sys.stdout.write(json_line(value) + "\n")
+    try:
+        sys.stdout.write(json_line(value) + "\n")
+    except BrokenPipeError:
+        leave_quietly()
 
 
 def json_line(value: Any) -> str:

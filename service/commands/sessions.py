@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from analytics.queries import query_rows
-from schemas.errors import InputError
+from schemas.errors import InputError, SettingsError, StoreError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows
 from service.gate import READINESS, Gate, failures
 from service.runs import export_runs, run_documents, runs_of, wrap_rows
+from service.session_files import FaultReport, diagnose_files
 from service.sessions import finalize_session
-from service.terminal import out, plain
+from service.terminal import counted, err, out, plain
 from service.views import diagnosis_view, runs_table, scores_table, wrap_table
-from service.workspace import open_workspace
+from service.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
 
 
 def finalize(
@@ -40,7 +41,9 @@ def runs(
     """List the runs: trust score, readiness level, primary failure, tool calls."""
     with open_workspace(settings_of(database)) as workspace:
         rows = runs_of(workspace.store, project)
-    none = "no run yet: a session becomes one when it ends (driftline finalize SESSION)"
+        warn_of_lag(workspace)
+    of = "" if project is None else f" of project {project}"
+    none = f"no run{of} yet: a session becomes one when it ends (driftline finalize SESSION)"
     show_rows(rows, runs_table, as_json=as_json, none=none)
 
 
@@ -52,6 +55,7 @@ def run(
 ) -> None:
     """Show one run: verdict, causes as steps, evidence, what to do."""
     with open_workspace(settings_of(database)) as workspace:
+        warn_of_lag(workspace)
         found = list(run_documents(workspace.store, session, project))
     if not found:
         raise InputError(f"no run of a session {plain(session)!r}", hint="`driftline runs` lists them.")
@@ -69,13 +73,16 @@ def export(
 ) -> None:
     """Write every run as files: runs/run_001.json, runs/run_001/session.json and runs/run_001/diagnosis.json."""
     with open_workspace(settings_of(database)) as workspace:
+        warn_of_lag(workspace)
         written = export_runs(workspace.store, folder, project)
-    out.print(f"{written} runs written to {folder}", markup=False)
+    if not written:
+        raise InputError("there is no run to export", hint="`driftline runs` lists them.")
+    out.print(f"{counted(written, 'run')} written to {folder}", markup=False)
 
 
 def check(
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE…]", help="Diagnose these instead of reading the runs.")
+        list[str] | None, typer.Argument(metavar="[FILE…]", help="Diagnose these instead of reading the runs.")
     ] = None,
     min_trust: Annotated[int, typer.Option(min=0, max=100, help="Lowest trust score that passes.")] = 0,
     min_readiness: Annotated[
@@ -92,22 +99,27 @@ def check(
 
     A run without evidence passes no gate. That there is nothing to check is an error (exit 2).
     """
-    gate = Gate.of(min_trust, min_readiness)
+    gate, report = Gate.of(min_trust, min_readiness), FaultReport()
     if files:
-        verdicts = list(gate.of_files(files))
+        if project is not None:
+            raise SettingsError("--project goes with the runs of a database, not with files", hint="Leave one of them out.")
+        verdicts = list(gate.verdicts(diagnose_files(files, report), session))
     else:
         with open_workspace(settings_of(database)) as workspace:
-            verdicts = list(gate.of_runs(runs_of(workspace.store, project), session))
+            if lag := stages_behind(workspace.store):
+                raise StoreError(lag, hint=CATCH_UP)
+            verdicts = list(gate.verdicts(runs_of(workspace.store, project), session))
     if not verdicts:
-        raise InputError("there is no run to check", hint="Import sessions first, or name files.")
+        of = "" if project is None else f" of project {project}"
+        raise InputError(f"there is no run{of} to check", hint="Import sessions first, or name files.")
     failed = failures(verdicts)
     if as_json:
-        print_json({"passed": not failed, "checked": len(verdicts), "failed": failed})
+        print_json({"passed": not failed and not report.count, "checked": len(verdicts), "failed": failed})
     else:
         for verdict in failed:
             out.print(f"FAIL {plain(verdict['session_id'])}: {'; '.join(verdict['reasons'])}", markup=False)
         out.print(f"{len(verdicts) - len(failed)} of {len(verdicts)} runs pass")
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(1 if failed or report.count else 0)
 
 
 def scores(
@@ -122,6 +134,7 @@ def scores(
     with open_workspace(settings_of(database)) as workspace:
         values = {"project": project, "session": session, "anomalies": anomalies, "limit": limit}
         rows = query_rows(workspace.store.cursor(), "scores", values)
+        warn_of_lag(workspace)
     show_rows(rows, scores_table, as_json=as_json, none="no score fits")
 
 
@@ -136,3 +149,9 @@ def wrap_quality(
     with open_workspace(settings_of(database, policy)) as workspace:
         rows = wrap_rows(workspace, project, limit)
     show_rows(rows, wrap_table, as_json=as_json, none="no exchange yet")
+
+
+def warn_of_lag(workspace: Workspace) -> None:
+    """Say so when what is shown is not yet all there is."""
+    if lag := stages_behind(workspace.store):
+        err.print(f"note: {lag}. {CATCH_UP}", style="yellow", soft_wrap=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 
 from service.cli import run
 
+ROOT = Path(__file__).parents[2]
 LOOP = [{"event": "tool_call", "tool": "exec", "args": {"command": "ls"}}] * 6
 CALM = [{"event": "tool_call", "tool": "read", "args": {"path": "a"}}, {"event": "session_end"}]
 Command = Callable[..., tuple[int, str, str]]
@@ -254,3 +258,87 @@ def test_hostile_names_reach_the_terminal_as_plain_text(driftline: Command, tmp_
     assert "\u202e" not in out
     assert "<U+001B>" in out
     assert "[red]" in out
+
+
+@pytest.mark.parametrize("target", ["demo", "runs-to-a-full-disk"])
+def test_what_the_machine_refuses_is_an_error_and_no_fault(driftline: Command, tmp_path: Path, target: str) -> None:
+    """A file where a folder should be, a disk that is full: one line, no traceback, exit code 2."""
+    (tmp_path / "file").write_text("not a folder")
+    if target == "demo":
+        code, _, error = driftline("demo", "--dir", "file")
+    else:
+        command = [sys.executable, "-m", "service.cli", "doctor"]
+        with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+            done = subprocess.run(
+                command, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=full, stderr=subprocess.PIPE, text=True
+            )
+        code, error = done.returncode, done.stderr
+    assert (2, False) == (code, "Traceback" in error), error
+    assert "error: " in error
+
+
+def test_a_reader_that_wants_no_more_is_no_error(events_file: Path) -> None:
+    """`driftline diagnose … | head -1`."""
+    many = events_file.with_name("many.jsonl")
+    many.write_text(events_file.read_text() * 2000)
+    command = f"{sys.executable} -m service.cli diagnose {many} --json | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["/bin/bash", "-c", command], check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nowhere"], ["."], ["events.jsonl", "--project", "ops"], ["events.jsonl", "--session", "x"]]
+)
+def test_a_gate_over_files_refuses_what_it_cannot_do(driftline: Command, events_file: Path, arguments: list[str]) -> None:
+    """A gate that ignored an option, or failed as if a run were bad, would be believed."""
+    assert events_file.exists()
+    code, _, error = driftline("check", *arguments)
+    assert (2, True) == (code, error.startswith("error: "))
+
+
+def test_a_gate_fails_when_part_of_a_file_cannot_be_read(driftline: Command, events_file: Path) -> None:
+    """What was not read was not checked."""
+    events_file.write_text("nonsense\n" + events_file.read_text())
+    code, _, error = driftline("check", str(events_file))
+    assert (1, True) == (code, "events.jsonl:1:" in error)
+
+
+def test_an_import_with_unreadable_lines_exits_1(driftline: Command, events_file: Path) -> None:
+    """The rest is taken in; a script sees that something was not."""
+    events_file.write_text("nonsense\n" + events_file.read_text())
+    code, out, _ = driftline("import", "events", str(events_file))
+    assert (1, True) == (code, "1 line set aside" in out)
+    assert 0 == driftline("import", "events", str(events_file))[0], "nothing new is wrong the second time"
+
+
+def test_a_rebuild_that_was_cut_short_is_noticed(
+    driftline: Command, events_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is shown is then not all there is: `runs` says so, `doctor` calls it a problem, `check` refuses."""
+    driftline("import", "events", str(events_file))
+    with monkeypatch.context() as patched:
+        patched.setattr("streams.embedded.EmbeddedRunner.run", lambda *_: 0)
+        driftline("rebuild")
+    assert "stage diagnosis has read 0 of" in driftline("runs")[2]
+    assert 1 == driftline("doctor")[0]
+    assert 2 == driftline("check")[0]
+    driftline("rebuild")
+    assert 0 == driftline("check")[0]
+
+
+def test_a_methodology_file_can_be_checked_by_itself(driftline: Command, tmp_path: Path) -> None:
+    """It is told from a policy by its schemaVersion."""
+    (tmp_path / "house.yaml").write_text("schemaVersion: '3'\nname: house\n")
+    code, out, _ = driftline("policy", "check", "house.yaml", "--json")
+    assert (0, "house", "3") == (code, json.loads(out)["methodology"], json.loads(out)["version"])
+
+
+def test_an_export_does_not_overwrite_another_project(driftline: Command, events_file: Path) -> None:
+    """Both projects have a run_001."""
+    driftline("import", "events", str(events_file), "--project", "alpha")
+    driftline("import", "events", str(events_file), "--project", "beta", "--connection", "other")
+    assert 0 == driftline("export-runs", "out", "--project", "alpha")[0]
+    code, _, error = driftline("export-runs", "out", "--project", "beta")
+    assert (2, True) == (code, "another project" in error)
