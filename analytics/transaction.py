@@ -22,14 +22,21 @@ BATCH = "_driftline_batch"
 """Name under which a batch is registered. A table's name would win over it, and no table may be called so."""
 PARTITION = 0
 """The embedded log has one partition a topic."""
+CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest"}
+"""What a record from outside says, by record type: the same identity with another content is another record, and no repetition."""
+_HELD = "_held"
 
 
 @dataclass
 class Appended:
-    """What an append did: rows written per table, and how many were there already."""
+    """What an append did: rows written per table, and how many were there already.
+
+    `conflicts` are the places, among the messages, of those that were not taken because their identity has another content.
+    """
 
     written: dict[str, int] = field(default_factory=dict)
     known: int = 0
+    conflicts: list[int] = field(default_factory=list)
 
 
 def stored_ends(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
@@ -54,7 +61,8 @@ class Transaction:
     def append(self, topic: str, messages: Sequence[bytes], *, skip_known: bool = False) -> Appended:
         """Append encoded records to a topic. With `skip_known`, records the topic has already are left out.
 
-        A record is known by its identity and, where it has one, its revision.
+        A record is known by its identity and, where it has one, its revision. Where CONTENT tells what it says, a record that
+        says something else under a known identity is a conflict and left out, too; within the messages the first one counts.
         The messages have been accepted: one that does not decode is a fault of ours and raises its RecordError.
         """
         done = Appended()
@@ -64,9 +72,12 @@ class Transaction:
         if batch.rejected:
             raise batch.rejected[0].error
         if skip_known:
-            batch.frames = {name: self._unknown(schema_of(name), frame, topic) for name, frame in batch.frames.items()}
+            for name, frame in batch.frames.items():
+                batch.frames[name], conflicts = self._unknown(schema_of(name), frame, topic)
+                done.conflicts += conflicts
+            done.conflicts.sort()
         fresh = sum(frame.height for frame in batch.frames.values())
-        done.known = len(messages) - fresh
+        done.known = len(messages) - fresh - len(done.conflicts)
         positions = pl.concat([frame[INDEX] for frame in batch.frames.values()]).sort()
         for name, frame in batch.frames.items():
             offsets = positions.search_sorted(frame[INDEX]).cast(pl.Int64) + self._ends[topic]
@@ -74,19 +85,37 @@ class Transaction:
         self._ends[topic] += fresh
         return done
 
-    def _unknown(self, schema: RecordSchema, frame: pl.DataFrame, topic: str) -> pl.DataFrame:
-        """The rows whose identity is neither in the topic nor earlier in the frame."""
+    def _unknown(self, schema: RecordSchema, frame: pl.DataFrame, topic: str) -> tuple[pl.DataFrame, list[int]]:
+        """The rows whose identity is neither in the topic nor earlier in the frame, and the places of those in conflict."""
         identity = [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
-        fresh = frame.unique(subset=identity, keep="first", maintain_order=True)
+        first = frame.unique(subset=identity, keep="first", maintain_order=True)
         columns = ", ".join(map(quote, identity))
-        with self._registered(fresh.select(identity)):
-            statement = f"SELECT {columns} FROM {full_name(schema)} SEMI JOIN {BATCH} USING ({columns}) WHERE _topic = $topic"
+        with self._registered(first.select(identity)):
+            statement = (
+                f"SELECT {columns}, _offset FROM {full_name(schema)} SEMI JOIN {BATCH} USING ({columns}) WHERE _topic = $topic"
+            )
             known = fetch(self._connection, statement, {"topic": topic})
-        if not known.height:
-            return fresh
-        times = [name for name in identity if fresh.schema[name].is_temporal()]
+        times = [name for name in identity if first.schema[name].is_temporal()]
         known = known.with_columns(pl.col(name).dt.replace_time_zone("UTC") for name in times)
-        return fresh.join(known, on=identity, how="anti", maintain_order="left")
+        fresh = first.join(known, on=identity, how="anti", maintain_order="left") if known.height else first
+        content = CONTENT.get(schema.name)
+        if content is None or fresh.height == frame.height:
+            return fresh, []
+        held = pl.concat([self._contents(schema, content, known, topic), fresh.select(*identity, pl.col(content).alias(_HELD))])
+        others = frame.join(fresh, on=INDEX, how="anti").join(held, on=identity)
+        return fresh, others.filter(pl.col(content) != pl.col(_HELD))[INDEX].to_list()
+
+    def _contents(self, schema: RecordSchema, content: str, known: pl.DataFrame, topic: str) -> pl.DataFrame:
+        """The identities of known rows with the content that the topic has. Only these rows are read, by their places."""
+        known = known.sort("_offset").unique(subset=known.columns[:-1], keep="first", maintain_order=True)
+        with self._registered(known.select("_offset")):
+            statement = (
+                f"SELECT _offset, {quote(content)} AS {_HELD} FROM {full_name(schema)} SEMI JOIN {BATCH} USING (_offset) "
+                "WHERE _topic = $topic AND _offset BETWEEN $first AND $last"
+            )
+            places = {"first": known["_offset"].min() or 0, "last": known["_offset"].max() or 0}
+            contents = fetch(self._connection, statement, {"topic": topic, **places})
+        return known.join(contents, on="_offset").drop("_offset")
 
     def _insert(self, schema: RecordSchema, frame: pl.DataFrame, topic: str, offsets: pl.Series) -> int:
         if not frame.height:

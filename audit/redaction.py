@@ -13,7 +13,8 @@ from typing import Any
 
 from audit.patterns import compile_pattern, decode, encode
 from audit.policy import RedactionSettings, SecretPattern
-from audit.secret_kinds import BUILT_IN, SENSITIVE_KEYS, TRIGGER, SecretKind
+from audit.secret_kinds import BUILT_IN, TRIGGER, SecretKind
+from audit.secret_names import is_sensitive
 from schemas.errors import BoundsError
 from schemas.limits import MAX_DEPTH
 
@@ -52,7 +53,10 @@ class Redactor:
         return (decode(data), counts) if counts else (text, counts)
 
     def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
-        """The JSON value without its secrets, in keys too; text under a key such as `password` is taken out as a whole.
+        """The JSON value without its secrets, in keys too.
+
+        Below a key such as `password` every text and number is taken out as a whole, and so are the value of
+        `{"name": "Authorization", "value": ...}`, of the header `["Authorization", ...]` and of the option `["--password", ...]`.
 
         BoundsError for a value nested deeper than `MAX_DEPTH`.
         """
@@ -99,20 +103,66 @@ class Redactor:
             counts.update(found)
             return redacted
         if isinstance(value, dict):
-            return {self._walk(k, counts, depth + 1): self._member(k, v, counts, depth + 1) for k, v in value.items()}
+            named = _is_named_secret(value)
+            return {
+                self._walk(key, counts, depth + 1): self._child(
+                    item, counts, depth + 1, whole=_is_secret_key(key) or (named and key in _VALUE_KEYS)
+                )
+                for key, item in value.items()
+            }
         if isinstance(value, list | tuple):
-            return [self._walk(item, counts, depth + 1) for item in value]
+            secrets = _secret_positions(value)
+            return [self._child(item, counts, depth + 1, whole=index in secrets) for index, item in enumerate(value)]
         return value
 
-    def _member(self, key: Any, value: Any, counts: Counter[str], depth: int) -> Any:
-        is_secret = isinstance(value, str) and isinstance(key, str) and bool(value) and _plain(key) in SENSITIVE_KEYS
-        if not is_secret:
+    def _child(self, value: Any, counts: Counter[str], depth: int, *, whole: bool) -> Any:
+        return self._blank(value, counts, depth) if whole else self._walk(value, counts, depth)
+
+    def _blank(self, value: Any, counts: Counter[str], depth: int) -> Any:
+        """The value with every text and number in it replaced; booleans, null and empty texts say nothing and stay."""
+        if depth > MAX_DEPTH:
             return self._walk(value, counts, depth)
-        data = encode(value)
+        if isinstance(value, dict):
+            return {self._walk(k, counts, depth + 1): self._blank(v, counts, depth + 1) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._blank(item, counts, depth + 1) for item in value]
+        if value is None or isinstance(value, bool) or value == "":
+            return value
+        data = encode(str(value))
         if _is_marker(data):
             return value
         counts["secret_field"] += 1
         return decode(self._marker("secret_field", data))
+
+
+_NAME_KEYS = ("name", "key", "header", "Name", "Key", "Header")
+_VALUE_KEYS = frozenset(["value", "values", "Value", "Values"])
+
+
+def _is_secret_key(key: Any) -> bool:
+    return isinstance(key, str) and is_sensitive(key)
+
+
+def _is_named_secret(value: dict[Any, Any]) -> bool:
+    """Whether this object is a pair of a telling name and a value: `{"name": "Cookie", "value": ...}`."""
+    return not _VALUE_KEYS.isdisjoint(value) and any(_is_secret_key(value.get(key)) for key in _NAME_KEYS)
+
+
+def _secret_positions(items: list[Any] | tuple[Any, ...]) -> set[int]:
+    """Positions of secrets that what stands before them gives away: in a header of two texts, after an option."""
+    if len(items) == 2 and _is_secret_key(items[0]) and isinstance(items[1], str) and _is_header(*items):
+        return {1}
+    options = (
+        index
+        for index, item in enumerate(items[:-1], start=1)
+        if isinstance(item, str) and item.startswith("-") and "=" not in item and is_sensitive(item)
+    )
+    return {index for index in options if not (isinstance(items[index], str) and items[index].startswith("--"))}
+
+
+def _is_header(name: str, value: str) -> bool:
+    """Whether two texts are a name with its value, and not two names, such as the required fields of a form."""
+    return name[:1].isupper() or "-" in name or not value.replace("_", "").isalpha()
 
 
 def _custom_kind(secret: SecretPattern, where: str) -> SecretKind:
@@ -126,11 +176,6 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
 
 def _is_marker(data: bytes) -> bool:
     return list(_markers(data)) == [(0, len(data))]
-
-
-def _plain(key: str) -> str:
-    """A key without what separates its words: apiKey, api_key and API-Key are one."""
-    return key.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def _whole_characters(data: bytes, start: int, end: int) -> tuple[int, int]:

@@ -13,41 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from audit.patterns import compile_pattern
+from audit.secret_names import COUNTED, NAMES
 
 Spans = Callable[[bytes], Iterator[tuple[int, int]]]
-
-SENSITIVE_KEYS = frozenset(
-    [
-        "password",
-        "passwd",
-        "pwd",
-        "passphrase",
-        "secret",
-        "clientsecret",
-        "secretkey",
-        "secretaccesskey",
-        "apikey",
-        "apisecret",
-        "xapikey",
-        "token",
-        "accesstoken",
-        "refreshtoken",
-        "idtoken",
-        "authtoken",
-        "bearertoken",
-        "sessiontoken",
-        "authorization",
-        "proxyauthorization",
-        "privatekey",
-        "accesskey",
-        "credential",
-        "credentials",
-        "cookie",
-        "setcookie",
-        "connectionstring",
-    ]
-)
-"""Keys of JSON objects whose text is a secret as a whole; lower-cased, without underscores, hyphens and spaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +66,28 @@ _AUTHORIZATION = (
 _BEARER = r"(?i)\bbearer\s{1,8}([\w.~+/-]{12,}={0,2})"
 _BASIC = r"(?i)\bbasic\s{1,8}([A-Za-z0-9+/]{8,}={0,2})"
 _CONNECTION = r"""://[^\s:/@"'<>]{0,128}:([^\s/"'<>]{1,256})@"""
-_NAMES = (
-    r"(?:password|passwd|passphrase|pwd|secret|api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|client[_-]?secret"
-    r"|(?:auth|access|refresh|id|session|bearer)[_-]?token|token)"
-)
+_ASSIGNS = r"""(?:\\{0,3}["'])?\s{0,8}(?::=|=>|[:=])\s{0,8}"""
 _ASSIGNMENT = (
-    rf"""(?i){_NAMES}(?:\\{{0,3}}["'])?\s{{0,8}}(?::=|=>|[:=])\s{{0,8}}"""
+    rf"(?i)(?:\b|_){COUNTED}{_ASSIGNS}()|{NAMES}{_ASSIGNS}"
     r"""(?:\\{0,3}"((?:[^"\\\n]|\\[^"\n]){4,})|\\{0,3}'((?:[^'\\\n]|\\[^'\n]){4,})|((?:[^\s"'\\,;&]|\\[^\s"']){4,}))"""
+)
+_STRING = r"""(?:"((?:[^"\\\n]|\\.)+)|\\{1,3}"((?:[^"\\\n]|\\[^"\n])+))"""
+_MEMBER = (
+    rf'(?i)(?:\b|_){COUNTED}\\{{0,3}}"\s{{0,8}}:()'
+    rf'|{NAMES}\\{{0,3}}"\s{{0,8}}:\s{{0,8}}(?:{_STRING}|([0-9]+(?:\.[0-9]+)?))'
+    rf'|"(?:name|key|header)\\{{0,3}}"\s{{0,8}}:\s{{0,8}}\\{{0,3}}"[\w.-]*{NAMES}\\{{0,3}}"\s{{0,8}},\s{{0,8}}\\{{0,3}}"values?\\{{0,3}}"'
+    rf"\s{{0,8}}:\s{{0,8}}{_STRING}"
+    rf'|"(?:--[\w.-]*{NAMES}|(?:proxy-)?authorization|(?:set-)?cookie|x-[\w.-]*{NAMES})\\{{0,3}}"\s{{0,8}},\s{{0,8}}{_STRING}'
+)
+"""Members of JSON objects, pairs and arguments in JSON that may be broken off; short secrets and numbers too."""
+_CONTAINER = rf'(?i){NAMES}\\{{0,3}}"\s{{0,8}}:\s{{0,8}}(?:[\[{{]\s*(?:\\{{0,3}}"[\w.-]+\\{{0,3}}"\s*:\s*)?)+([^\[\]{{}}]+)'
+_COOKIE = r"""(?i)\b(?:set-)?cookie2?:\s{0,8}([\w.!#$%&*+^|~-]{1,128}=(?:"[^"\r\n\\]+")?(?:="[^"\r\n\\]+"|[^\r\n"'\\])+)"""
+_FLAG = rf"""(?i)--[\w-]*{NAMES}(?:=|\s{{1,8}})(?:\\{{0,3}}"((?:[^"\\\n]|\\[^"\n])+)|'([^'\n]+)|([^\s"'`\\-][^\s"'`\\]*))"""
+_QUERY = rf"""(?i)[?&;](?:[\w.-]*{NAMES}|sig)=([^\s&;"'<>\\]+)"""
+_COMMAND = (
+    r"""\bcurl\b[^\n|;]*?\s(?:-u|--user|--proxy-user|-U)(?:=|\s{0,8})\\{0,3}["']?[^\s:/"'\\]{0,64}:([^\s"'\\]+)"""
+    r"""|\bmysql(?:dump|admin|import)?\b[^\n|;]*?\s-p(?:\\{0,3}["'])?([^\s"'\\]+)"""
+    r"""|\bsshpass\s{1,8}-p\s{0,8}(?:\\{0,3}["'])?([^\s"'\\]+)"""
 )
 _LONG_RUN = r"[A-Za-z0-9+/_-]{24,}={0,2}"
 
@@ -116,7 +99,9 @@ TRIGGER = compile_pattern(
             _CLOUD_ID,
             r"-----BEGIN |eyJ[\w-]{8,}\.|(?:AccountKey|SharedAccessKey)=",
             r"""://[^\s:/@"'<>]{0,128}:[^\s/"'<>]{1,256}@""",
-            rf"""(?i:\b(?:bearer|basic)\s{{1,8}}\S{{8}}|(?:authorization|secret_?access_?key|{_NAMES})(?:\\{{0,3}}["'])?\s{{0,8}}[:=])""",
+            rf"""(?i:\b(?:bearer|basic)\s{{1,8}}\S{{8}}|{NAMES}(?:\\{{0,3}}["'])?\s{{0,8}}[:=,])""",
+            rf"""(?i:--[\w-]*{NAMES}\s|\bcookie2:|[?&;]sig=|"[\w.-]*{NAMES}\\{{0,3}}"\s{{0,8}},)""",
+            r"\bcurl\b[^\n|;]*?\s(?:-[uU]|--user|--proxy-user)|\bmysql\w*\b[^\n|;]*?\s-p|\bsshpass\s",
         )
     ),
     where="trigger",
@@ -126,11 +111,18 @@ TRIGGER = compile_pattern(
 
 _NO_SECRET = compile_pattern(
     r"""(?i)^["'(<\[]*(?:string|str|text|none|null|nil|true|false|undefined|required|optional|redacted|hidden|masked|secret|token"""
-    r"""|password|bytes|object|value|missing|invalid|expired|incorrect|\*+|x+|\.+)["')>\]:.!?]*$"""
+    r"""|password|bearer|basic|digest|negotiate|bytes|object|value|missing|invalid|expired|incorrect|\*+|x+|\.+)["')>\]:.!?\s]*$"""
     r"|^(?:\$\{|\$\(|\{\{|<|%[A-Z_]+%)"  # a place holder
     r"|^[a-z_][\w.]*\(|^(?:self|this|os|process|env|settings|config|request|args|ctx)\."  # code that fetches it
-    r"|^~?/[\w.-]+/",  # a path: PWD is a directory
+    r"|^~?/[\w.-]+/"  # a path: PWD is a directory
+    r"|^[0-9]{2,5}:[0-9]{2,5}(?:\W|$)",  # a mapping of ports
     where="no secret",
+)
+_NO_ARGUMENT = compile_pattern(
+    r"^(?:[A-Z][A-Z_]*|\W+|to|the|a|an|is|are|was|and|or|for|with|in|on|if|of|as|at|from|by|option|options|flag|flags|argument"
+    r"|parameter|must|should|can|may|will|instead|when|not)[\]>).,:;]*$",
+    where="no argument",
+    ignore_case=False,
 )
 _KNOWN_IDS = compile_pattern(
     r"^(?:toolu|srvtoolu|msg|msgbatch|req|resp|call|chatcmpl|run|thread|asst|file)_|^sha(?:256|384|512)-",
@@ -196,6 +188,16 @@ def _is_value(value: bytes) -> bool:
     return not _NO_SECRET.found_in(value)
 
 
+def _has_leaf(value: bytes) -> bool:
+    """Whether there is anything in it but punctuation and words that are no secrets."""
+    return value.strip(b" \t\r\n\"'\\,:") not in (b"", b"null", b"true", b"false")
+
+
+def _is_argument(value: bytes) -> bool:
+    """Whether this is the value of an option rather than its placeholder or the sentence going on."""
+    return _is_value(value) and not _NO_ARGUMENT.found_in(value)
+
+
 def _anything(_value: bytes) -> bool:
     return True
 
@@ -206,13 +208,15 @@ def _kind(name: str, text: str, *, groups: int = 0, accept: Callable[[bytes], bo
 
     def spans(data: bytes) -> Iterator[tuple[int, int]]:
         for start, end in pattern.groups(data, range(1, groups + 1) if groups else (0,)):
-            if accept(data[start:end]):
+            if start < end and accept(data[start:end]):
                 yield start, end
 
     return SecretKind(name, spans, pattern.found_in)
 
 
 BUILT_IN = (
+    _kind("cookie", _COOKIE, groups=1, accept=_has_leaf),
+    _kind("password", _CONTAINER, groups=1, accept=_has_leaf),
     _kind("private_key", _PEM),
     _kind("provider_key", _PROVIDER_KEY),
     _kind("jwt", _JWT),
@@ -222,7 +226,11 @@ BUILT_IN = (
     _kind("authorization", _AUTHORIZATION, groups=2),
     _kind("authorization", _BEARER, groups=1, accept=_has_digit),
     _kind("authorization", _BASIC, groups=1, accept=_is_credentials),
-    _kind("password", _ASSIGNMENT, groups=3, accept=_is_value),
+    _kind("password", _COMMAND, groups=3, accept=_is_value),
+    _kind("password", _QUERY, groups=1, accept=_is_value),
+    _kind("password", _FLAG, groups=3, accept=_is_argument),
+    _kind("password", _MEMBER, groups=8, accept=_is_value),
+    _kind("password", _ASSIGNMENT, groups=4, accept=_is_value),
     SecretKind("high_entropy", _random_runs, _RUNS.found_in),
 )
-"""In the order they are looked for: what says most about a secret comes first."""
+"""In the order they are looked for: what takes a whole list or header first, then what says most about a secret."""

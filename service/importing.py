@@ -29,13 +29,17 @@ OPENCLAW, EVENTS = "openclaw", "events"
 
 @dataclass
 class ImportSummary:
-    """What an import did. Records that the log had already are `known`; what was set aside as dead letters is `faults`."""
+    """What an import did. Records that the log had already are `known`; what was set aside as dead letters is `faults`.
+
+    `conflicts` are the records whose identity the log has with other content: among the faults the first time they are delivered.
+    """
 
     files: int = 0
     unchanged: int = 0
     exchanges: int = 0
     events: int = 0
     known: int = 0
+    conflicts: int = 0
     faults: int = 0
     sessions: set[str] = field(default_factory=set)
     sessions_closed: int = 0
@@ -142,6 +146,7 @@ class Importer:
         done = self._workspace.runner.publish(self._accepted, self._progress)
         for appended in done.values():
             self._summary.known += appended.known
+            self._summary.conflicts += len(appended.conflicts)
             self._summary.exchanges += appended.written.get("exchanges", 0)
             self._summary.events += appended.written.get("agent_events", 0)
             self._summary.faults += appended.written.get("dead_letters", 0)

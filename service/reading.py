@@ -28,8 +28,8 @@ from streams.sources.reading import Reading, ReadingContext
 
 PARALLEL_BYTES = 20_000_000
 """Size from which an import is worth worker processes: each takes half a second to start."""
-AHEAD = 4
-"""Files that are read ahead for each worker."""
+AHEAD_BYTES = 48_000_000
+"""Bytes of files that are read ahead, so that workers have something to do while a batch is committed and scored."""
 
 
 @dataclass
@@ -118,14 +118,18 @@ def read_transcripts(reader: FileReader, files: Iterable[tuple[Path, int]]) -> I
         return
     # Forked workers would inherit DuckDB's and polars' locks without the threads that hold them.
     spawn = multiprocessing.get_context("spawn")
-    waiting: collections.deque[Future[FileRecords]] = collections.deque()
+    waiting: collections.deque[tuple[Future[FileRecords], int]] = collections.deque()
+    ahead = 0
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
-        for path, _ in listed:
-            waiting.append(pool.submit(reader.openclaw, path))
-            if len(waiting) > workers * AHEAD:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        for path, size in listed:
+            while waiting and len(waiting) >= workers and ahead + size > AHEAD_BYTES:
+                first, taken = waiting.popleft()
+                ahead -= taken
+                yield first.result()
+            waiting.append((pool.submit(reader.openclaw, path), size))
+            ahead += size
+        for first, _ in waiting:
+            yield first.result()
 
 
 def _end_with_parent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,6 +20,14 @@ from schemas.records import DeadLetter, Record
 DEAD_LETTERS = "dead-letters"
 MAX_BODY_BYTES = 64 * 1024
 """How much of a rejected record is kept; its digest and size are of the whole."""
+MAX_REDACTED_BYTES = 1024 * 1024
+"""Of a longer body only the start is redacted: what is kept and `_OVERLAP` more, so that a secret on the border is seen whole."""
+MAX_DETAIL = 1000
+"""Characters of a reason that are kept."""
+_OVERLAP = 16 * 1024
+_LONGEST_MARKER = 64
+_UNFINISHED_TOKEN = re.compile(rb"[A-Za-z0-9+/=_.~%-]*$")
+_UNFINISHED_MARKER = re.compile(r"\[(?:S(?:E(?:C(?:R(?:E(?:T(?::[a-z0-9_]{0,32}(?::[0-9a-f]{0,8})?)?)?)?)?)?)?)?$")
 
 
 @dataclass(frozen=True)
@@ -95,22 +104,50 @@ class Door:
         `size` and `digest` (SHA-256, hexadecimal) are given where `body` is only the start of it.
         """
         digest = digest or hashlib.sha256(body).hexdigest()
-        text, _ = self._redactor.redact(body[:MAX_BODY_BYTES].decode("utf-8", "replace"))
-        words, _ = self._redactor.redact(refusal.detail[:1000])
+        source, _ = self._redactor.redact(place.source)
+        words, _ = self._redactor.redact(refusal.detail[: MAX_DETAIL + _OVERLAP])
+        whole = len(body) <= MAX_REDACTED_BYTES and size in (None, len(body))
+        kept = self._redacted(body) if whole else self._redacted_text(_start(body))
+        if len(kept) > MAX_BODY_BYTES:
+            kept = _without_unfinished_marker(kept[:MAX_BODY_BYTES].decode("utf-8", "ignore")).encode()
         letter = DeadLetter(
             dead_letter_id=stable_id("dead-letter", place.source, place.partition or 0, place.position, refusal.stage, digest),
-            source=place.source,
+            source=source,
             partition=place.partition,
             position=place.position,
             stage=refusal.stage,
             reason=refusal.reason,
-            detail=words,
+            detail=words if len(words) <= MAX_DETAIL else _without_unfinished_marker(words[:MAX_DETAIL]),
             digest=digest,
             size=len(body) if size is None else size,
-            body=text.encode("utf-8", "replace")[:MAX_BODY_BYTES],
+            body=kept,
             rejected_at=self._now,
         )
         accepted.add(DEAD_LETTERS, encode(letter))
+
+    def _redacted(self, body: bytes) -> bytes:
+        """The body without its secrets: as JSON where it is some, so that keys tell what is one; else as text."""
+        try:
+            value, _ = self._redactor.redact_json(msgspec.json.decode(body))
+            return msgspec.json.encode(value)
+        except (msgspec.MsgspecError, BoundsError, UnicodeError, OverflowError, RecursionError):
+            return self._redacted_text(body)
+
+    def _redacted_text(self, body: bytes) -> bytes:
+        text, _ = self._redactor.redact(body.decode("utf-8", "replace"))
+        return text.encode("utf-8", "replace")
+
+
+def _start(body: bytes) -> bytes:
+    """The start of a body that is not whole, without the token it breaks off in: half a secret is not recognised as one."""
+    window = body[: MAX_BODY_BYTES + _OVERLAP]
+    tail = _UNFINISHED_TOKEN.search(window, max(0, len(window) - _OVERLAP))
+    return window[: tail.start()] if tail else window
+
+
+def _without_unfinished_marker(text: str) -> str:
+    """The start of a redacted text, without the marker that the cut left unfinished."""
+    return text[:-_LONGEST_MARKER] + _UNFINISHED_MARKER.sub("", text[-_LONGEST_MARKER:])
 
 
 def encode_all(records: Sequence[tuple[str, Record]]) -> Accepted:

@@ -6,16 +6,22 @@ transaction. A kill at any moment leaves the store as it was after some commit, 
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import msgspec
+
 from analytics.store import Appended, Store
+from analytics.transaction import CONTENT
+from audit.fingerprints import canonical_json
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import encode
-from schemas.records import ImportProgress
+from schemas.codec import decode, encode
+from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
 from streams.admission import Accepted, Door, Place, Refusal, encode_all
 from streams.batches import StageBatch
@@ -76,14 +82,42 @@ class EmbeddedRunner:
     def publish(self, accepted: Accepted, progress: Sequence[ImportProgress] = ()) -> dict[str, Appended]:
         """Append accepted records to their topics and note the import's progress, in one transaction; durable on return.
 
-        Records whose identity the log has are left out, so that delivering twice changes nothing. Answers by topic.
+        Records that the log has are left out, so that delivering twice changes nothing. One whose identity the log has with other
+        content is set aside as a dead letter, once however often it is delivered. Answers by topic.
         """
+        done, letters = {}, Accepted()
         with self._store.transaction() as transaction:
-            done = {
-                topic: transaction.append(topic, messages, skip_known=True) for topic, messages in accepted.messages.items()
-            }
+            for topic, messages in accepted.messages.items():
+                done[topic] = transaction.append(topic, messages, skip_known=True)
+                for place in done[topic].conflicts:
+                    self._set_aside(letters, topic, decode(messages[place]))
+            for topic, messages in letters.messages.items():
+                added = transaction.append(topic, messages, skip_known=True)
+                before = done.setdefault(topic, Appended())
+                before.known += added.known
+                before.written = dict(Counter(before.written) + Counter(added.written))
             transaction.set_progress(progress)
         return done
+
+    def _set_aside(self, letters: Accepted, topic: str, record: Record) -> None:
+        """Keep a record whose identity the log has with other content.
+
+        Where it came from is not known here, and when it was taken in differs from delivery to delivery: what it is and what it
+        says tell it from others.
+        """
+        name = type(record).__name__
+        identity = {field: getattr(record, field) for field in schema_of(name).identity}
+        named = ", ".join(f"{field} {value!r}" for field, value in identity.items())
+        detail = f"{name} {named}: the log holds it with other content. Give it an id of its own and deliver it again."
+        said = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
+        door = Door(self._redactor, self._now())
+        door.set_aside(
+            letters,
+            Place(topic, 0),
+            Refusal("admission", "conflicting_id", detail),
+            msgspec.json.encode(record),
+            digest=hashlib.sha256(said.encode()).hexdigest(),
+        )
 
     def run(self, report: Callable[[StageProgress], None] = lambda _: None) -> int:
         """Run every stage until none has anything left to read; answers how many positions were read."""

@@ -1,7 +1,8 @@
 """Files of runtime events taken apart into parts of sessions, the fields of their envelopes checked.
 
 A file is lines of JSON objects, or one JSON document. An object is an event with its `session_id`, flat or under `event`, or a
-session with its `events`; a document is one of these or a list of them.
+session with its `events`; a document is one of these or a list of them. A flat event names its type as `event` or `type`: what
+has neither, and no `events`, is something else and no event.
 """
 
 from __future__ import annotations
@@ -88,20 +89,39 @@ def parts_of(value: Json | Document, name: str) -> Iterator[tuple[Any, SessionPa
 def _part(value: Any, name: str | None, place: str) -> SessionPart | Problem:
     if not isinstance(value, dict):
         return Problem("not_an_object", f"{place or 'the document'} is {json_type(value)}, not an object")
+    if "events" not in value and value.get("event") is None and value.get("type") is None:
+        words = "neither an event nor a session: it has none of event, type and events"
+        return Problem("not_an_event", f"{place}: {words}".lstrip(": "))
     problem = _envelope_problem(value, name, place)
     if problem is not None:
         return problem
     session_id, connection, project, agent = (value.get(field) for field in _ENVELOPE)
-    events = value.get("events")
-    if events is None:
+    if "events" not in value:
         wrapped = value.get("event")
         event = wrapped if isinstance(wrapped, dict) else {key: item for key, item in value.items() if key not in _ENVELOPE}
         found = [(f"{place}.event".lstrip(".") if event is wrapped else place, event)]
-    elif isinstance(events, list):
+    elif isinstance(events := value["events"], list):
         found = [(f"{place}.events[{index}]".lstrip("."), event) for index, event in enumerate(events)]
     else:
         return Problem("wrong_type", f"{place}.events: is {json_type(events)}, not an array".lstrip("."))
     return SessionPart(session_id or cast("str", name), connection, project, agent, found)
+
+
+class Refused(NamedTuple):
+    """What can be said of a part that cannot be taken: its connection where it names one, its session, its events."""
+
+    connection: str | None
+    session_id: str
+    events: int
+
+
+def refused_part(value: Any) -> Refused | None:
+    """Whose events are missing where the value could not be taken; None where it does not say so."""
+    session_id, connection = (value.get("session_id"), value.get("connection")) if isinstance(value, dict) else (None, None)
+    if not isinstance(session_id, str) or not 0 < len(session_id) <= MAX_ID or not isinstance(connection, str | None):
+        return None
+    events = value.get("events", [value])
+    return Refused(connection, session_id, len(events) if isinstance(events, list) else 0)
 
 
 def _envelope_problem(value: Json, name: str | None, place: str) -> Problem | None:

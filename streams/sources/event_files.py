@@ -2,26 +2,24 @@
 
 An event file holds, a line, an event with its `session_id`, either flat (`{"session_id", "event": "tool_call", …}`) or wrapped
 (`{"session_id", "event": {…}}`), or a session (`{"session_id", "events": [{…}, …]}`). Each may name `connection`, `project` and
-`agent`; where it does not, those of the reading count. A session may be spread over the file: an event's `seq` is its position
-in its session over the whole file, events that could not be taken left out.
+`agent`; where it does not, those of the reading count. A session may be spread over the file.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-from audit.events import normalise_event, to_record
-from audit.fingerprints import canonical_json
-from audit.times import parse_timestamp
 from schemas.errors import InputError
 from schemas.records import AgentEvent
-from streams.sources.documents import Document, Json, parts_of, read_values
+from streams.sources.documents import MAX_ID, Document, Json, SessionPart, parts_of, read_values, refused_part
+from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Line, Problem, line_fault, value_fault
 from streams.sources.openclaw_events import shortened
 from streams.sources.openclaw_transcript import Transcript
@@ -29,9 +27,6 @@ from streams.sources.reading import LineFault, Reading, ReadingContext
 
 BATCH = 10_000
 """Events of one reading."""
-MAX_EVENT = 512 * 1024
-"""Characters of the largest event that is taken, as canonical JSON."""
-
 _Value = Json | Document | Problem | None
 
 
@@ -43,13 +38,6 @@ class Session:
     events: list[Json]
     line: int
     faults: tuple[LineFault, ...] = ()
-
-
-class _Owner(NamedTuple):
-    connection: str
-    project: str
-    agent: str | None
-    session_id: str
 
 
 class _Unredacted:
@@ -86,11 +74,12 @@ Report = Callable[[int, str], None]
 def read_sessions(stream: BinaryIO, name: str, report: Report | None = None) -> Iterator[Session]:
     """The sessions of a stream: a session document, lines of sessions or of events, or an OpenClaw transcript.
 
-    `name` is what the source is called, in messages and for a session that names itself nowhere. What cannot be taken is
-    told to `report` and the rest goes on; without one it is an InputError that names the line. A transcript's faults are part
-    of its session instead.
+    `name` is the path of the file, or `-` for standard input; a session that names itself nowhere is called by the file's stem,
+    as an import calls it. What cannot be taken is told to `report` and the rest goes on; without one it is an InputError that
+    names the line. A transcript's faults are part of its session instead.
     """
     report = report or _refusal(name)
+    name = "standard input" if name == "-" else Path(name).stem[:MAX_ID]
     values = read_values(stream)
     first = next(values, None)
     if first is None:
@@ -111,21 +100,35 @@ def _refusal(name: str) -> Report:
 
 def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str, report: Report) -> Iterator[Session]:
     """Sessions given whole as they come, then those that were given event by event."""
-    spread: dict[str, Session] = {}
+    spread: dict[str, tuple[Session, SessionEvents]] = {}
     for line, value in values:
         if value is None:
             report(line.number, "the line is cut off: the file was not written to its end")
             break
-        for part in [value] if isinstance(value, Problem) else (part for _, part in parts_of(value, name)):
+        for source, part in [(None, value)] if isinstance(value, Problem) else parts_of(value, name):
             if isinstance(part, Problem):
                 report(line.number, part.detail)
+                refused = refused_part(source)
+                if refused is not None and refused.session_id in spread:
+                    spread[refused.session_id][1].skip(refused.events)
                 continue
-            events = [event for _, event in part.events]
+            begun = Session(part.session_id, [], line.number), SessionEvents()
             if isinstance(value, dict | Document) and _is_whole(value):
-                yield Session(part.session_id, events, line.number)
+                _collect(part, *begun, partial(report, line.number))
+                yield begun[0]
             else:
-                spread.setdefault(part.session_id, Session(part.session_id, [], line.number)).events.extend(events)
-    yield from spread.values()
+                _collect(part, *spread.setdefault(part.session_id, begun), partial(report, line.number))
+    yield from (session for session, _ in spread.values())
+
+
+def _collect(part: SessionPart, session: Session, known: SessionEvents, report: Callable[[str], None]) -> None:
+    """Add the events of a part to its session; those that cannot be taken are reported."""
+    for place, raw in part.events:
+        event = known.plain(raw, place)
+        if isinstance(event, Problem):
+            report(event.detail)
+        else:
+            session.events.append(event)
 
 
 def _is_whole(value: Json | Document) -> bool:
@@ -144,13 +147,13 @@ def _transcript(lines: Iterable[Line], name: str) -> Session:
 
 
 def _readings(stream: BinaryIO, context: ReadingContext, name: str) -> Iterator[Reading]:
-    lengths: dict[tuple[str, str], int] = {}
+    sessions: dict[tuple[str, str], SessionEvents] = defaultdict(SessionEvents)
     reading = Reading()
     for line, value in read_values(stream):
         if value is None:
             reading.complete = False
             break
-        for item in _items_of(line, value, name, context, lengths):
+        for item in _items_of(line, value, name, context, sessions):
             if isinstance(item, AgentEvent):
                 reading.events.append(item)
             else:
@@ -167,49 +170,26 @@ def _closed(reading: Reading) -> Reading:
 
 
 def _items_of(
-    line: Line, value: Json | Document | Problem, name: str, context: ReadingContext, lengths: dict[tuple[str, str], int]
+    line: Line,
+    value: Json | Document | Problem,
+    name: str,
+    context: ReadingContext,
+    sessions: dict[tuple[str, str], SessionEvents],
 ) -> Iterator[AgentEvent | LineFault]:
-    """The records of one line and what is wrong with it; `lengths` counts the events of each session so far."""
+    """The records of one line and what is wrong with it; `sessions` remembers each session so far."""
     if isinstance(value, Problem):
         yield line_fault(line, value)
         return
     for source, part in parts_of(value, name):
         if isinstance(part, Problem):
+            refused = refused_part(source)
+            if refused is not None:
+                sessions[refused.connection or context.connection, refused.session_id].skip(refused.events)
             yield value_fault(line, source, part)
             continue
         agent = context.agent or part.agent
-        owner = _Owner(part.connection or context.connection, part.project or context.project, agent, part.session_id)
-        key = (owner.connection, owner.session_id)
+        owner = Owner(part.connection or context.connection, part.project or context.project, agent, part.session_id)
+        known = sessions[owner.connection, owner.session_id]
         for place, raw in part.events:
-            item = _record(raw, place, owner, lengths.get(key, 0), context)
-            if isinstance(item, Problem):
-                yield value_fault(line, raw, item)
-            else:
-                lengths[key] = item.seq + 1
-                yield item
-
-
-def _record(raw: Any, place: str, owner: _Owner, seq: int, context: ReadingContext) -> AgentEvent | Problem:
-    where = f"{place}." if place else ""
-    try:
-        clean, _ = context.redactor.redact_json(raw)
-        event = normalise_event(clean, seq)
-        occurred_at = parse_timestamp(event.timestamp)
-    except InputError as error:
-        return Problem("malformed_event", where + str(error).removeprefix(f"events[{seq}]").lstrip(".: "))
-    except ValueError as error:
-        return Problem("bad_timestamp", where + str(error))
-    payload = canonical_json(event.payload)
-    if len(payload) > MAX_EVENT:
-        return Problem("too_long", f"{place or 'the event'} has {len(payload)} characters; the longest event has {MAX_EVENT}")
-    return to_record(
-        event,
-        connection=owner.connection,
-        project=owner.project,
-        agent=owner.agent,
-        session_id=owner.session_id,
-        seq=seq,
-        occurred_at=occurred_at or context.ingested_at,
-        ingested_at=context.ingested_at,
-        payload_json=payload,
-    )
+            item = known.record(raw, place, owner, context)
+            yield value_fault(line, raw, item) if isinstance(item, Problem) else item

@@ -4,7 +4,7 @@ The path from lines to records is pure: the same lines and context give the same
 lines of a file is handed out unchanged for all of it, except that an exchange may have become abandoned since.
 
 Identity: an exchange is `<session id>:<entry id of the user message>`, a further answer to the same message
-`…~<entry id of its first message>`.
+`…~<entry id of its first message>`. What stands between the parts is escaped within them (`%3A`, `%7E`, and `%25` for `%`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from audit.fingerprints import canonical_json, digest
 from schemas.errors import InputError
 from schemas.records import AgentEvent, Exchange, Redaction
 from streams.sources.lines import Line, decode_line, read_lines
-from streams.sources.openclaw_answer import Answer, thinking_text
+from streams.sources.openclaw_answer import Answer, exchange_id_of, thinking_text
 from streams.sources.openclaw_entry import MAX_ID
 from streams.sources.openclaw_events import shortened
 from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
@@ -81,7 +81,8 @@ def read_session(
     builder.transcript = transcript
     transcript.read(lines)
     tree = transcript.tree
-    idle, abandoned = tree.is_idle(context.ingested_at), tree.abandoned()
+    # The line that is not written to its end may be what an answer waits for: no silence ends it meanwhile.
+    idle, abandoned = tree.is_idle(context.ingested_at) and not transcript.is_torn, tree.abandoned()
     over = [answer for answer in tree.answers if answer.sealed or idle]
     return Reading(
         exchanges=[builder.exchange(answer, abandoned=answer.key in abandoned) for answer in over],
@@ -134,7 +135,7 @@ class _Records:
         tags |= {"inter_session"} if question.inter_session else set()
         tags |= {"delivery_mirror"} if fold.is_mirrored else set()
         return Exchange(
-            exchange_id=f"{self.transcript.session_id}:{answer.key}",
+            exchange_id=exchange_id_of(self.transcript.session_id, answer.key),
             connection=self._context.connection,
             project=self._context.project,
             agent=self._agent,
@@ -192,7 +193,11 @@ def _has_link(file: Path, root: Path) -> bool:
 
 
 def _begins_with_session(file: Path) -> bool:
-    with file.open("rb") as stream:
-        first = next(read_lines(stream), None)
+    """Whether the file's first line is that of a session; a file that cannot be read, or is gone meanwhile, has none."""
+    try:
+        with file.open("rb") as stream:
+            first = next(read_lines(stream), None)
+    except OSError:
+        return False
     value = None if first is None else decode_line(first)
     return isinstance(value, dict) and value.get("type") == "session"

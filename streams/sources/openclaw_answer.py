@@ -102,6 +102,16 @@ class Usage(NamedTuple):
         return self.read + self.output
 
 
+def key_of(*entry_ids: str) -> str:
+    """The key of an answer within its session: the ids of the user message and, of a further answer, of its first message."""
+    return "~".join(map(_escaped, entry_ids))
+
+
+def exchange_id_of(session_id: str, key: str) -> str:
+    """The id of the exchange of an answer: no two sessions and answers come to the same one."""
+    return f"{_escaped(session_id)}:{key}"
+
+
 def is_mirror(entry: Entry) -> bool:
     """Whether the assistant message is a copy of what was delivered."""
     return entry.message.get("model") == MIRROR_MODEL
@@ -155,6 +165,10 @@ def thinking_text(fold: Fold) -> str | None:
         chain, text = chain
         texts.append(text)
     return "\n\n".join(reversed(texts)) or None
+
+
+def _escaped(part: str) -> str:
+    return part.replace("%", "%25").replace(":", "%3A").replace("~", "%7E")
 
 
 def _count(value: Any) -> int:

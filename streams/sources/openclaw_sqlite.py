@@ -36,14 +36,15 @@ FROM transcript_events WHERE session_id = :session ORDER BY seq
 def find_databases(path: Path) -> list[Path]:
     """The databases with transcripts at a path, sorted: the file itself, or all `agents/<agent>/agent/openclaw-agent.sqlite`.
 
-    Files with only login state are left out. Symbolic links below a directory are not followed. InputError as `read_database`.
+    Files with only login state are left out, and so are symbolic links below a directory. What cannot be opened there is listed:
+    reading it says why. InputError when the path itself is a file that cannot be opened.
     """
     if path.is_file():
-        return [path] if _tables(path) & {_EVENTS_TABLE, *_UNPUBLISHED_TABLES} else []
+        return [path] if _has_transcripts(path) else []
     pattern = f"agents/*/agent/{DATABASE}"
     found = {*path.glob(pattern), *path.glob(f"**/{pattern}")}
     links = {file for file in found if any(step.is_symlink() for step in (file, *file.parents) if path in step.parents)}
-    return [file for file in sorted(found - links) if find_databases(file)]
+    return [file for file in sorted(found - links) if file.is_file() and _may_have_transcripts(file)]
 
 
 def read_database(path: Path, context: ReadingContext) -> Iterator[Reading]:
@@ -79,6 +80,17 @@ def _lines(connection: sqlite3.Connection, session: object) -> Iterator[Line]:
     rows = connection.execute(_ROWS, {"session": key, "longest": MAX_LINE, "kept": KEPT_BYTES})
     for number, (body, size) in enumerate(rows, start=1):
         yield Line(number, body or b"null", size or 0, ended=True)
+
+
+def _has_transcripts(path: Path) -> bool:
+    return not _tables(path).isdisjoint({_EVENTS_TABLE, *_UNPUBLISHED_TABLES})
+
+
+def _may_have_transcripts(path: Path) -> bool:
+    try:
+        return _has_transcripts(path)
+    except InputError:
+        return True
 
 
 def _tables(path: Path) -> set[str]:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
+from streams.sources.openclaw_answer import exchange_id_of
 from streams.sources.openclaw_entry import Entry, has_bad_time, read_entry
 from streams.sources.openclaw_events import events_of
 from streams.sources.openclaw_tree import Tree
@@ -88,5 +89,5 @@ class Transcript:
             event["entry_id"] = entry.id
             event["timestamp"] = at.isoformat()
             if answer is not None:
-                event["exchange_id"] = f"{self.session_id}:{answer}"
+                event["exchange_id"] = exchange_id_of(self.session_id, answer)
             self._sink(event, at)

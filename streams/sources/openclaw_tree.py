@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from streams.sources.lines import Problem
-from streams.sources.openclaw_answer import Answer, Fold, Question, folded, is_mirror, stop_of
+from streams.sources.openclaw_answer import Answer, Fold, Question, folded, is_mirror, key_of, stop_of
 from streams.sources.openclaw_entry import Entry
 from streams.sources.openclaw_text import text_of
 
@@ -165,7 +165,7 @@ class Tree:
         origin = entry.message.get("provenance")
         forwarded = isinstance(origin, dict) and origin.get("kind") == "inter_session"
         question = Question(entry.id, at, self._turns, text_of(entry.blocks), forwarded)
-        return self._begin(Answer(entry.id, at, question, Fold(), side=entry.side)), Fold(), None
+        return self._begin(Answer(key_of(entry.id), at, question, Fold(), side=entry.side)), Fold(), None
 
     def _branch(self, entry: Entry, base: Place, at: datetime) -> tuple[int, Fold, Problem | None]:
         """A further answer to a question that has one: it shares what came before the branch."""
@@ -179,7 +179,7 @@ class Tree:
                 Problem("too_many_answers", "parentId: the session branches into more answers than are kept"),
             )
         fold = folded(shared, entry)
-        return self._begin(Answer(f"{question.entry_id}~{entry.id}", at, question, fold, side=entry.side)), fold, None
+        return self._begin(Answer(key_of(question.entry_id, entry.id), at, question, fold, side=entry.side)), fold, None
 
     def _begin(self, answer: Answer) -> int:
         self.answers.append(answer)

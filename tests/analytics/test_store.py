@@ -110,10 +110,28 @@ def test_a_record_that_is_known_is_left_out(store: Store) -> None:
 
 def test_a_record_twice_in_a_batch_is_taken_once(store: Store) -> None:
     """A client that retries within one request sends it twice at once; the first one counts."""
-    changed = msgspec.structs.replace(event("s1", 0), payload='{"other":1}')
-    records = [event("s1", 0), changed, event("s1", 1), event("s1", 0)]
+    records = [event("s1", 0), event("s1", 0), event("s1", 1), event("s1", 0)]
     assert Appended({"agent_events": 2}, 2) == append(store, "agent-events", *records, skip_known=True)
     assert [(0, records[0]), (1, records[2])] == everything(store, "agent-events")
+
+
+def test_another_content_under_a_known_identity_is_a_conflict_and_no_repetition(store: Store) -> None:
+    """Two clients that number their events alike must not hide each other's: what cannot be kept is told."""
+    first = [event("s1", 0), event("s1", 1)]
+    append(store, "agent-events", *first, skip_known=True)
+    other = [msgspec.structs.replace(one, payload='{"other":1}') for one in first]
+    later = [msgspec.structs.replace(one, seq=7, ingested_at=NOON) for one in first]
+    batch = [other[0], later[1], event("s1", 2), later[0], other[1]]
+    assert Appended({"agent_events": 1}, 2, [0, 4]) == append(store, "agent-events", *batch, skip_known=True)
+    assert list(enumerate([*first, batch[2]])) == everything(store, "agent-events")
+
+
+def test_within_a_batch_the_first_content_of_an_identity_counts_unless_the_log_has_one(store: Store) -> None:
+    """Whatever else was delivered with it, a record is compared with what is kept."""
+    first, second = build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)
+    assert Appended({"exchanges": 1}, 1, [1]) == append(store, "exchanges", first, second, first, skip_known=True)
+    assert Appended({"exchanges": 0}, 1, [0, 2]) == append(store, "exchanges", second, first, second, skip_known=True)
+    assert [(0, first)] == everything(store, "exchanges")
 
 
 def test_without_skipping_everything_is_kept(store: Store) -> None:
@@ -130,9 +148,9 @@ def test_every_type_is_recognised_by_its_identity(store: Store, topic: str, name
     for record in records:
         distinct.setdefault(tuple(getattr(record, field) for field in key), record)
     first = append(store, topic, *records, *records, skip_known=True)
-    assert (len(distinct), 100 - len(distinct)) == (sum(first.written.values()), first.known)
+    assert (len(distinct), 100 - len(distinct)) == (sum(first.written.values()), first.known + len(first.conflicts))
     again = append(store, topic, *records, skip_known=True)
-    assert (0, 50) == (sum(again.written.values()), again.known)
+    assert (0, 50) == (sum(again.written.values()), again.known + len(again.conflicts))
     assert list(distinct.values()) == [record for _, record in everything(store, topic)]
 
 

@@ -79,6 +79,33 @@ PLANTED = [
     ("password", '{{\\"password\\": \\"{}\\"}}', "abc def"),
     ("password", "Server=x;Uid=sa;Pwd={};Database=y", "Pa55w0rd!"),
     ("password", "passphrase => {}", "swordfish"),
+    ("password", "dbPassword: {}", "hunter2"),
+    ("password", "OPENAI_API_KEY={}", "hunter2"),
+    ("password", "GITHUB_TOKEN_PROD={}", "hunter2"),
+    ("password", "app --password {} go", "hunter2"),
+    ("password", "app --token={}", "x1"),
+    ("password", "app --api-key '{}'", "two words"),
+    ("password", "curl -s -u user:{} https://a.example", "hunter2"),
+    ("password", "curl --user 'user:{}' https://a.example", "hunter2"),
+    ("password", "mysql -h db -p{} app", "Pa55"),
+    ("password", "mysqldump -uroot -p'{}' app", "Pa55"),
+    ("password", "sshpass -p {} ssh host", "x1"),
+    ("password", "https://a.example/b?x=1&sig={}", "x1"),
+    ("password", "https://a.example/b?token={}&x=1", "x1"),
+    ("password", "https://a.example/b?api_key={}", "x1"),
+    ("password", "https://a.example/b?X-Amz-Signature={}", "0a1b2c3d"),
+    ("password", '{{"cookie":"{}","cut', "a=b; c=d"),
+    ("password", '{{"credentials":"{}"', "x1"),
+    ("password", '{{"userPassword":"{}"', 'a\\"b'),
+    ("password", '{{"token": {}', "12345678905"),
+    ("password", '{{"password":[{}', '"abc", "def"'),
+    ("password", '{{"secret": {{"value": {}', '"abc"'),
+    ("password", '{{"name": "Authorization", "value": "{}"', "abc"),
+    ("password", '["Authorization", "{}"', "abc"),
+    ("password", '["--password", "{}"', "abc"),
+    ("cookie", "Cookie: {}", "sid=1; theme=dark"),
+    ("cookie", "-H 'Cookie: {}' x", 'a="1"; b=2'),
+    ("cookie", "Set-Cookie: {}", "sid=1; Path=/; HttpOnly"),
     ("high_entropy", "value {} ok", "aB3dE5fG7hJ9kL1mN2pQ4rS6tU8v"),
     ("high_entropy", "file /var/{}/x", "aB3dE5fG7hJ9kL1mN2pQ4rS6tU8v"),
     ("high_entropy", "blob {} ok", f"q{lot(30)}+7Z/{lot(20)}=="),
@@ -92,6 +119,11 @@ ORDINARY = [
     'password: string; token: str, secret = None, api_key="..." password=<your-password>',
     "token=${TOKEN} api_key = os.environ['KEY'] password=get_password() secret: {{ vault }} PWD=/home/me/project",
     "max_tokens: 4096, prompt_tokens=12345, tokens: 9",
+    '"max_tokens": 4096, "token_type": "bearer", "token_count": 12345, "max_token": 4096, maxToken=4096 tokenizer: gpt2',
+    "the password policy; a cookie: 2; Secretary: Anna Smith; use --password to give it; --token TOKEN",
+    '{"required": ["password", "username"]}',
+    "docker run mysql -p3306:3306; mysql --port 3306; curl -u user https://a.example/b; sshpass is a tool",
+    "https://a.example/b?page=2&sort=asc&design=x",
     "https://example.com:443/users/@me http://localhost:8080/a?b=c mail me@example.com",
     "d41d8cd98f00b204e9800998ecf8427e E3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855",
     "0xAbCdEf0123456789aBcDeF0123456789AbCdEf01 sha256:" + "0a1b" * 16,
@@ -111,6 +143,13 @@ FRAGMENTS = [
     *(secret for _, _, secret in PLANTED),
     *[
         "password=",
+        '"password":',
+        "--token ",
+        "Cookie: a=",
+        "curl -u a:",
+        "?sig=",
+        "[",
+        "{",
         "token:",
         "Bearer",
         "://",
@@ -143,7 +182,7 @@ values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["a", "Password", "api-key", "note"]) | texts, inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "Password", "api-key", "note", "name", "value"]) | texts, inner, max_size=3)
     ),
     max_leaves=8,
 )
@@ -213,9 +252,115 @@ def test_json_is_walked_with_its_keys_and_its_shape_stays() -> None:
     assert MARKER.fullmatch(marker)
     fields, text = redacted["args"]
     assert MARKER.fullmatch(fields.pop("Api-Key"))
-    assert fields == {"n": 1, "password": 12, "token": None, "secret": ""}
+    assert MARKER.fullmatch(fields.pop("password"))
+    assert fields == {"n": 1, "token": None, "secret": ""}
     assert f"use {marker}" == text
-    assert Counter(secret_field=1, provider_key=2) == counts
+    assert Counter(secret_field=2, provider_key=2) == counts
+
+
+SENSITIVE = [
+    "password",
+    "DB_PASSWORD",
+    "dbPassword",
+    "user_password",
+    "userpassword",
+    "passwd",
+    "PGPASSWORD",
+    "db_pass",
+    "OPENAI_API_KEY",
+    "x-api-key",
+    "apiKey",
+    "API-Key",
+    "stripe_secret",
+    "clientSecret",
+    "SECRET_KEY_BASE",
+    "token",
+    "accessToken",
+    "refresh_token",
+    "GITHUB_TOKEN_PROD",
+    "auth_tokens",
+    "authorization",
+    "Proxy-Authorization",
+    "Cookie",
+    "set-cookie",
+    "session.cookie",
+    "credentials",
+    "aws_credential",
+    "private_key",
+    "ssh-private-key",
+    "accessKey",
+    "session_key",
+    "signature",
+    "thinkingSignature",
+    "connectionString",
+    "passphrase",
+    "password2",
+    "password_hash",
+]
+HARMLESS = [
+    "max_tokens",
+    "total_tokens",
+    "token_count",
+    "tokens",
+    "input_tokens",
+    "prompt_tokens",
+    "cache_read_tokens",
+    "tokenizer",
+    "token_type",
+    "tokenCount",
+    "max_token",
+    "maxToken",
+    "eos_token",
+    "password_policy",
+    "secretary",
+    "key",
+    "keys",
+    "author",
+    "name",
+    "passing",
+    "monkey",
+    "cookie_consent",
+    "design",
+]
+
+
+@pytest.mark.parametrize("name", SENSITIVE)
+def test_a_telling_name_tells_in_json_and_in_text(name: str) -> None:
+    """What a secret is called does not depend on the notation it is written in."""
+    redacted, counts = REDACTOR.redact_json({name: "hunter2"})
+    assert MARKER.fullmatch(redacted[name])
+    assert Counter(secret_field=1) == counts
+    assert all("hunter2" not in REDACTOR.redact(text)[0] for text in (f"{name}=hunter2", f'{{"{name}": "hunter2"'))
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_name_that_only_resembles_one_does_not(name: str) -> None:
+    """Counts of tokens are what an audit of cost reads."""
+    for value in ({name: 12345}, {name: "hunter2"}, {name: {"a": [1]}}):
+        assert REDACTOR.redact_json(value) == (value, Counter())
+    for text in (f"{name}=12345", f'{{"{name}": 12345'):
+        assert REDACTOR.redact(text) == (text, Counter())
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"password": ["a", {"b": 1.5}]}, {"password": ["S", {"b": "S"}]}),
+        ({"token": 12345678905, "secret": True}, {"token": "S", "secret": True}),
+        ({"secret": {"value": "a", "n": None, "on": False}}, {"secret": {"value": "S", "n": None, "on": False}}),
+        ([{"name": "Authorization", "value": "a"}], [{"name": "Authorization", "value": "S"}]),
+        ({"key": "DB_PASSWORD", "value": 1}, {"key": "DB_PASSWORD", "value": "S"}),
+        ({"name": "limit", "value": 1}, {"name": "limit", "value": 1}),
+        ([["Authorization", "a"], ["Accept", "a"]], [["Authorization", "S"], ["Accept", "a"]]),
+        (["app", "--password", "a", "--token", "--force"], ["app", "--password", "S", "--token", "--force"]),
+        (["password", "username"], ["password", "username"]),
+        ({"usage": {"total_tokens": 5, "tokens": {"input": 5}}}, {"usage": {"total_tokens": 5, "tokens": {"input": 5}}}),
+    ],
+)
+def test_json_gives_secrets_away_by_their_place(value: Any, expected: Any) -> None:
+    """Secrets come in lists, objects and numbers, as headers and as arguments; the shape around them stays."""
+    redacted, _ = REDACTOR.redact_json(value)
+    assert expected == json.loads(MARKER.sub("S", json.dumps(redacted)))
 
 
 def test_json_that_is_too_deep_is_refused() -> None:
@@ -226,8 +371,9 @@ def test_json_that_is_too_deep_is_refused() -> None:
     assert REDACTOR.redact_json(value)[1] == Counter(password=1)
     for _ in range(100_000):
         value = [value]
-    with pytest.raises(BoundsError, match="deeper than 32"):
-        REDACTOR.redact_json(value)
+    for deep in (value, {"password": value}):
+        with pytest.raises(BoundsError, match="deeper than 32"):
+            REDACTOR.redact_json(deep)
 
 
 def test_one_secret_has_one_marker_under_one_key() -> None:
@@ -276,6 +422,18 @@ def test_redaction_can_be_switched_off() -> None:
         "token:[SECRET:a:00000000]x",
         "aB1" * 8 + "/",
         "\ud800",
+        '"password":[',
+        '"password":{"a":',
+        "Cookie: a=",
+        'cookie: a="',
+        "curl ",
+        "curl -u ",
+        "mysql -p",
+        "--password ",
+        "?password",
+        "max_token=",
+        '"name": "x-token", ',
+        "api_",
     ],
 )
 def test_hostile_text_takes_linear_time(piece: str) -> None:

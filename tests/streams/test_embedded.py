@@ -89,6 +89,35 @@ def test_delivering_twice_changes_nothing(store: Store) -> None:
     assert 30 == store.count("scores")
 
 
+def test_another_content_under_a_known_id_is_set_aside_once(store: Store) -> None:
+    """It is lost neither in silence nor again and again, wherever in a delivery it stands."""
+    runner = runner_of(store)
+    runner.publish(accepted_of("agent-events", [build.event("s1", 0, event="tool_call", tool="exec")]))
+    for number in range(2):
+        later = datetime(2026, 10, 3 + number, tzinfo=UTC)
+        other = build.event("s1", 0, event="tool_call", tool="password=hunter2-hunter2")
+        delivery = [build.event("s1", 2 + number, event="x")] * number + [msgspec.structs.replace(other, ingested_at=later)]
+        exchanges = [build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)]
+        accepted = accepted_of("agent-events", delivery)
+        accepted.extend(accepted_of("exchanges", exchanges))
+        done = runner.publish(accepted)
+        assert ([number], [1]) == (done["agent-events"].conflicts, done["exchanges"].conflicts)
+        assert {"dead_letters": 2} == done["dead-letters"].written if number == 0 else 2 == done["dead-letters"].known
+    rows = store.cursor().execute("SELECT source, reason, detail, body::VARCHAR FROM dead_letters ORDER BY source").fetchall()
+    assert [("agent-events", "conflicting_id"), ("exchanges", "conflicting_id")] == [row[:2] for row in rows]
+    assert "event_id 'event_0': the log holds it with other content" in rows[0][2]
+    assert "hunter2" not in rows[0][3]
+
+
+def test_conflicts_are_counted_with_the_dead_letters_that_came_along(store: Store) -> None:
+    """The numbers of an import are made of these."""
+    accepted = accepted_of("exchanges", [build.exchange("s1", 1, occurred_at=datetime(1970, 1, 1, tzinfo=UTC))])
+    accepted.extend(accepted_of("exchanges", [build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)]))
+    done = runner_of(store).publish(accepted)
+    assert {"dead_letters": 2} == done["dead-letters"].written
+    assert 2 == store.count("dead_letters")
+
+
 @pytest.mark.parametrize("positions", [1, 7, 1000])
 def test_batch_size_does_not_change_what_is_derived(positions: int) -> None:
     """Small batches carry states through the store at every step."""

@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from audit.events import normalise_session
+from audit.graph import FAILURE_NODES
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
@@ -100,30 +104,88 @@ def test_what_a_line_names_counts_before_the_reading_but_not_before_an_override(
 
 
 @pytest.mark.parametrize(
-    ("line", "reason", "named"),
+    ("line", "reason", "named", "missing"),
     [
-        (CALL, "missing_field", "session_id"),
-        ({"session_id": 5, **CALL}, "wrong_type", "session_id"),
-        ({"session_id": "", **CALL}, "bounds", "session_id"),
-        ({"session_id": "s", "project": "../etc", **CALL}, "bounds", "project"),
-        ({"session_id": "s", "events": {}}, "wrong_type", "events"),
-        ({"session_id": "s", "events": [5]}, "malformed_event", "events[0]"),
-        ({"session_id": "s", **CALL, "timestamp": "soon"}, "bad_timestamp", "timestamp"),
-        ({"session_id": "s", "events": [{**CALL, "timestamp": "soon"}]}, "bad_timestamp", "events[0].timestamp"),
-        ({"session_id": "s", **CALL, "args": "x" * 600_000}, "too_long", "the event"),
-        ("{", "not_json", "JSON"),
-        ("[1]", "not_an_object", "array"),
+        (CALL, "missing_field", "session_id", 0),
+        ({"session_id": 5, **CALL}, "wrong_type", "session_id", 0),
+        ({"session_id": [], **CALL}, "wrong_type", "session_id", 0),
+        ({"session_id": "", **CALL}, "bounds", "session_id", 0),
+        ({"session_id": "s", "connection": {}, **CALL}, "wrong_type", "connection", 0),
+        ({"session_id": "s", "project": "../etc", **CALL}, "bounds", "project", 1),
+        ({"session_id": "s", "project": "../etc", "events": [CALL, OUTPUT]}, "bounds", "project", 2),
+        ({"session_id": "s", "events": {}}, "wrong_type", "events: is an object, not an array", 0),
+        ({"session_id": "s", "events": None}, "wrong_type", "events: is null, not an array", 0),
+        ({"session_id": "s", "event": CALL, "events": None}, "wrong_type", "events: is null, not an array", 0),
+        ({"session_id": "s"}, "not_an_event", "neither an event nor a session", 1),
+        ({"session_id": "s", "event": None, "tool": "exec"}, "not_an_event", "neither an event nor a session", 1),
+        ({"session_id": "s", "events": [5]}, "malformed_event", "events[0]: is a number, not an object", 1),
+        ({"session_id": "s", **CALL, "timestamp": "soon"}, "bad_timestamp", "timestamp", 1),
+        ({"session_id": "s", "events": [{**CALL, "timestamp": "soon"}]}, "bad_timestamp", "events[0].timestamp", 1),
+        ({"session_id": "s", **CALL, "args": "x" * 600_000}, "too_long", "the event", 1),
+        ("{", "not_json", "JSON", 0),
+        ("[1]", "not_an_object", "array", 0),
     ],
 )
 def test_what_cannot_be_taken_is_a_fault_that_names_line_and_field(
-    line: Any, reason: str, named: str, context: ReadingContext
+    line: Any, reason: str, named: str, missing: int, context: ReadingContext
 ) -> None:
-    """Nothing is dropped in silence, and nothing around it is lost or counted differently."""
+    """Nothing is dropped in silence, and what is missing keeps its place, so that mending it moves nothing else."""
     good = {"session_id": "s", **CALL}
     (reading,) = read_event_file(_stream([good, line, good]), context)
     assert [(2, reason)] == [(fault.line, fault.reason) for fault in reading.faults]
     assert named in reading.faults[0].detail
-    assert [0, 1] == [event.seq for event in reading.events]
+    assert [0, 1 + missing] == [event.seq for event in reading.events]
+    assert ["event_0", f"event_{1 + missing}"] == [event.event_id for event in reading.events]
+
+
+IDS = st.one_of(st.none(), st.sampled_from(["a", "a#2", "a#3", "event_1", 5, *sorted(FAILURE_NODES)[:1]]))
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=st.lists(st.tuples(st.sampled_from(["s", "t"]), IDS), max_size=12), batch=st.integers(1, 4))
+def test_repeated_ids_become_those_of_a_diagnosis(events: list[tuple[str, Any]], batch: int, context: ReadingContext) -> None:
+    """A second event under one id is an event, not a repetition, and has the same name however the file is looked at."""
+    lines = [{"session_id": session, "event": "x", "event_id": name, "n": n} for n, (session, name) in enumerate(events)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(event_files, "BATCH", batch)
+        records = [event for reading in read_event_file(_stream(lines), context) for event in reading.events]
+    for session in read_sessions(_stream(lines), "f"):
+        expected = normalise_session(session.events, reserved=FAILURE_NODES)
+        found = [record for record in records if record.session_id == session.session_id]
+        assert [event.event_id for event in expected] == [record.event_id for record in found]
+        assert [event.payload for event in expected] == [json.loads(record.payload) for record in found]
+    assert len(lines) == len({(record.session_id, record.event_id) for record in records})
+
+
+def test_a_bad_event_does_not_cost_a_session_its_diagnosis(context: ReadingContext) -> None:
+    """What is wrong is told with its place; the others keep the ids that an import gives them."""
+    told: list[tuple[int, str]] = []
+    lines = [{"session_id": "s", "events": [CALL, 5, OUTPUT]}, {"session_id": "t", **CALL}, {"session_id": "t", "n": 1}]
+    lines += [{"session_id": "t", "project": "../etc", **CALL}, {"session_id": "t", **OUTPUT}]
+    sessions = list(read_sessions(_stream(lines), "f", lambda line, detail: told.append((line, detail))))
+    assert [1, 3, 4] == [line for line, _ in told]
+    assert "events[1]: is a number, not an object" == told[0][1]
+    assert "neither an event nor a session" in told[1][1]
+    (reading,) = read_event_file(_stream(lines), context)
+    named = [(one.session_id, event.event_id) for one in sessions for event in normalise_session(one.events)]
+    assert [("s", "event_0"), ("s", "event_2"), ("t", "event_0"), ("t", "event_3")] == named
+    assert named == [(event.session_id, event.event_id) for event in reading.events]
+
+
+def test_an_event_that_is_refused_keeps_its_id_for_when_it_is_mended(context: ReadingContext) -> None:
+    """Mending a line and importing again must add its event and change no other."""
+    lines = [{"session_id": "s", **CALL, "event_id": "a", "timestamp": time} for time in (None, "soon", None)]
+    (before,) = read_event_file(_stream(lines), context)
+    (after,) = read_event_file(_stream([{**line, "timestamp": None} for line in lines]), context)
+    assert ["a", "a#3"] == [event.event_id for event in before.events]
+    assert before.events == [event for event in after.events if event.event_id != "a#2"]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("runs/night.json", "night"), ("-", "standard input"), ("f", "f")])
+def test_a_session_without_a_name_is_called_as_its_file(name: str, expected: str) -> None:
+    """The same name as after an import, wherever the file lies."""
+    (session,) = read_sessions(io.BytesIO(json.dumps({"events": [CALL]}).encode()), name)
+    assert expected == session.session_id
 
 
 def test_a_torn_last_line_is_left_for_the_next_time(context: ReadingContext) -> None:

@@ -237,3 +237,35 @@ def test_branches_cannot_multiply_what_they_share(read: Read) -> None:
     assert sum(len(exchange.user_message) for exchange in reading.exchanges) < 17 * 1024 * 1024
     assert {"too_many_answers"} == {fault.reason for fault in reading.faults}
     assert len(reading.exchanges) + len(reading.faults) == 3_000
+
+
+def test_exchange_ids_stay_apart_whatever_the_parts_hold(read: Read) -> None:
+    """Ids are the source's: `a:b` of session `s` is not `b` of session `s:a`, and `u~a` is not the answer `a` to `u`."""
+    ids = []
+    for session, entry in (("s", "a:b"), ("s:a", "b"), ("s", "a%3Ab"), ("s%3Aa", "b"), ("f-1", "u1")):
+        reading = read([{"type": "session", "id": session}, _message(entry, None, "user", "Hi")])
+        ids += [exchange.exchange_id for exchange in reading.exchanges]
+    assert ["s:a%3Ab", "s%3Aa:b", "s:a%253Ab", "s%253Aa:b", "f-1:u1"] == ids
+    branches = [_message("u", None, "user", "Hi"), *(_message(name, "u", "assistant", "x") for name in ("b", "a"))]
+    reading = read([*branches, _message("u~a", "a", "user", "And?")])
+    assert ["file:u", "file:u~a", "file:u%7Ea"] == [exchange.exchange_id for exchange in reading.exchanges]
+
+
+def test_a_file_that_cannot_be_read_is_listed_only_where_transcripts_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is reported when it is read; elsewhere it is somebody else's file."""
+    sessions = tmp_path / "agents" / "ops" / "sessions"
+    sessions.mkdir(parents=True)
+    for folder in (sessions, tmp_path):
+        (folder / "x.jsonl").write_text('{"type":"session","id":"s"}\n')
+    (tmp_path / "y.jsonl").write_text('{"type":"session","id":"s"}\n')
+    opened = Path.open
+
+    def refused(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "x.jsonl":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refused)
+    assert [sessions / "x.jsonl", tmp_path / "y.jsonl"] == find_transcripts(tmp_path)

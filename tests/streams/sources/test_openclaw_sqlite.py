@@ -97,6 +97,16 @@ def test_only_databases_with_transcripts_are_found(tmp_path: Path, context: Read
     assert [] == list(read_database(tmp_path / "agents/login/agent/openclaw-agent.sqlite", context))
 
 
+def test_what_is_no_database_is_listed_and_stops_no_other(tmp_path: Path, context: ReadingContext) -> None:
+    """One damaged file must not keep a whole fleet from being imported, nor go unreported."""
+    damaged = _database(tmp_path, agent="damaged")
+    damaged.write_bytes(b"no database" * 100)
+    sound = _database(tmp_path, agent="sound")
+    assert [damaged, sound] == find_databases(tmp_path)
+    with pytest.raises(InputError, match="damaged"):
+        list(read_database(damaged, context))
+
+
 @pytest.mark.parametrize("table", ["session_windows", "session_nodes", "session_transcript_archives"])
 def test_tables_whose_columns_are_not_published_are_refused_with_a_way_out(
     table: str, tmp_path: Path, context: ReadingContext

@@ -1,0 +1,86 @@
+"""The door: what is set aside is kept without its secrets, wherever in it they are."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from audit.policy import RedactionSettings
+from audit.redaction import Redactor
+from schemas.codec import decode
+from schemas.records import DeadLetter
+from streams.admission import DEAD_LETTERS, MAX_BODY_BYTES, MAX_REDACTED_BYTES, Accepted, Door, Place, Refusal
+
+KEY = "ghp_" + "aB3dE5fG7hJ9" * 3
+SECRET = "hunter2"
+
+
+def letter_of(body: bytes, *, source: str = "a.jsonl", detail: str = "broken", size: int | None = None) -> DeadLetter:
+    """The dead letter that the door makes of these bytes."""
+    accepted = Accepted()
+    door = Door(Redactor(RedactionSettings()), datetime(2026, 10, 2, tzinfo=UTC))
+    door.set_aside(accepted, Place(source, 1), Refusal("import", "invalid", detail), body, size=size)
+    [message] = accepted.messages[DEAD_LETTERS]
+    letter = decode(message)
+    assert isinstance(letter, DeadLetter)
+    return letter
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"cookie": SECRET},
+        {"credentials": {"value": SECRET}},
+        {"password": [SECRET]},
+        {"headers": [{"name": "Authorization", "value": SECRET}]},
+        {"args": ["--password", SECRET]},
+    ],
+)
+def test_a_body_of_json_is_redacted_by_its_keys_even_when_it_is_broken_off(value: dict[str, Any]) -> None:
+    """A line is set aside because something is wrong with it, which does not make its secrets less secret."""
+    whole = json.dumps({"a": 1, **value}).encode()
+    kept = json.loads(letter_of(whole).body)
+    assert {"a", *value} == set(kept)
+    assert all(b"hunter" not in letter_of(body).body for body in (whole, whole[:-1], b"x" + whole, whole.rstrip(b']}"')))
+
+
+def test_a_body_that_holds_no_secret_is_kept() -> None:
+    """Nothing is lost: what was wrong can be read, and is known by the digest of the bytes as they came."""
+    for body in (b"{not json", b'{"max_tokens":5}', b"\xff\xfe"):
+        letter = letter_of(body)
+        assert (body.decode("utf-8", "replace").encode(), len(body)) == (letter.body, letter.size)
+
+
+@pytest.mark.parametrize("size", [MAX_BODY_BYTES * 2, MAX_REDACTED_BYTES + 1])
+@pytest.mark.parametrize("border", range(-len(KEY) - 12, 13, 4))
+def test_a_key_on_the_border_of_what_is_kept_is_recognised(border: int, size: int) -> None:
+    """Half a key is no pattern any more, but most of the key."""
+    start = b"x " * ((MAX_BODY_BYTES + border) // 2)
+    letter = letter_of((start + b" " + KEY.encode() + b" ").ljust(size, b"y"))
+    assert b"ghp" not in letter.body
+    assert MAX_BODY_BYTES - 64 <= len(letter.body) <= MAX_BODY_BYTES
+    assert letter.body.rfind(b"[") <= letter.body.rfind(b"]")
+
+
+@pytest.mark.parametrize("length", range(5, len(KEY), 4))
+def test_a_key_that_the_source_has_cut_in_two_is_left_out(length: int) -> None:
+    """A source that keeps only the start of a line cuts it anywhere."""
+    letter = letter_of(b"see " + KEY[:length].encode(), size=1000)
+    assert (b"see ", 1000) == (letter.body, letter.size)
+
+
+def test_source_and_reason_are_redacted() -> None:
+    """Names of files and messages of errors quote what they are about."""
+    letter = letter_of(b"", source=f"/data/{KEY}.jsonl", detail="x" * 980 + f" {KEY}")
+    assert letter.source.startswith("/data/[SECRET:")
+    assert "ghp" not in letter.source + letter.detail
+    assert "x" * 980 + " " == letter.detail
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 1000 + b"1" + b"}" * 1000, b"9" * 5000, b'"\\ud800"'])
+def test_hostile_bodies_are_set_aside_as_text(body: bytes) -> None:
+    """Depth, numbers without end and halves of characters are why they were refused in the first place."""
+    assert letter_of(body).body
