@@ -7,6 +7,7 @@ day on.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
@@ -21,6 +22,8 @@ from service.fleet_texts import DOMAINS, WORSE, filled
 
 LAST_DAY = date(2026, 11, 1)
 """The day on which the fleet's records end."""
+LAST_WRITTEN = datetime(2026, 11, 1, 23, 0, tzinfo=UTC).timestamp()
+"""When the files were written last, by their own account."""
 DEGRADED_AGENT = "support-desk"
 """The agent that gets worse."""
 DEGRADED_DAYS = 9
@@ -67,6 +70,8 @@ def write_fleet(root: Path, *, seed: int = 7, agents: int = 5, weeks: int = 4) -
                 # The gateway was writing when the files were copied.
                 text, planned.is_torn = text + '{"type":"message","id":"0000', True
             (root / planned.source).write_text(text, encoding="utf-8")
+            # What an import makes of a torn line depends on when the file was written last.
+            os.utime(root / planned.source, (LAST_WRITTEN, LAST_WRITTEN))
             plan.sessions.append(planned)
     with (root / EVENTS_FILE).open("w", encoding="utf-8") as file:
         for planned, lines in write_events(datetime.combine(first, time(), UTC), days, seed):

@@ -21,6 +21,7 @@ from service.importing import Importer, ImportSummary, Report, transcripts_in
 from service.terminal import counted, err, out
 from service.workspace import Workspace, open_workspace
 
+SEE_LETTERS = "driftline sql 'FROM dead_letters'"
 WHOLE_EVERY = timedelta(minutes=1)
 log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, help="Take in what agents said and did.")
@@ -118,8 +119,11 @@ def show(summary: ImportSummary, *, as_json: bool) -> None:
         soft_wrap=True,
     )
     if summary.faults:
-        faults = counted(summary.faults, "line")
-        out.print(f"{faults} set aside as unreadable: driftline sql 'FROM dead_letters'", style="yellow", soft_wrap=True)
+        faults = counted(summary.faults, "record")
+        out.print(
+            f"{faults} could not be taken and {'was' if summary.faults == 1 else 'were'} set aside: {SEE_LETTERS}",
+            style="yellow",
+        )
 
 
 def _follow(workspace: Workspace, paths: list[Path], agent: str | None, interval: float, *, as_json: bool) -> None:

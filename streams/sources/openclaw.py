@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,26 +63,35 @@ def read_transcript(path: Path, context: ReadingContext) -> Reading:
     agent = path.resolve().parent.parent.name if _is_in_sessions(path) else None
     try:
         with path.open("rb") as stream:
-            return read_session(read_lines(stream), context, session_id=path.stem[:MAX_ID], agent=agent)
+            written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            is_left = context.ingested_at - written > context.session_gap
+            return read_session(read_lines(stream), context, session_id=path.stem[:MAX_ID], agent=agent, is_left=is_left)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
 
 
 def read_session(
-    lines: Iterable[Line], context: ReadingContext, *, session_id: str, agent: str | None, follows_header: bool = True
+    lines: Iterable[Line],
+    context: ReadingContext,
+    *,
+    session_id: str,
+    agent: str | None,
+    follows_header: bool = True,
+    is_left: bool = False,
 ) -> Reading:
     """The records of one session's lines.
 
     `session_id` and `agent` are what the place of the lines says; a session line at the beginning overrides the first unless
-    `follows_header` is off, the context overrides the second.
+    `follows_header` is off, the context overrides the second. `is_left` says that nobody has written there for longer than the
+    session gap: what is torn then stays torn.
     """
     builder = _Records(context, context.agent or agent)
     transcript = Transcript(context, session_id=session_id, sink=builder.take_event, follows_header=follows_header)
     builder.transcript = transcript
     transcript.read(lines)
     tree = transcript.tree
-    # The line that is not written to its end may be what an answer waits for: no silence ends it meanwhile.
-    idle, abandoned = tree.is_idle(context.ingested_at) and not transcript.is_torn, tree.abandoned()
+    # A line that is being written may be what an answer waits for: no silence ends it meanwhile.
+    idle, abandoned = tree.is_idle(context.ingested_at) and (is_left or not transcript.is_torn), tree.abandoned()
     over = [answer for answer in tree.answers if answer.sealed or idle]
     return Reading(
         exchanges=[builder.exchange(answer, abandoned=answer.key in abandoned) for answer in over],

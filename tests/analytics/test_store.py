@@ -431,7 +431,7 @@ def test_a_second_process_is_told_who_has_the_file(tmp_path: Path) -> None:
     path = tmp_path / "walnut.duckdb"
     with Store(path):
         done = run_python(OPEN, str(path))
-    assert "Another process has the file: stop it, or ask it instead (one process owns a DuckDB file).\n" == done.stdout
+    assert "Another process has the file, perhaps an import that follows: wait for it or stop it.\n" == done.stdout
     assert "" == run_python(OPEN, str(path)).stdout
 
 

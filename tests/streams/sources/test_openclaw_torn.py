@@ -1,0 +1,37 @@
+"""A last line that is not written to its end: being written, or left so by a writer that is gone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from streams.sources.openclaw import read_transcript
+from streams.sources.reading import ReadingContext
+
+LINES = (
+    '{"type":"session","version":3,"id":"s1","timestamp":"2026-10-01T09:00:00Z"}\n'
+    '{"type":"message","id":"q1","parentId":null,"timestamp":"2026-10-01T09:00:01Z","message":{"role":"user","content":"Well?"}}\n'
+    '{"type":"message","id":"a1","parentId":"q1","timest'
+)
+
+
+def test_silence_ends_no_exchange_while_its_answer_may_be_the_torn_line(tmp_path: Path, context: ReadingContext) -> None:
+    """The entries are weeks old, but the file is being written: it may be a copy under way."""
+    path = tmp_path / "s1.jsonl"
+    path.write_text(LINES)
+    os.utime(path, (context.ingested_at.timestamp(),) * 2)
+    reading = read_transcript(path, context)
+    assert ([], False) == (reading.exchanges, reading.complete)
+
+
+def test_what_a_writer_left_torn_is_reported_all_the_same(tmp_path: Path, context: ReadingContext) -> None:
+    """A gateway that died in the middle of a line will not finish it; its last question must not be forgotten."""
+    path = tmp_path / "s1.jsonl"
+    path.write_text(LINES)
+    written = context.ingested_at - context.session_gap - timedelta(minutes=1)
+    os.utime(path, (written.timestamp(),) * 2)
+    reading = read_transcript(path, replace(context))
+    assert ["no_response"] == [exchange.outcome for exchange in reading.exchanges]
+    assert not reading.complete
