@@ -129,11 +129,11 @@ class EmbeddedRunner:
                 report(stage_progress(self._store, stage))
         return total
 
-    def rebuild(self) -> None:
+    def rebuild(self, report: Callable[[StageProgress], None] = lambda _: None) -> None:
         """Drop everything derived and make it again from the topics that came from outside."""
         with self._store.transaction() as transaction:
             transaction.forget([*derived_tables(), schema_of("StageState").table, schema_of("Watermark").table])
-        self.run()
+        self.run(report)
 
     def _advance(self, stage: Stage) -> int:
         start = stage_progress(self._store, stage).position

@@ -13,7 +13,7 @@ from analytics.adhoc import read_only_rows
 from audit.methodology import is_methodology, load_methodology
 from audit.policy import ProjectPolicy, load_policy
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
-from service.terminal import MISSING, out, plain, table
+from service.terminal import MISSING, err, out, plain, table
 from service.workspace import open_workspace, require_database
 from streams.topology import derived_tables
 
@@ -59,7 +59,8 @@ def rebuild(
 ) -> None:
     """Drop everything derived (scores, diagnoses, …) and make it again from what came in, by the present rules and policy."""
     with open_workspace(settings_of(database, policy)) as workspace:
-        workspace.runner.rebuild()
+        with err.status("making everything derived again") as status:
+            workspace.runner.rebuild(lambda one: status.update(f"stage {one.stage}: {one.position} of {one.end} records"))
         counts = [f"{workspace.store.count(table)} {table}" for table in derived_tables()]
     out.print(f"made again: {', '.join(counts)}")
 
