@@ -13,9 +13,11 @@ from rich.text import Text
 from analytics.queries import query_rows
 from analytics.store import Store
 from service.runs import runs_of
-from service.terminal import MISSING, table
+from service.terminal import MISSING, SEVERITY_STYLES, table
 
 FAILED_SHOWN = 12
+LEVELS = {"unsafe_for_production": "unsafe", "review_recommended": "review"}
+"""The readiness levels of failed sessions, in one word."""
 QUERIES = (
     "SELECT agent, count(*) AS runs, avg(trust_score)::INT AS trust FROM diagnoses GROUP BY agent ORDER BY trust",
     "SELECT c.type, c.severity, count(*) AS sessions FROM diagnoses, unnest(failure_causes) AS u(c) GROUP BY ALL ORDER BY ALL",
@@ -53,7 +55,7 @@ def _failed_table(rows: Sequence[Mapping[str, Any]], run_ids: Mapping[str, str])
         [
             run_ids[row["session_id"]],
             row["trust_score"],
-            row["readiness_level"],
+            Text(LEVELS[row["readiness_level"]], style=SEVERITY_STYLES[row["readiness_level"]]),
             row["agent"],
             f"{row['ended_at']:%m-%d}",
             row["primary_failure_type"],
@@ -61,7 +63,7 @@ def _failed_table(rows: Sequence[Mapping[str, Any]], run_ids: Mapping[str, str])
         ]
         for row in rows[:FAILED_SHOWN]
     ]
-    shown = table(headers, cells, right=["trust"])
+    shown = table(headers, cells, right=["trust"], cut_last=True)
     if len(rows) <= FAILED_SHOWN:
         return shown
     return Group(shown, Text(f"… and {len(rows) - FAILED_SHOWN} more", style="dim"))

@@ -78,17 +78,25 @@ def styled(value: Any) -> Text:
     return Text(text, style=SEVERITY_STYLES.get(text, ""))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
-    """A table with one line a row; the columns named in `right` are aligned to the right."""
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), cut_last: bool = False) -> Table:
+    """A table; the columns named in `right` are aligned to the right.
+
+    Where the terminal is narrow all columns are cut and the last one goes on in the next line; with `cut_last` only the last one
+    is cut, and a row stays a line.
+    """
+    cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for header in headers:
-        # Only the last column is folded where the terminal is narrow; the others are cut.
-        cut = header != headers[-1]
+    for place, header in enumerate(headers):
+        is_last = place == len(headers) - 1
         shown.add_column(
-            header, justify="right" if header in right else "left", overflow="ellipsis" if cut else "fold", no_wrap=cut
+            header,
+            justify="right" if header in right else "left",
+            overflow="fold" if is_last and not cut_last else "ellipsis",
+            no_wrap=not is_last or cut_last,
+            min_width=max([len(header), *[len(row[place]) for row in cells]]) if cut_last and not is_last else None,
         )
-    for row in rows:
-        shown.add_row(*[cell if isinstance(cell, Text) else styled(cell) for cell in row])
+    for row in cells:
+        shown.add_row(*row)
     return shown
 
 
