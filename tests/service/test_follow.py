@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,7 +68,11 @@ def follower(tmp_path: Path, transcript: Transcript) -> Iterator[subprocess.Pope
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    # A follower that says nothing would keep the test waiting for ever.
+    watchdog = threading.Timer(120, process.kill)
+    watchdog.start()
     yield process
+    watchdog.cancel()
     process.kill()
     process.communicate()
 
