@@ -9,9 +9,12 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from audit.fingerprints import canonical_json
 from service.terminal import MISSING, bar, counted, plain, styled, table
 
 EVIDENCE_SHOWN = 5
+IDENTIFYING = ("event", "event_id", "timestamp", "entry_id", "exchange_id", "tool_call_id")
+"""Fields of an event that say which one it is, not what it did."""
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -109,8 +112,8 @@ def _cause(cause: Mapping[str, Any], *, primary: bool) -> list[RenderableType]:
 
 
 def _event_line(event: Mapping[str, Any]) -> str:
-    shown = {name: value for name, value in event.items() if name not in ("event", "event_id", "timestamp")}
-    return f"{event['event_id']}  {event['event']}  {event.get('timestamp', '')}  {shown}"
+    said = canonical_json({name: value for name, value in event.items() if name not in IDENTIFYING})
+    return f"{event['event_id']}  {event['event']}  {event.get('timestamp', '')}  {said}"
 
 
 def _dimensions(document: Mapping[str, Any]) -> RenderableType:
