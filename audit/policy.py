@@ -19,10 +19,10 @@ from audit.methodology import SHIPPED, Methodology, load_methodology, shipped_me
 from audit.patterns import MAX_PATTERN_LENGTH, compile_pattern
 from audit.policy_files import Document, Location
 from schemas.errors import PolicyError
+from schemas.limits import NAME
 
 Days = Annotated[int, Field(ge=1, le=3650)]
-ProjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
-"""A project's name: safe in a URL, a file name and a terminal."""
+ProjectName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 
 
 class _PolicyModel(BaseModel):

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.measure import print_table, process_cost
+from benchmarks.measure import print_costs, process_cost
 
 SESSIONS = 100_000
 EVENTS = 20
@@ -46,13 +46,8 @@ def main() -> None:
             "parse and print JSON only": process_cost([sys.executable, "-c", PARSE_ONLY], stdin=path),
             "driftline diagnose - --json": process_cost(DRIFTLINE, stdin=path),
         }
-    base = costs["parse and print JSON only"][0]
     print(f"{SESSIONS:,} sessions of {EVENTS} events, {size / 1e6:.0f} MB.\n")
-    rows = [
-        [name, f"{seconds:.1f}", f"{SESSIONS / seconds:,.0f}", f"{seconds / base:.2f}", f"{memory:.0f}"]
-        for name, (seconds, memory) in costs.items()
-    ]
-    print_table(["command", "seconds", "sessions/s", "times parsing", "peak MB"], rows)
+    print_costs(costs, SESSIONS, "sessions")
 
 
 if __name__ == "__main__":

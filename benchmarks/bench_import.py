@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.measure import print_table, process_cost
+from benchmarks.measure import print_costs, process_cost
 from service.fleet import write_large_tree
 
 MEGABYTES = int(os.environ.get("DRIFTLINE_BENCH_MB", "1000"))
@@ -34,13 +34,8 @@ def main() -> None:
             "the same again, nothing new": process_cost(command),
         }
         stored = database.stat().st_size / 1e6
-    base = costs["read and parse JSON only"][0]
     print(f"{files:,} transcripts, {size:,.0f} MB; the database has {stored:,.0f} MB.\n")
-    rows = [
-        [name, f"{seconds:.1f}", f"{size / seconds:.1f}", f"{seconds / base:.2f}", f"{memory:.0f}"]
-        for name, (seconds, memory) in costs.items()
-    ]
-    print_table(["command", "seconds", "MB/s", "times parsing", "peak MB"], rows)
+    print_costs(costs, size, "MB")
 
 
 if __name__ == "__main__":

@@ -46,3 +46,13 @@ def process_cost(command: Sequence[str], *, stdin: Path | None = None) -> tuple[
         done = subprocess.run(launcher, stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
     seconds, megabytes = map(float, done.stderr.splitlines()[-1].split())
     return seconds, megabytes
+
+
+def print_costs(costs: Mapping[str, tuple[float, float]], work: float, unit: str) -> None:
+    """Print seconds, rate, ratio to the first command, and peak memory of commands that did the same amount of work."""
+    base = next(iter(costs.values()))[0]
+    rows = [
+        [name, f"{seconds:.1f}", f"{work / seconds:,.1f}", f"{seconds / base:.2f}", f"{memory:,.0f}"]
+        for name, (seconds, memory) in costs.items()
+    ]
+    print_table(["command", "seconds", f"{unit}/s", "times parsing", "peak MB"], rows)

@@ -13,6 +13,8 @@ MAX_RECORD_BYTES = 1_000_000
 """Encoded size; Kafka's default limit for a message is 1 048 588 bytes."""
 MAX_ADMITTED_BYTES = 990_000
 """Encoded size of a record from outside: what carries it on, such as a scoring task, needs room of its own."""
+NAME = r"[a-z0-9][a-z0-9_.-]{0,62}"
+"""Pattern of the name of a project or connection: safe in a URL, a file name and a terminal, and without a slash."""
 MAX_DEPTH = 32
 """Levels of nesting of JSON documents, the outermost one included."""
 

@@ -9,10 +9,10 @@ from pydantic import Field, SecretStr, StringConstraints, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.errors import SettingsError
+from schemas.limits import NAME
 
 PREFIX = "DRIFTLINE_"
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
-"""Name of a project or connection: safe in a URL, a file name and a terminal."""
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 
 
 class Settings(BaseSettings):

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from analytics.adhoc import read_only_rows
 from audit.methodology import is_methodology, load_methodology
 from audit.policy import ProjectPolicy, load_policy
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
-from service.terminal import MISSING, err, out, plain, table
+from service.terminal import MISSING, counted, err, leave_quietly, out, plain, table
 from service.workspace import open_workspace, require_database
 from streams.topology import derived_tables
 
@@ -35,11 +36,13 @@ def sql(
         for row in rows:
             print_json(dict(zip(columns, row, strict=True)))
     elif as_csv:
-        writer = csv.writer(sys.stdout)
-        writer.writerows([columns, *([_cell(value) for value in row] for row in rows)])
+        try:
+            csv.writer(sys.stdout).writerows([columns, *([_cell(value) for value in row] for row in rows)])
+        except BrokenPipeError:
+            leave_quietly()
     else:
         out.print(table([plain(column) for column in columns], ([_shown(value) for value in row] for row in rows)))
-        out.print(f"{len(rows)} rows" + (f", cut at --limit {limit}" if more else ""), style="dim")
+        out.print(counted(len(rows), "row") + (f", cut at --limit {limit}" if more else ""), style="dim")
 
 
 def _shown(value: object) -> str:
@@ -74,27 +77,27 @@ def policy_check(
 
     What waits for a judge, a baseline or retention is checked and kept, and has no effect in this version.
     """
-    if is_methodology(file):
-        methodology = load_methodology(file)
-        document: dict[str, Any] = {
-            "methodology": methodology.name,
-            "version": methodology.version,
-            "digest": methodology.digest,
-        }
-    else:
-        policy = load_policy(file)
-        document = {name or OTHERS: _in_force(policy.for_project(name)) for name in ["", *policy.projects]}
+    document, shown = _methodology(file) if is_methodology(file) else _policy(file)
     if as_json:
         print_json(document)
-    elif is_methodology(file):
-        out.print(table(list(document), [list(document.values())]))
-    else:
-        headers = ["audit", "methodology", "sampling", "digest"]
-        out.print(
-            table(["project", *headers], [[name, *[shown[header] for header in headers]] for name, shown in document.items()])
-        )
-    if not as_json:
-        out.print(f"{plain(file)} can be used", style="green")
+        return
+    out.print(shown)
+    out.print(f"{plain(file)} can be used", style="green")
+
+
+def _methodology(file: Path) -> tuple[dict[str, Any], Table]:
+    """What a methodology file is, as a document and as a table."""
+    found = load_methodology(file)
+    document = {"methodology": found.name, "version": found.version, "digest": found.digest}
+    return document, table(list(document), [list(document.values())])
+
+
+def _policy(file: Path) -> tuple[dict[str, Any], Table]:
+    """What a policy file puts in force for each project, as a document and as a table."""
+    policy = load_policy(file)
+    document = {name or OTHERS: _in_force(policy.for_project(name)) for name in ["", *policy.projects]}
+    headers = ["audit", "methodology", "sampling", "digest"]
+    return document, table(["project", *headers], [[name, *map(row.get, headers)] for name, row in document.items()])
 
 
 OTHERS = "(others)"

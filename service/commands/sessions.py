@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -39,11 +41,9 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List the runs: trust score, readiness level, primary failure, tool calls."""
-    with open_workspace(settings_of(database)) as workspace:
+    with opened_to_show(database) as workspace:
         rows = runs_of(workspace.store, project)
-        warn_of_lag(workspace)
-    of = "" if project is None else f" of project {project}"
-    none = f"no run{of} yet: a session becomes one when it ends (driftline finalize SESSION)"
+    none = f"no run{of_project(project)} yet: a session becomes one when it ends (driftline finalize SESSION)"
     show_rows(rows, runs_table, as_json=as_json, none=none)
 
 
@@ -54,8 +54,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Show one run: verdict, causes as steps, evidence, what to do."""
-    with open_workspace(settings_of(database)) as workspace:
-        warn_of_lag(workspace)
+    with opened_to_show(database) as workspace:
         found = list(run_documents(workspace.store, session, project))
     if not found:
         raise InputError(f"no run of a session {plain(session)!r}", hint="`driftline runs` lists them.")
@@ -72,8 +71,7 @@ def export(
     database: Database = None,
 ) -> None:
     """Write every run as files: runs/run_001.json, runs/run_001/session.json and runs/run_001/diagnosis.json."""
-    with open_workspace(settings_of(database)) as workspace:
-        warn_of_lag(workspace)
+    with opened_to_show(database) as workspace:
         written = export_runs(workspace.store, folder, project)
     if not written:
         raise InputError("there is no run to export", hint="`driftline runs` lists them.")
@@ -110,8 +108,7 @@ def check(
                 raise StoreError(lag, hint=CATCH_UP)
             verdicts = list(gate.verdicts(runs_of(workspace.store, project), session))
     if not verdicts:
-        of = "" if project is None else f" of project {project}"
-        raise InputError(f"there is no run{of} to check", hint="Import sessions first, or name files.")
+        raise InputError(f"there is no run{of_project(project)} to check", hint="Import sessions first, or name files.")
     failed = failures(verdicts)
     if as_json:
         print_json({"passed": not failed and not report.count, "checked": len(verdicts), "failed": failed})
@@ -131,10 +128,9 @@ def scores(
     as_json: AsJson = False,
 ) -> None:
     """List the scores, newest exchange first: Tier 1, why each was sampled or not, anomalies."""
-    with open_workspace(settings_of(database)) as workspace:
+    with opened_to_show(database) as workspace:
         values = {"project": project, "session": session, "anomalies": anomalies, "limit": limit}
         rows = query_rows(workspace.store.cursor(), "scores", values)
-        warn_of_lag(workspace)
     show_rows(rows, scores_table, as_json=as_json, none="no score fits")
 
 
@@ -151,7 +147,15 @@ def wrap_quality(
     show_rows(rows, wrap_table, as_json=as_json, none="no exchange yet")
 
 
-def warn_of_lag(workspace: Workspace) -> None:
-    """Say so when what is shown is not yet all there is."""
-    if lag := stages_behind(workspace.store):
-        err.print(f"note: {lag}. {CATCH_UP}", style="yellow", soft_wrap=True)
+@contextmanager
+def opened_to_show(database: Path | None) -> Iterator[Workspace]:
+    """The workspace of a database; says so when what it shows is not yet all there is."""
+    with open_workspace(settings_of(database)) as workspace:
+        if lag := stages_behind(workspace.store):
+            err.print(f"note: {lag}. {CATCH_UP}", style="yellow", soft_wrap=True)
+        yield workspace
+
+
+def of_project(project: str | None) -> str:
+    """` of project NAME`, for a message, or nothing."""
+    return "" if project is None else f" of project {project}"

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import msgspec
 
 from schemas.errors import InputError
+from schemas.limits import NAME
 from streams.sources.lines import Line, Problem, decode_line, is_torn, json_type, read_lines
 
 MAX_DOCUMENT = 64 * 1024 * 1024
@@ -25,7 +26,7 @@ MAX_ID = 256
 Json = dict[str, Any]
 
 _BOM = b"\xef\xbb\xbf"
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_NAME = re.compile(NAME)
 _NAMES = ("connection", "project")
 _ENVELOPE = ("session_id", "connection", "project", "agent")
 
