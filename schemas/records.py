@@ -112,7 +112,7 @@ class DeadLetter(Record, frozen=True, kw_only=True):
     detail: str
     """The error in words."""
     digest: str
-    """SHA-256 of the original bytes, hexadecimal."""
+    """SHA-256, hexadecimal: of the original bytes, or of type, identity and content for a record whose id the log holds with other content."""
     size: int
     """Size of the original in bytes."""
     body: bytes
