@@ -32,11 +32,13 @@ class Appended:
     """What an append did: rows written per table, and how many were there already.
 
     `conflicts` are the places, among the messages, of those that were not taken because their identity has another content.
+    `frames` has what was written, by record type: the records' fields, INDEX for the place among the messages, and `_offset`.
     """
 
     written: dict[str, int] = field(default_factory=dict)
     known: int = 0
     conflicts: list[int] = field(default_factory=list)
+    frames: dict[str, pl.DataFrame] = field(default_factory=dict, compare=False, repr=False)
 
 
 def stored_ends(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
@@ -82,6 +84,8 @@ class Transaction:
         for name, frame in batch.frames.items():
             offsets = positions.search_sorted(frame[INDEX]).cast(pl.Int64) + self._ends[topic]
             done.written[schema_of(name).table] = self._insert(schema_of(name), frame.drop(INDEX), topic, offsets)
+            if frame.height:
+                done.frames[name] = frame.with_columns(offsets.alias("_offset"))
         self._ends[topic] += fresh
         return done
 

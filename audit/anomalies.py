@@ -1,7 +1,7 @@
 """Anomalies: what about one exchange deserves a look, each reason in words.
 
-An exchange is anomalous when a Tier 1 check fired, when a Tier 3 dimension scored 2 or less of 5, or when the alignment of thinking and
-answer is 0.3 or less.
+An exchange is anomalous when a Tier 1 check fired, when a Tier 3 dimension scored 2 or less of 5, when the alignment of thinking and
+answer is 0.3 or less, or when its texts try to sway the judge. A judge can add reasons, never take one away.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _FLAGS_IN_WORDS = {
 
 
 def anomaly_reasons(
-    tier1_flags: Iterable[str], tier3_dimensions: Mapping[str, float], alignment: float | None
+    tier1_flags: Iterable[str], tier3_dimensions: Mapping[str, float], alignment: float | None, tampering: Iterable[str]
 ) -> tuple[str, ...]:
-    """Every reason why the exchange is anomalous: Tier 1 flags in their order, low dimensions by name, low alignment.
+    """Every reason why the exchange is anomalous: Tier 1 flags in their order, low dimensions by name, low alignment, tampering.
 
-    Dimensions that were not judged are left out, and alignment that was not judged is None: neither is an anomaly.
+    `tampering` is in words already. Dimensions that were not judged are left out, and alignment that was not judged is None: neither is an anomaly.
     """
     reasons = [_FLAGS_IN_WORDS.get(flag, f"the structural check {flag} fired") for flag in tier1_flags]
     reasons += [
@@ -35,4 +35,4 @@ def anomaly_reasons(
     ]
     if alignment is not None and alignment <= LOW_ALIGNMENT:
         reasons.append(f"thinking and answer align at {alignment:g}, {LOW_ALIGNMENT:g} or less is low")
-    return tuple(reasons)
+    return (*reasons, *tampering)

@@ -6,18 +6,28 @@ reason). Unscored is a state, not a number.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from audit.anomalies import anomaly_reasons
 from audit.fingerprints import stable_id
 from audit.policy import ProjectPolicy
-from schemas.records import Exchange, Score
+from audit.prices import nano_of, usd_of
+from audit.tamper import tamper_reasons
+from schemas.records import DimensionScore, Exchange, Judgement, Score
 
-RULE_VERSION = "eval-1"
+RULE_VERSION = "eval-2"
 """Version of Tier 1, sampling and the cascade."""
+SCORED = "scored"
 NOT_APPLICABLE = "not_applicable"
+SKIPPED_GATE = "skipped_gate"
+SKIPPED_COST_CAP = "skipped_cost_cap"
 SKIPPED_SAMPLING = "skipped_sampling"
 UNSCORED = "unscored"
+
+_DISPOSITIONS = ((UNSCORED, "unscored"), (SKIPPED_COST_CAP, "skipped_cost_cap"), (SKIPPED_SAMPLING, "sampling_skip"))
+"""A state of any tier and the disposition it makes; the first that is found decides, and without any the exchange is scored."""
 
 
 class TierState(NamedTuple):
@@ -35,6 +45,40 @@ NO_THINKING = TierState(NOT_APPLICABLE, "no_thinking")
 """What Tier 2.5 is when there is no thinking to compare with."""
 THINKING_OFF = TierState(NOT_APPLICABLE, "thinking_analysis_off")
 """What Tier 2.5 is when the policy switches it off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedTiers:
+    """What became of the judged tiers: a state each, and what was found, named as in `Score`, for one that is scored."""
+
+    tier2: TierState
+    tier2_score: float | None = None
+    tier2_dimensions: tuple[DimensionScore, ...] = ()
+    tier2_flagged: bool | None = None
+    tier2_flag_reason: str | None = None
+    tier2_5: TierState
+    tier2_5_alignment: float | None = None
+    tier2_5_sycophancy: bool | None = None
+    tier2_5_advocacy_suppression: bool | None = None
+    tier2_5_reasoning: str | None = None
+    tier3: TierState
+    tier3_score: float | None = None
+    tier3_dimensions: tuple[DimensionScore, ...] = ()
+    tier3_anomaly: bool | None = None
+    tier3_anomaly_reason: str | None = None
+
+    @property
+    def disposition(self) -> str:
+        """What became of the exchange as a whole."""
+        states = {self.tier2.state, self.tier2_5.state, self.tier3.state}
+        return next((disposition for state, disposition in _DISPOSITIONS if state in states), SCORED)
+
+    def columns(self) -> dict[str, Any]:
+        """All of this as fields of a `Score`."""
+        columns = {one.name: getattr(self, one.name) for one in fields(self)}
+        for tier in ("tier2", "tier2_5", "tier3"):
+            columns[f"{tier}_state"], columns[f"{tier}_reason"] = columns.pop(tier)
+        return columns
 
 
 def score_id(connection: str, exchange_id: str) -> str:
@@ -62,8 +106,35 @@ def structural_score(
     judged: TierState,
 ) -> Score:
     """The score of an exchange that no judge has seen: Tier 1, and the state `judged` for the tiers that want one."""
-    thinking = thinking_state(exchange, policy, judged)
-    reasons = anomaly_reasons(tier1_flags, {}, None)
+    return score_of(
+        exchange,
+        policy,
+        revision=revision,
+        turn_number=turn_number,
+        sampling_reason=sampling_reason,
+        sampling_probability=sampling_probability,
+        tier1_score=tier1_score,
+        tier1_flags=tier1_flags,
+        tiers=JudgedTiers(tier2=judged, tier2_5=thinking_state(exchange, policy, judged), tier3=judged),
+    )
+
+
+def score_of(
+    exchange: Exchange,
+    policy: ProjectPolicy,
+    *,
+    revision: int,
+    turn_number: int,
+    sampling_reason: str,
+    sampling_probability: float | None,
+    tier1_score: float,
+    tier1_flags: tuple[str, ...],
+    tiers: JudgedTiers,
+    judgements: Sequence[Judgement] = (),
+) -> Score:
+    """The score of an exchange: what every tier says of it, and the judgements that rests on, in the order of the questions."""
+    dimensions = {one.dimension: one.score for one in tiers.tier3_dimensions}
+    reasons = anomaly_reasons(tier1_flags, dimensions, tiers.tier2_5_alignment, tamper_reasons(exchange))
     return Score(
         score_id=score_id(exchange.connection, exchange.exchange_id),
         revision=revision,
@@ -74,21 +145,19 @@ def structural_score(
         session_id=exchange.session_id,
         turn_number=turn_number,
         exchange_at=exchange.occurred_at,
-        scored_at=exchange.ingested_at,
-        disposition="sampling_skip" if judged is LEFT_OUT else UNSCORED,
+        scored_at=max([exchange.ingested_at, *(one.judged_at for one in judgements)]),
+        disposition=tiers.disposition,
         sampling_reason=sampling_reason,
         sampling_probability=sampling_probability,
         tier1_score=tier1_score,
         tier1_flags=tier1_flags,
-        tier2_state=judged.state,
-        tier2_reason=judged.reason,
-        tier2_5_state=thinking.state,
-        tier2_5_reason=thinking.reason,
-        tier3_state=judged.state,
-        tier3_reason=judged.reason,
+        **tiers.columns(),
         anomaly=bool(reasons),
         anomaly_reasons=reasons,
-        cost_usd=0.0,
+        judge_model=_judge_model(judgements),
+        simulated=any(one.simulated for one in judgements),
+        judgement_ids=tuple(one.judgement_id for one in judgements),
+        cost_usd=_cost(judgements),
         methodology=policy.methodology.name,
         methodology_version=policy.methodology.version,
         methodology_digest=policy.methodology.digest,
@@ -96,3 +165,18 @@ def structural_score(
         policy_digest=policy.digest,
         evidence_digest=exchange.content_digest,
     )
+
+
+def _judge_model(judgements: Sequence[Judgement]) -> str | None:
+    """The model that answered last, else the one that was asked last, else none."""
+    answered = [one for one in judgements if one.outcome == "answered"]
+    if answered:
+        return answered[-1].answering_model or answered[-1].requested_model
+    return judgements[-1].requested_model if judgements else None
+
+
+def _cost(judgements: Sequence[Judgement]) -> float | None:
+    """The exact sum in USD, 0 when nothing was asked; None when the cost of one is unknown."""
+    costs = [one.cost_usd for one in judgements]
+    known = [nano_of(cost) for cost in costs if cost is not None]
+    return usd_of(sum(known)) if len(known) == len(costs) else None

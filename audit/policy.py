@@ -1,8 +1,8 @@
 """The policy: what agents are judged by, per project. Where things are (paths, ports, keys) is no policy but a setting.
 
-A policy file is YAML: `{version: 1, defaults: {...}, projects: {name: {...}}, redaction: {...}, sessionGapMinutes: 30}`. What a
-project leaves out comes from `defaults`, and what those leave out from the defaults below. Every score carries the digest of the
-settings it was made with.
+A policy file is YAML: `{version: 1, defaults: {...}, projects: {name: {...}}, redaction: {...}, prices: {model: {...}},
+sessionGapMinutes: 30}`. What a project leaves out comes from `defaults`, and what those leave out from the defaults below. Every
+score carries the digest of the settings it was made with.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from audit.fingerprints import canonical_json, digest
 from audit.methodology import SHIPPED, Methodology, load_methodology, shipped_methodologies
 from audit.patterns import MAX_PATTERN_LENGTH, compile_pattern
 from audit.policy_files import Document, Location
+from audit.prices import MODEL_NAME, ModelPrice, nano_of, price_of
 from schemas.errors import PolicyError
 from schemas.limits import NAME
 
 Days = Annotated[int, Field(ge=1, le=3650)]
+_MODEL_NAME = compile_pattern(MODEL_NAME, where="prices", ignore_case=False)
 ProjectName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 
 
@@ -53,7 +55,7 @@ class ProjectSettings(_PolicyModel):
 
     enabled: bool = True
     """Whether the project is audited. On unless switched off: a connection exists in order to be audited."""
-    judge_model: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$")] = "claude-haiku-4-5"
+    judge_model: Annotated[str, StringConstraints(pattern=MODEL_NAME)] = "claude-haiku-4-5"
     """Model that judges Tiers 2, 2.5 and 3."""
     gate_cascade: bool = True
     """Skip Tier 3 for clean routine exchanges."""
@@ -64,8 +66,8 @@ class ProjectSettings(_PolicyModel):
     """Take scores from people beside the judge's."""
     wrap_quality_scoring: bool = True
     """Look for the wrap protocol at the end of sessions."""
-    cost_cap_per_session: Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)] = 1.0
-    """USD a session's judge calls may cost; 0 means no paid call at all."""
+    cost_cap_per_session: Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)] | None = 1.0
+    """USD a session's judge calls may cost; 0 means no paid call at all, null no cap."""
     heartbeat_interval: Annotated[int, Field(ge=1000, le=86_400_000)] = 300_000
     """Milliseconds between two signs of life of a session."""
     baseline_window_days: Days = 14
@@ -101,6 +103,10 @@ class ProjectPolicy:
     methodology: Methodology
     redaction: RedactionSettings
     session_gap_minutes: int
+    price: ModelPrice | None
+    """What the judge's model costs; None is unknown."""
+    cap: int | None
+    """Nano-USD a session's judge calls may cost; None is no cap."""
     digest: str
     """16 hexadecimal digits over all of the above, the methodology's content included."""
 
@@ -115,6 +121,8 @@ class Policy(_PolicyModel):
     redaction: RedactionSettings = RedactionSettings()
     session_gap_minutes: Annotated[int, Field(ge=1, le=10_080)] = 30
     """A session is closed when nothing came for longer than this, in event time."""
+    prices: Annotated[dict[str, ModelPrice], Field(max_length=1000)] = {}
+    """What models cost, by name: wins over the prices that come with the package."""
 
     _methodologies: dict[str, Methodology] = PrivateAttr(default_factory=lambda: dict(shipped_methodologies()))
     _resolved: dict[str, ProjectPolicy] = PrivateAttr(default_factory=dict)
@@ -143,17 +151,21 @@ class Policy(_PolicyModel):
         methodology = self._methodologies.get(settings.methodology)
         if methodology is None:
             raise PolicyError(_unknown_methodology(settings.methodology), hint="Paths are resolved when the policy is a file.")
+        price, cap = price_of(settings.judge_model, self.prices), settings.cost_cap_per_session
         content = {
             "settings": settings.model_dump(mode="json", by_alias=True, exclude={"methodology"}),
             "methodology": [methodology.name, methodology.digest],
             "redaction": self.redaction.model_dump(mode="json", by_alias=True),
             "sessionGapMinutes": self.session_gap_minutes,
+            "price": price and price.model_dump(mode="json", by_alias=True, exclude={"source", "read_on", "aliases"}),
         }
         return ProjectPolicy(
             settings=settings,
             methodology=methodology,
             redaction=self.redaction,
             session_gap_minutes=self.session_gap_minutes,
+            price=price,
+            cap=None if cap is None else nano_of(cap),
             digest=digest(canonical_json(content)),
         )
 
@@ -166,6 +178,9 @@ def load_policy(path: Path) -> Policy:
     policy = document.validate(Policy)
     for index, secret in enumerate(policy.redaction.patterns):
         _check_secret_pattern(document, index, secret)
+    for model in policy.prices:
+        if not _MODEL_NAME.matches(model):
+            document.problem(("prices", model), f"not the name of a model: it has to match {MODEL_NAME}")
     named: dict[str, Location] = {}
     for name, settings in policy.projects.items():
         if "methodology" in settings.model_fields_set:

@@ -73,3 +73,9 @@ class StoreError(DriftlineError):
 
 class QueryError(DriftlineError):
     """A query that cannot be answered."""
+
+
+class BusyError(DriftlineError):
+    """There is more to do than can be taken at the moment; nothing was taken."""
+
+    hint = "Send it again a little later."

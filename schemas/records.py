@@ -481,7 +481,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     answering_model: str | None = None
     """Model that answered, as the answer says."""
     outcome: str
-    """answered, refused, cut_off, provider_error, timeout or invalid."""
+    """answered, refused, cut_off, provider_error, timeout, invalid, cost_cap (no money for another call) or interrupted."""
     answer: str | None = None
     """Text of the answer as it came."""
     stop_reason: str | None = None
@@ -508,6 +508,64 @@ class Judgement(Record, frozen=True, kw_only=True):
     """Whether a simulated judge answered."""
     judged_at: datetime
     """When the answer came, UTC."""
+    subject_revision: int = 0
+    """Revision of the score the question was asked for: a replay of that revision sees no later judgement."""
+    reservation_ids: tuple[str, ...] = ()
+    """Reservations that this judgement settles."""
+    attempt_errors: tuple[str, ...] = ()
+    """What went wrong with each call that did not count, in order, without secrets."""
+
+
+class JudgingRequest(Record, frozen=True, kw_only=True):
+    """Somebody asked for an exchange to be judged again: a recorded decision, so that a replay asks again at the same place."""
+
+    connection: str
+    """Connection that delivered the record; exchange and session ids are unique within it."""
+    project: str
+    """Project the record is filed under."""
+    session_id: str
+    """Session the record belongs to, as the source named it."""
+    exchange_id: str
+    """Exchange to judge again."""
+    revision: int
+    """Revision of the score it asks for."""
+    exchange: bytes
+    """The exchange in single-object encoding, as it came: its schema may grow without this one."""
+    turn_number: int
+    """Turn within the session, as in the score before."""
+    sampling_reason: str
+    """Why the exchange was sampled in the first place."""
+    sampling_probability: float
+    """Probability with which an exchange is sampled for this reason, 0 to 1."""
+    ingested_at: datetime
+    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+
+
+class Reservation(Record, frozen=True, kw_only=True):
+    """The worst case of a judge call, set aside before the call is made. One that no judgement settles is charged in full."""
+
+    reservation_id: str
+    """Id of the reservation."""
+    fingerprint: str
+    """Fingerprint of the question."""
+    connection: str
+    """Connection that delivered the record; exchange and session ids are unique within it."""
+    project: str
+    """Project the record is filed under."""
+    session_id: str
+    """Session the record belongs to, as the source named it."""
+    subject_id: str
+    """Exchange or evaluation the question is about."""
+    subject_revision: int
+    """Revision of the score the question is asked for."""
+    purpose: str
+    """tier2, tier2_5, tier3, evaluation or anchor."""
+    requested_model: str
+    """Model that is asked."""
+    amount_usd: float | None = None
+    """Most that the call can cost, in USD; null where the price is unknown."""
+    reserved_at: datetime
+    """When it was set aside, UTC."""
 
 
 class Review(Record, frozen=True, kw_only=True):
@@ -635,6 +693,10 @@ class Score(Record, frozen=True, kw_only=True):
     """Digest of the policy in force, hexadecimal SHA-256 cut to 16 characters."""
     evidence_digest: str
     """content_digest of the exchange that was scored."""
+    tier3_anomaly: bool | None = None
+    """Whether the judge of Tier 3 called the exchange anomalous; on its own this makes no anomaly."""
+    tier3_anomaly_reason: str | None = None
+    """The judge's words on it."""
 
 
 class ScoringTask(Record, frozen=True, kw_only=True):
@@ -727,6 +789,8 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "ImportProgress": ImportProgress,
     "Incident": Incident,
     "Judgement": Judgement,
+    "JudgingRequest": JudgingRequest,
+    "Reservation": Reservation,
     "Review": Review,
     "Score": Score,
     "ScoringTask": ScoringTask,

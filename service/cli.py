@@ -18,7 +18,19 @@ from typing import Annotated
 import typer
 
 from schemas.errors import DriftlineError
-from service.commands import database, demo, diagnosing, doctor, imports, sessions
+from service.commands import (
+    connections,
+    database,
+    demo,
+    diagnosing,
+    doctor,
+    imports,
+    judging,
+    rejudging,
+    serving,
+    sessions,
+    simulating,
+)
 from service.terminal import err, out, plain
 
 app = typer.Typer(
@@ -29,6 +41,8 @@ app = typer.Typer(
 )
 app.add_typer(imports.app, name="import")
 app.add_typer(database.policy_app, name="policy")
+app.add_typer(connections.connections_app, name="connections")
+app.add_typer(connections.operators_app, name="operators")
 COMMANDS: dict[str, Callable[..., None]] = {
     "diagnose": diagnosing.diagnose,
     "finalize": sessions.finalize,
@@ -36,7 +50,12 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "run": sessions.run,
     "export-runs": sessions.export,
     "check": sessions.check,
+    "serve": serving.serve,
     "scores": sessions.scores,
+    "costs": judging.costs,
+    "rejudge": rejudging.rejudge,
+    "banner": judging.banner,
+    "simulate-judge": simulating.simulate_judge,
     "wrap-quality": sessions.wrap_quality,
     "sql": database.sql,
     "rebuild": database.rebuild,

@@ -1,45 +1,22 @@
-"""Ending sessions: by hand, or because they fell idle. Either way it becomes a record before anything acts on it."""
+"""Ending the sessions of a workspace: by hand, or because they fell idle."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from analytics.queries import query_rows
 from schemas.errors import InputError
-from schemas.records import SessionClosed
 from service.workspace import Workspace
-from streams.admission import Accepted, Door
-
-
-def _publish(workspace: Workspace, rows: Iterable[dict[str, Any]], reason: str) -> set[tuple[str, str]]:
-    """Record that sessions ended, in each topic where they have records; answers the sessions, by connection and id."""
-    accepted, now = Accepted(), workspace.now()
-    door, closed = Door(workspace.redactor, now), set()
-    for row in rows:
-        record = SessionClosed(
-            connection=row["connection"],
-            project=row["project"],
-            agent=row["agent"],
-            session_id=row["session_id"],
-            closed_at=row["closed_at"],
-            ingested_at=now,
-            reason=reason,
-        )
-        door.admit(accepted, row["topic"], [record], source=reason)
-        closed.add((record.connection, record.session_id))
-    workspace.runner.publish(accepted)
-    return closed
+from streams.closing import EXPLICIT, IDLE, closings, sessions_of
 
 
 def close_idle_sessions(workspace: Workspace) -> int:
     """Record the end of every session of which nothing was heard for longer than the session gap; answers how many."""
     seconds = workspace.policy.session_gap_minutes * 60
-    rows = query_rows(workspace.store.cursor(), "idle_sessions", {"as_of": workspace.now(), "gap_seconds": seconds})
-    closed, step = set(), workspace.settings.batch_records
+    values = {"as_of": workspace.now(), "gap_seconds": seconds, "heard_before": None}
+    rows = query_rows(workspace.store.cursor(), "idle_sessions", values)
+    step = workspace.settings.batch_records
     for start in range(0, len(rows), step):
-        closed |= _publish(workspace, rows[start : start + step], "idle")
-    return len(closed)
+        workspace.runner.publish(closings(rows[start : start + step], IDLE, workspace.now()))
+    return len(sessions_of(rows))
 
 
 def finalize_session(workspace: Workspace, session_id: str, connection: str | None = None) -> int:
@@ -53,6 +30,6 @@ def finalize_session(workspace: Workspace, session_id: str, connection: str | No
         raise InputError(
             f"no record of a session {session_id!r}", hint="`driftline runs` lists the sessions that were diagnosed."
         )
-    closed = _publish(workspace, rows, "explicit")
+    workspace.runner.publish(closings(rows, EXPLICIT, workspace.now()))
     workspace.runner.run()
-    return len(closed)
+    return len(sessions_of(rows))

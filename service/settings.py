@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, StringConstraints, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -27,6 +27,13 @@ class Settings(BaseSettings):
     )
     connection: Name = Field("local", description="Connection that imported records are filed under.")
     project: Name = Field("default", description="Project that imported records are filed under.")
+    judge: Literal["auto", "live", "none"] = Field(
+        "auto", description="Who judges: `live` asks the Messages API, `none` nobody; `auto` is live where there is a key."
+    )
+    judge_concurrency: int = Field(16, ge=1, le=1024, description="Judge calls at once, at most.")
+    judge_deadline: float = Field(120.0, gt=0, le=3600, description="Seconds one question may take, retries included.")
+    host: str = Field("127.0.0.1", description="Address the server listens on.")
+    port: int = Field(8377, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
     batch_records: int = Field(20_000, ge=1, le=1_000_000, description="Records that are taken in or read by a stage at once.")
 
 

@@ -10,11 +10,22 @@ from rich.padding import Padding
 from rich.text import Text
 
 from audit.fingerprints import canonical_json
+from audit.outcomes import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
 from service.terminal import MISSING, bar, counted, plain, styled, table
 
 EVIDENCE_SHOWN = 5
 IDENTIFYING = ("event", "event_id", "timestamp", "entry_id", "exchange_id", "tool_call_id")
 """Fields of an event that say which one it is, not what it did."""
+SIMULATED = "simulated judge"
+"""Stands with everything that rests on one."""
+TIER_STATES = {
+    NOT_APPLICABLE: "n/a",
+    SKIPPED_GATE: "gate",
+    SKIPPED_COST_CAP: "cap",
+    SKIPPED_SAMPLING: MISSING,
+    UNSCORED: "unscored",
+}
+"""What a table shows for a tier without a score, by its state."""
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -39,7 +50,8 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 def scores_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Every score on a line, its anomaly reasons at the end."""
-    headers = ["exchange at", "agent", "session", "turn", "sampling", "tier 1", "flags", "judged", "anomaly"]
+    tiers = ["tier 1", "tier 2", "tier 2.5", "tier 3"]
+    headers = ["exchange at", "agent", "session", "turn", "sampling", *tiers, "flags", "judged", "anomaly"]
     cells = [
         [
             f"{row['exchange_at']:%Y-%m-%d %H:%M}",
@@ -48,13 +60,25 @@ def scores_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
             row["turn_number"],
             row["sampling_reason"],
             f"{row['tier1_score']:.2f}",
+            _tier(row["tier2_state"], row["tier2_score"]),
+            _tier(row["tier2_5_state"], row["tier2_5_alignment"]),
+            _tier(row["tier3_state"], row["tier3_score"]),
             ", ".join(row["tier1_flags"]),
-            row["disposition"],
+            row["disposition"] + (f", {SIMULATED}" if row["simulated"] else ""),
             "; ".join(row["anomaly_reasons"]),
         ]
         for row in rows
     ]
-    return table(headers, cells, right=["turn", "tier 1"])
+    return table(headers, cells, right=["turn", *tiers])
+
+
+def costs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """What judging cost, a group on a line: the columns before `judgements` say which group, by their names."""
+    groups = list(rows[0])[: list(rows[0]).index("judgements")]
+    counts = ["judgements", "calls", "input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens"]
+    headers = [name.removesuffix("_id").replace("_", " ") for name in (*groups, *counts)]
+    cells = [[*(row[name] for name in (*groups, *counts)), _cost(row), _judge(row)] for row in rows]
+    return table([*headers, "cost", "judge"], cells, right=[*headers[len(groups) :], "cost"])
 
 
 def wrap_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -83,6 +107,24 @@ def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = 
         parts += [Text(""), *_cause(cause, primary=place == impacts.index(min(impacts)))]
     parts += [Text(""), _dimensions(document), Text(""), _evidence_summary(document)]
     return Group(*parts)
+
+
+def _tier(state: str, score: float | None) -> str:
+    """The score of a tier, or in short why there is none."""
+    return f"{score:.2f}" if state == SCORED and score is not None else TIER_STATES.get(state, state)
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    """Dollars, and how many calls' cost is not among them because nobody knows the price."""
+    known = [] if row["cost_usd"] is None else [f"${row['cost_usd']:.4f}"]
+    return " + ".join([*known, *([f"{row['unknown_costs']} unknown"] if row["unknown_costs"] else [])])
+
+
+def _judge(row: Mapping[str, Any]) -> str:
+    """Whether a simulated judge had a part in it."""
+    if row["simulated"] in (0, row["judgements"]):
+        return SIMULATED if row["simulated"] else MISSING
+    return f"{SIMULATED} ({row['simulated']} of {row['judgements']})"
 
 
 def _verdict(document: Mapping[str, Any], run: Mapping[str, Any] | None) -> Text:

@@ -46,6 +46,11 @@ def redaction_key_of(settings: Settings) -> bytes:
     return settings.redaction_key.get_secret_value().encode() if settings.redaction_key else DEFAULT_KEY
 
 
+def redactor_of(settings: Settings, policy: Policy) -> Redactor:
+    """What takes secrets out of texts."""
+    return Redactor(policy.redaction, redaction_key_of(settings))
+
+
 def require_database(path: Path) -> None:
     """SettingsError when there is no database to read from."""
     if not path.exists():
@@ -58,7 +63,7 @@ def open_workspace(settings: Settings, *, now: Clock = utc_now, create: bool = F
     if not create:
         require_database(settings.database)
     policy = policy_of(settings)
-    redactor = Redactor(policy.redaction, redaction_key_of(settings))
+    redactor = redactor_of(settings, policy)
     with Store(settings.database) as store:
         runner = EmbeddedRunner(store, policy, redactor, now, batch_positions=settings.batch_records)
         yield Workspace(settings, store, policy, redactor, runner, now)

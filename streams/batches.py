@@ -12,7 +12,7 @@ import polars as pl
 from schemas.arrow import rows_as_records
 from schemas.codec import decode
 from schemas.errors import RecordError
-from schemas.records import Exchange, Record
+from schemas.records import Exchange, Record, ScoringTask
 
 OFFSET = "_offset"
 KEY = "_key"
@@ -68,6 +68,11 @@ class Step(Protocol):
     def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
         """Fold the batch; `states` holds the state of each session of the batch that has one."""
         ...
+
+
+def session_key(record: Exchange | ScoringTask) -> str:
+    """The key of a record's session, as `KEY` has it."""
+    return f"{record.connection}/{record.session_id}"
 
 
 def encoded_exchange(message: bytes) -> Exchange:

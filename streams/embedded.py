@@ -7,28 +7,29 @@ transaction. A kill at any moment leaves the store as it was after some commit, 
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 
-from analytics.store import Appended, Store
+from analytics.store import Appended, Store, Transaction
 from analytics.transaction import CONTENT
 from audit.fingerprints import canonical_json
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import decode, encode
+from schemas.codec import decode
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
-from streams.admission import Accepted, Door, Place, Refusal, encode_all
+from streams.admission import Accepted, Door, Place, Refusal
 from streams.batches import StageBatch
+from streams.interrupted import settle_interrupted
+from streams.recorded import recorded_in
+from streams.stage_runs import StageOutcome, StageRuns
 from streams.topology import TOPOLOGY, Stage, derived_tables
 
 BATCH_POSITIONS = 20_000
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,20 +48,6 @@ def stage_progress(store: Store, stage: Stage) -> StageProgress:
     return StageProgress(stage.name, position, store.end_of(stage.source))
 
 
-@dataclass
-class StageOutcome:
-    """What a stage made of a batch: encoded records, the states that changed, and dead letters."""
-
-    made: Accepted = field(default_factory=Accepted)
-    states: dict[str, bytes] = field(default_factory=dict)
-    dead: Accepted = field(default_factory=Accepted)
-
-    def extend(self, other: StageOutcome) -> None:
-        """Add what was made of another part of the batch."""
-        self.made.extend(other.made)
-        self.states |= other.states
-
-
 class EmbeddedRunner:
     """Runs the topology over a store. `now` stamps dead letters and nothing else."""
 
@@ -77,7 +64,7 @@ class EmbeddedRunner:
         self._store = store
         self._redactor = redactor
         self._now = now
-        self._steps = {stage.name: stage.make_step(policy) for stage in TOPOLOGY}
+        self._runs = StageRuns(policy, recorded_in(store), redactor, now)
 
     def publish(self, accepted: Accepted, progress: Sequence[ImportProgress] = ()) -> dict[str, Appended]:
         """Append accepted records to their topics and note the import's progress, in one transaction; durable on return.
@@ -122,9 +109,10 @@ class EmbeddedRunner:
     def run(self, report: Callable[[StageProgress], None] = lambda _: None) -> int:
         """Run every stage until none has anything left to read; answers how many positions were read."""
         total = 0
+        settle_interrupted(self._store, self._now())
         for stage in TOPOLOGY:
             # Sinks of a stage are read only by later ones, so one pass in order leaves nothing behind.
-            while read := self._advance(stage):
+            while read := self.advance(stage):
                 total += read
                 report(stage_progress(self._store, stage))
         return total
@@ -135,44 +123,24 @@ class EmbeddedRunner:
             transaction.forget([*derived_tables(), schema_of("StageState").table, schema_of("Watermark").table])
         self.run(report)
 
-    def _advance(self, stage: Stage) -> int:
+    def advance(self, stage: Stage) -> int:
+        """Let a stage take up its next batch; answers how many positions were read, 0 at the end of its topic."""
         start = stage_progress(self._store, stage).position
         end = min(start + min(self._batch_positions, stage.records_at_once), self._store.end_of(stage.source))
         if start >= end:
             return 0
         batch = StageBatch.of(stage.source, self._store.read(stage.source, start, end - start))
         with self._store.transaction() as transaction:
-            outcome = self._outcome(stage, batch, transaction.states(stage.name, batch.keys()))
-            for topic, messages in outcome.made.messages.items():
-                transaction.append(topic, messages)
-            for topic, messages in outcome.dead.messages.items():
-                transaction.append(topic, messages, skip_known=True)
-            transaction.set_states(stage.name, outcome.states, end)
-            transaction.set_watermark(stage.name, stage.source, end)
+            self.attend(transaction, stage, batch, end)
         return end - start
 
-    def _outcome(self, stage: Stage, batch: StageBatch, states: dict[str, bytes]) -> StageOutcome:
-        """What the step makes of the batch; when it fails, session by session, so that one bad session stops no other."""
-        try:
-            return self._attempt(stage, batch, states)
-        except Exception:
-            log.exception("stage %s failed on a batch of %s; taking its sessions one by one", stage.name, stage.source)
-        whole = StageOutcome()
-        for key in sorted(batch.keys()):
-            part = batch.of_session(key)
-            try:
-                whole.extend(self._attempt(stage, part, {key: states[key]} if key in states else {}))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the session's records are kept and the others go on
-                self._bury(stage, part, error, whole.dead)
-        return whole
-
-    def _attempt(self, stage: Stage, batch: StageBatch, states: dict[str, bytes]) -> StageOutcome:
-        """Run the step and encode what it made: a record that may not be written fails here, too."""
-        outcome = self._steps[stage.name](batch, states)
-        return StageOutcome(encode_all(outcome.records), outcome.states)
-
-    def _bury(self, stage: Stage, part: StageBatch, error: Exception, dead: Accepted) -> None:
-        door = Door(self._redactor, self._now())
-        for offset, _, record in part.records():
-            refusal = Refusal(stage.name, "stage_failed", f"{type(error).__name__}: {error}")
-            door.set_aside(dead, Place(stage.source, offset, 0), refusal, encode(record))
+    def attend(self, transaction: Transaction, stage: Stage, batch: StageBatch, end: int) -> StageOutcome:
+        """Run a stage on a batch that ends before position `end`, and keep what it made, within a transaction."""
+        outcome = self._runs.run(stage, batch, transaction.states(stage.name, batch.keys()))
+        for topic, messages in outcome.made.messages.items():
+            transaction.append(topic, messages)
+        for topic, messages in outcome.dead.messages.items():
+            transaction.append(topic, messages, skip_known=True)
+        transaction.set_states(stage.name, outcome.states, end)
+        transaction.set_watermark(stage.name, stage.source, end)
+        return outcome

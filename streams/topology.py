@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from audit.policy import Policy
 from schemas.registry import current_schemas
 from streams.batches import Step
+from streams.recorded import Recorded
 from streams.steps.diagnosis import DiagnosisStep
 from streams.steps.intake import IntakeStep
 from streams.steps.scoring import ScoringStep
@@ -19,17 +20,23 @@ class Stage:
 
     name: str
     source: str
-    make_step: Callable[[Policy], Step]
+    make_step: Callable[[Policy, Recorded], Step]
     sinks: tuple[str, ...]
     records_at_once: int
     """How many records a batch may have: fewer where each holds whole texts, up to a megabyte of them."""
 
 
+# Judgements are no sink: they are what a judge said, recorded by whoever asked it, and cannot be made again.
 TOPOLOGY = (
-    Stage("intake", "exchanges", IntakeStep, ("scoring-tasks", "scores"), 2_000),
+    Stage("intake", "exchanges", lambda policy, _: IntakeStep(policy), ("scoring-tasks", "scores"), 2_000),
     Stage("scoring", "scoring-tasks", ScoringStep, ("scores",), 2_000),
-    Stage("diagnosis", "agent-events", DiagnosisStep, ("diagnoses",), 20_000),
+    Stage("diagnosis", "agent-events", lambda policy, _: DiagnosisStep(policy), ("diagnoses",), 20_000),
 )
+
+
+def stage_named(name: str) -> Stage:
+    """The stage of that name."""
+    return next(stage for stage in TOPOLOGY if stage.name == name)
 
 
 def derived_tables() -> tuple[str, ...]:

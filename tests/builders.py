@@ -11,7 +11,7 @@ from audit.events import normalise_event, to_record
 from audit.fingerprints import canonical_json
 from schemas.arrow import INDEX, decode_batch
 from schemas.codec import encode
-from schemas.records import AgentEvent, Exchange, Record, SessionClosed
+from schemas.records import AgentEvent, Exchange, Judgement, Record, Reservation, Score, SessionClosed
 from streams.batches import OFFSET, StageBatch
 
 START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
@@ -53,6 +53,86 @@ def closing(session: str, number: int, reason: str = "explicit") -> SessionClose
     """The end of a session, at the time of its record `number`."""
     at = START + timedelta(hours=1, seconds=number)
     return SessionClosed(connection="local", project="ops", session_id=session, closed_at=at, ingested_at=at, reason=reason)
+
+
+def score(session: str, number: int, **fields: object) -> Score:
+    """The first score of the exchange `number` of a session: sampled, and judged by nobody yet."""
+    said = exchange(session, number)
+    values: dict[str, object] = {
+        "score_id": f"score {session}:{number}",
+        "revision": 0,
+        "exchange_id": said.exchange_id,
+        "connection": said.connection,
+        "project": said.project,
+        "session_id": session,
+        "turn_number": number,
+        "exchange_at": said.occurred_at,
+        "scored_at": said.ingested_at,
+        "disposition": "unscored",
+        "sampling_reason": "first_turns",
+        "sampling_probability": 1.0,
+        "tier1_score": 1.0,
+        "tier1_flags": (),
+        "tier2_state": "unscored",
+        "tier2_reason": "no_judge",
+        "tier2_5_state": "not_applicable",
+        "tier2_5_reason": "no_thinking",
+        "tier3_state": "unscored",
+        "tier3_reason": "no_judge",
+        "anomaly": False,
+        "cost_usd": 0.0,
+        "methodology": "default",
+        "methodology_version": "1",
+        "methodology_digest": "0" * 16,
+        "rule_version": "eval-1",
+        "policy_digest": "0" * 16,
+        "evidence_digest": said.content_digest,
+    }
+    return Score(**(values | fields))  # type: ignore[arg-type]
+
+
+def judgement(session: str, number: int, purpose: str = "tier2", **fields: object) -> Judgement:
+    """An answer of the judge about the exchange `number` of a session, a minute after it, for 0.001 USD."""
+    said = exchange(session, number)
+    values: dict[str, object] = {
+        "judgement_id": f"judgement {session}:{number}:{purpose}",
+        "fingerprint": f"{session}:{number}:{purpose}",
+        "connection": said.connection,
+        "project": said.project,
+        "session_id": session,
+        "subject_id": said.exchange_id,
+        "purpose": purpose,
+        "requested_model": "claude-haiku-4-5",
+        "answering_model": "claude-haiku-4-5-20251001",
+        "outcome": "answered",
+        "answer": "{}",
+        "stop_reason": "end_turn",
+        "attempts": 1,
+        "input_tokens": 500,
+        "output_tokens": 100,
+        "cost_usd": 0.001,
+        "judged_at": said.occurred_at + timedelta(minutes=1),
+    }
+    return Judgement(**(values | fields))  # type: ignore[arg-type]
+
+
+def reservation(session: str, number: int, purpose: str = "tier2", **fields: object) -> Reservation:
+    """What was set aside for a call about the exchange `number` of a session: 0.01 USD."""
+    said = exchange(session, number)
+    values: dict[str, object] = {
+        "reservation_id": f"reservation {session}:{number}:{purpose}",
+        "fingerprint": f"{session}:{number}:{purpose}",
+        "connection": said.connection,
+        "project": said.project,
+        "session_id": session,
+        "subject_id": said.exchange_id,
+        "subject_revision": 0,
+        "purpose": purpose,
+        "requested_model": "claude-haiku-4-5",
+        "amount_usd": 0.01,
+        "reserved_at": said.ingested_at,
+    }
+    return Reservation(**(values | fields))  # type: ignore[arg-type]
 
 
 def batch(topic: str, records: Sequence[Record], first_offset: int = 0) -> StageBatch:

@@ -1,12 +1,12 @@
 -- purpose: sessions that have something to close and of which nothing was heard for longer than the session gap
 -- grain: one row a session and topic; closed_at is when it counts as closed, always later than its last closing
--- parameters: $as_of, $gap_seconds
+-- parameters: $as_of, $gap_seconds, $heard_before (taken in before then, NULL for whenever: records of long ago may come today)
 WITH entries AS (
-    SELECT connection, session_id, occurred_at, _offset AS exchange FROM log.exchanges
+    SELECT connection, session_id, occurred_at, ingested_at, _offset AS exchange FROM log.exchanges
     UNION ALL BY NAME
-    SELECT connection, session_id, occurred_at, _offset AS event FROM log.agent_events
+    SELECT connection, session_id, occurred_at, ingested_at, _offset AS event FROM log.agent_events
     UNION ALL BY NAME
-    SELECT connection, session_id, occurred_at FROM log.heartbeats
+    SELECT connection, session_id, occurred_at, ingested_at FROM log.heartbeats
     UNION ALL BY NAME
     SELECT connection, session_id, closed_at, _offset AS exchanges_closing FROM log.session_closings WHERE _topic = 'exchanges'
     UNION ALL BY NAME
@@ -21,6 +21,7 @@ WITH entries AS (
     FROM entries
     GROUP BY ALL
     HAVING (exchanges_open OR events_open) AND last_at < $as_of::TIMESTAMP - to_seconds($gap_seconds)
+        AND ($heard_before IS NULL OR max(ingested_at) < $heard_before::TIMESTAMP)
 )
 SELECT s.connection, s.session_id, 'exchanges' AS topic, r.project, r.agent, s.last_at, s.closed_at
 FROM sessions AS s

@@ -1,7 +1,8 @@
 """The intake stage: Tier 1 and sampling on every exchange, one decision each.
 
 A sampled exchange becomes a scoring task, any other gets its score at once. The newest turns that were skipped stay in the
-session's state; when the session closes, those among its last turns become tasks after all, with the next revision.
+session's state; when the session closes, those among its last turns become tasks after all, with the next revision. So does an
+exchange that somebody asked to have judged again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from audit.policy import Policy, ProjectPolicy
 from audit.sampling import LAST_TURNS, Candidate, Decision, SamplingState, close, decide
 from audit.tier1 import Tier1Result, check_structure
 from schemas.codec import encode
-from schemas.records import Exchange, Record, ScoringTask, SessionClosed
+from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
 from streams.batches import StageBatch, StepOutcome, encoded_exchange
 
 
@@ -47,15 +48,20 @@ class IntakeStep:
         return outcome
 
     def _take(self, session: IntakeState, record: Record) -> Iterator[tuple[str, Record]]:
-        if not isinstance(record, (Exchange, SessionClosed)):
+        if not isinstance(record, (Exchange, SessionClosed, JudgingRequest)):
             return
         policy = self._policy.for_project(record.project)
         if not policy.settings.enabled:
             return
         if isinstance(record, Exchange):
             yield self._decide(session, record, policy)
-        else:
+        elif isinstance(record, SessionClosed):
             yield from self._close(session, policy)
+        else:
+            decision = Decision(
+                sampled=True, reason=record.sampling_reason, probability=record.sampling_probability, turn=record.turn_number
+            )
+            yield _later_task(record.exchange, policy, decision, revision=record.revision)
 
     def _decide(self, session: IntakeState, exchange: Exchange, policy: ProjectPolicy) -> tuple[str, Record]:
         """The task or the score of one exchange."""
@@ -88,10 +94,15 @@ class IntakeStep:
         """Tasks for the skipped exchanges among the session's last turns."""
         parked, session.sampling = close(session.sampling, policy.settings.sampling)
         for turn in parked:
-            exchange = encoded_exchange(turn.record)
-            tier1 = check_structure(exchange.user_message, exchange.agent_response, policy.methodology)
             decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=turn.turn)
-            yield "scoring-tasks", _task(exchange, turn.record, policy, decision, tier1, revision=turn.revision + 1)
+            yield _later_task(turn.record, policy, decision, revision=turn.revision + 1)
+
+
+def _later_task(encoded: bytes, policy: ProjectPolicy, decision: Decision, *, revision: int) -> tuple[str, Record]:
+    """The task for an exchange that came earlier."""
+    exchange = encoded_exchange(encoded)
+    tier1 = check_structure(exchange.user_message, exchange.agent_response, policy.methodology)
+    return "scoring-tasks", _task(exchange, encoded, policy, decision, tier1, revision=revision)
 
 
 def _task(

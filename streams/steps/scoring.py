@@ -1,35 +1,50 @@
-"""The scoring stage without a judge: every tier that wants one is unscored, with the reason no_judge."""
+"""The scoring stage without a call: the cascade over tasks, answered from what was recorded.
+
+Where nothing was recorded, the tiers that want a judge are unscored with the reason no_judge. So an import scores without paying,
+and a replay comes to the scores that were made when the judge was asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from audit.outcomes import NO_JUDGE, structural_score
+import msgspec
+
+from audit.cascade import cascade, drive
+from audit.ledger import Ledger
 from audit.policy import Policy
-from schemas.records import Score, ScoringTask
-from streams.batches import StageBatch, StepOutcome, encoded_exchange
+from schemas.records import Judgement, Score, ScoringTask
+from streams.batches import StageBatch, StepOutcome
+from streams.docket import STATE, Docket, ScoringState
+from streams.recorded import Recorded
 
 
 class ScoringStep:
-    """The stage's step; see `streams.batches.Step`. It keeps no state."""
+    """The stage's step; see `streams.batches.Step`."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, recorded: Recorded) -> None:
         self._policy = policy
+        self._recorded = recorded
 
-    def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:  # noqa: ARG002 - nothing is kept
+    def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
         """One score for each task."""
-        tasks = (record for _, _, record in batch.records() if isinstance(record, ScoringTask))
-        return StepOutcome(records=[("scores", self._score(task)) for task in tasks])
+        tasks = [(offset, key, record) for offset, key, record in batch.records() if isinstance(record, ScoringTask)]
+        recorded = self._recorded([(task.connection, task.exchange_id) for _, _, task in tasks])
+        sessions = {key: STATE.decode(state) for key, state in states.items()}
+        outcome = StepOutcome()
+        for offset, key, task in tasks:
+            session = sessions.get(key, ScoringState())
+            if offset < session.next_offset:
+                continue
+            score, spent = self._score(task, recorded.get((task.connection, task.exchange_id), ()), session.spent)
+            outcome.records.append(("scores", score))
+            sessions[key] = ScoringState(offset + 1, spent)
+        outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
+        return outcome
 
-    def _score(self, task: ScoringTask) -> Score:
-        return structural_score(
-            encoded_exchange(task.exchange),
-            self._policy.for_project(task.project),
-            revision=task.revision,
-            turn_number=task.turn_number,
-            sampling_reason=task.sampling_reason,
-            sampling_probability=task.sampling_probability,
-            tier1_score=task.tier1_score,
-            tier1_flags=task.tier1_flags,
-            judged=NO_JUDGE,
-        )
+    def _score(self, task: ScoringTask, recorded: Sequence[Judgement], spent: int) -> tuple[Score, int]:
+        """The score of one task, and what its session has spent after it."""
+        ledger = Ledger(self._policy.for_project(task.project).cap, spent)
+        docket = Docket.of(task, self._policy, recorded, ledger)
+        score = drive(cascade(task, docket.exchange, docket.policy), docket.unasked)
+        return score, ledger.spent

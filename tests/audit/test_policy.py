@@ -70,6 +70,8 @@ def test_the_example_is_valid_and_shows_the_defaults() -> None:
     ) == (5, 5, 0.25)
     assert checkout.methodology.name == "prawduct"
     assert not policy.for_project("sandbox").settings.enabled
+    assert Policy().for_project("any").price == policy.for_project("any").price
+    assert 0 == policy.prices["my-local-judge"].input
 
 
 def _is_default(line: str) -> bool:
@@ -80,6 +82,44 @@ def test_a_cap_of_zero_stays_zero(tmp_path: Path) -> None:
     """0 means no paid call at all; taken for "not set" it would spend a dollar a session."""
     for text in ("version: 1\ndefaults: {costCapPerSession: 0}", "version: 1\nprojects: {a: {costCapPerSession: 0.0}}"):
         assert load_policy(write(tmp_path, text)).for_project("a").settings.cost_cap_per_session == 0
+
+
+def test_null_is_no_cap_and_a_cap_is_counted_in_nano_dollars(tmp_path: Path) -> None:
+    """Only who says so in as many words spends without a bound; leaving the field out is not saying so."""
+    policy = load_policy(
+        write(tmp_path, "version: 1\nprojects: {a: {costCapPerSession: null}, b: {costCapPerSession: 0.1}, c: {}}")
+    )
+    assert (None, 100_000_000, 1_000_000_000) == tuple(policy.for_project(name).cap for name in "abc")
+
+
+def test_the_price_is_that_of_the_projects_judge(tmp_path: Path) -> None:
+    """Projects have judges of their own; a price that is unknown stays so."""
+    text = """
+version: 1
+prices:
+  house: {source: our own machine, readOn: 2026-11-21, input: 0, output: 0}
+  claude-haiku-4-5: {source: the contract, readOn: "2026-11-20", input: 0.9, output: 4.5}
+projects:
+  a: {judgeModel: house}
+  b: {judgeModel: claude-haiku-4-5-20251001}
+  c: {judgeModel: claude-haiku-5-5}
+  d: {judgeModel: gossip-7b}
+"""
+    policy = load_policy(write(tmp_path, text))
+    prices = [policy.for_project(name).price for name in "abcd"]
+    assert [0.0, 0.9, 0.1, None] == [price and price.input for price in prices]
+
+
+def test_the_digest_moves_with_the_price_and_not_with_where_it_was_read(tmp_path: Path) -> None:
+    """A cap is reached sooner at another price, so other tiers are skipped; a new date on the same price changes nothing."""
+    line = "version: 1\nprices: {claude-haiku-4-5: {source: %s, readOn: 2026-11-%d, input: 1, output: %s}}"
+    digests = [
+        load_policy(write(tmp_path, line % values)).digest
+        for values in (("here", 20, "5"), ("there", 21, "5.0"), ("here", 20, "5.5"))
+    ]
+    assert digests[0] == digests[1] != digests[2]
+    other = "version: 1\nprices: {other: {source: here, readOn: 2026-11-20, input: 1, output: 5}}"
+    assert Policy().digest == load_policy(write(tmp_path, other)).digest
 
 
 def test_false_stays_false(tmp_path: Path) -> None:
@@ -207,6 +247,25 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
         (
             "version: 1\ndefaults: {costCapPerSession: .nan}",
             ["p.yaml:2: defaults.costCapPerSession: Input should be a finite number (it is nan)"],
+        ),
+        (
+            "version: 1\nprices:\n  a:\n    input: -1\n    source: x\n    readOn: 2026-11-21\n    inptu: 1\n",
+            [
+                "p.yaml:3: prices.a.output: is required",
+                "p.yaml:4: prices.a.input: Input should be greater than or equal to 0 (it is -1)",
+                "p.yaml:7: prices.a.inptu: there is no such field; did you mean input?",
+            ],
+        ),
+        (
+            (
+                "version: 1\nprices:\n  a:\n    {source: x, readOn: 2026-11-21, input: 1, output: 1,\n"
+                "    steps: [{above: 9, input: 1, output: 1}, {above: 8, input: 1, output: 1}]}\n"
+            ),
+            ["p.yaml:5: prices.a.steps: each step must begin above the one before it"],
+        ),
+        (
+            "version: 1\nprices:\n  a b: {source: x, readOn: 2026-11-21, input: 1, output: 1}\n",
+            ["p.yaml:3: prices.a b: not the name of a model: it has to match ^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$"],
         ),
         ("- 1\n", ["p.yaml:1: document: Input should be a valid dictionary or instance of Policy"]),
     ],

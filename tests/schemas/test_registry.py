@@ -125,7 +125,7 @@ def test_topics_list_what_travels_on_them() -> None:
     listed = {(topic, name) for topic, names in topics().items() for name in names}
     assert {(topic, schema.name) for schema in current_schemas().values() for topic in schema.topics} == listed
     assert {"exchanges", "agent-events"} <= topics().keys()
-    assert ("Exchange", "SessionClosed") == topics()["exchanges"]
+    assert ("Exchange", "JudgingRequest", "SessionClosed") == topics()["exchanges"]
 
 
 def test_every_type_has_its_record_and_every_record_its_type() -> None:

@@ -22,6 +22,7 @@ from schemas.registry import schema_of
 from streams.admission import Accepted, Door
 from streams.batches import StageBatch, StepOutcome
 from streams.embedded import EmbeddedRunner, StageProgress
+from streams.recorded import nothing_recorded
 from streams.topology import TOPOLOGY, derived_tables
 
 NOW = datetime(2026, 10, 2, tzinfo=UTC)
@@ -151,15 +152,15 @@ def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
     runner = runner_of(store)
     fill(runner)
     stage = next(stage for stage in TOPOLOGY if stage.name == "diagnosis")
-    sound = stage.make_step(Policy())
+    sound = stage.make_step(Policy(), nothing_recorded)
 
     def fragile(batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
         if "local/s1" in batch.keys():  # noqa: SIM118 - a batch is no dict
             raise ValueError("poison")
         return sound(batch, states)
 
-    monkeypatch.setattr(runner, "_steps", {**runner._steps, "diagnosis": fragile})
-    with caplog.at_level(logging.CRITICAL, logger="streams.embedded"):
+    monkeypatch.setattr(runner._runs, "_steps", {**runner._runs._steps, "diagnosis": fragile})
+    with caplog.at_level(logging.CRITICAL, logger="streams.stage_runs"):
         runner.run()
     assert 2 == store.count("diagnoses")
     [letters] = query_rows(store.cursor(), "dead_letters")

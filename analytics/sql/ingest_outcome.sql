@@ -1,0 +1,29 @@
+-- purpose: what was first decided on the given exchanges, to answer a sender that asks again
+-- grain: one row an exchange that is decided on; reason: of the sampling; disposition: of its first score, NULL until there is one; anomaly: by that score, until then by Tier 1 alone
+-- parameters: $exchanges (list of {connection, exchange_id})
+WITH wanted AS (
+    SELECT unnest($exchanges::STRUCT(connection VARCHAR, exchange_id VARCHAR)[], recursive := true)
+), decisions AS (
+    SELECT
+        connection, exchange_id, true AS sampled, sampling_reason, tier1_score, tier1_flags, NULL AS score_id, NULL AS disposition,
+        len(tier1_flags) > 0 AS anomaly, _offset
+    FROM log.scoring_tasks
+    SEMI JOIN wanted USING (connection, exchange_id)
+    WHERE revision = 0
+    UNION ALL
+    SELECT
+        connection, exchange_id, disposition <> 'sampling_skip' AS sampled, sampling_reason, tier1_score, tier1_flags, score_id,
+        disposition, anomaly, _offset
+    FROM log.scores
+    SEMI JOIN wanted USING (connection, exchange_id)
+    WHERE revision = 0
+)
+SELECT
+    connection, exchange_id, arg_min(score_id, _offset) AS score_id, bool_or(sampled) AS sampled,
+    arg_min(sampling_reason, (score_id IS NULL, _offset)) AS reason,
+    arg_min(tier1_score, (score_id IS NULL, _offset)) AS tier1_score,
+    arg_min(tier1_flags, (score_id IS NULL, _offset)) AS tier1_flags,
+    arg_min(disposition, _offset) AS disposition, arg_min(anomaly, (score_id IS NULL, _offset)) AS anomaly
+FROM decisions
+GROUP BY connection, exchange_id
+ORDER BY connection, exchange_id

@@ -1,0 +1,19 @@
+-- purpose: what judging cost, by session, project, day (UTC, on which the judge answered, as on the provider's bill) or model (that was asked)
+-- grain: one row a group: project, connection, session_id, day and model are NULL where the grouping does not name them; cost_usd is the sum of the known costs, simulated ones included
+-- parameters: $by (session, project, day or model; anything else: one row of all), $project (NULL for all)
+SELECT
+    CASE WHEN $by IN ('session', 'project') THEN project END AS project,
+    CASE WHEN $by = 'session' THEN connection END AS connection,
+    CASE WHEN $by = 'session' THEN session_id END AS session_id,
+    CASE WHEN $by = 'day' THEN judged_at::DATE END AS day,
+    CASE WHEN $by = 'model' THEN requested_model END AS model,
+    count(*) AS judgements, sum(attempts)::BIGINT AS calls,
+    coalesce(sum(input_tokens), 0)::BIGINT AS input_tokens, coalesce(sum(output_tokens), 0)::BIGINT AS output_tokens,
+    coalesce(sum(cache_write_tokens), 0)::BIGINT AS cache_write_tokens,
+    coalesce(sum(cache_read_tokens), 0)::BIGINT AS cache_read_tokens,
+    sum(round(cost_usd * 1e9)::BIGINT) / 1e9 AS cost_usd, count(*) FILTER (cost_usd IS NULL) AS unknown_costs,
+    count(*) FILTER (simulated) AS simulated
+FROM judgements
+WHERE $project IS NULL OR project = $project
+GROUP BY ALL
+ORDER BY day, cost_usd DESC NULLS LAST, project, connection, session_id, model

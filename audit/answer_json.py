@@ -1,0 +1,78 @@
+"""JSON of a model: read strictly, with what is wrong in words that the model can act on; and found in prose."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from audit.questions import Invalid
+
+MAX_ANSWER = 200_000
+"""Characters of an answer that is read at all; far beyond what the tokens of any question allow."""
+_MAX_STARTS = 32
+"""Braces at which `json_in` looks for an object, so that the sum of the searches stays linear."""
+_MAX_NAME = 40
+_DECODER = json.JSONDecoder()
+
+
+def read_json(text: str) -> Any:
+    """The value the text is, or `Invalid`: no other text around it, no key twice, no NaN, no lone surrogates."""
+    if len(text) > MAX_ANSWER:
+        return Invalid((f"the answer has more than {MAX_ANSWER} characters",))
+    problems: list[str] = []
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            problems.extend(f"{shown(name)} is there more than once" for name in found if names.count(name) > 1)
+        return found
+
+    def constant(name: str) -> None:
+        problems.append(f"{name} is not a JSON number")
+
+    try:
+        value = json.loads(text, object_pairs_hook=members, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        return Invalid((f"not one JSON object and nothing else: {error.msg} at character {error.pos}",))
+    except RecursionError:
+        return Invalid(("the JSON nests too deep",))
+    except ValueError:
+        return Invalid(("a number has too many digits",))
+    return Invalid(tuple(problems)) if problems else value
+
+
+def json_in(text: str) -> str | None:
+    """The one JSON object in a text that has prose or a code fence around it; None where there is none, or more than one."""
+    found: list[str] = []
+    start = text.find("{") if len(text) <= MAX_ANSWER else -1
+    for _ in range(_MAX_STARTS):
+        if start < 0 or len(found) > 1:
+            break
+        end = _end_of_object(text, start)
+        if end:
+            found.append(text[start:end])
+        start = text.find("{", end or start + 1)
+    return found[0] if len(found) == 1 and start < 0 else None
+
+
+def shown(name: str) -> str:
+    """A name the model chose, as it can be shown back: quoted, in ASCII, and short."""
+    return json.dumps(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…")
+
+
+def has_surrogates(text: str) -> bool:
+    """Whether the text holds lone surrogates, which no record can keep."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _end_of_object(text: str, start: int) -> int:
+    """Where the JSON object that starts here ends; 0 where none does."""
+    try:
+        return _DECODER.raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return 0

@@ -1,0 +1,199 @@
+"""The cascade: which tiers judge an exchange, and what comes of it. A generator that yields questions and is sent replies; no I/O.
+
+1. Tier 2 is always asked. 2. Tier 2.5 is asked where there is thinking and the policy has it analysed. 3. Tier 3 is asked about the
+dimensions that apply, where its gate is open. 4. What opens the gate: it is switched off, a flag of Tier 1 or 2, sycophancy or
+suppressed advocacy in Tier 2.5, an early turn, or an exchange that was sampled for what it is rather than by routine. 5. A gate that
+nothing opens is undecided as long as a tier before it has no score: Tier 3 is then what that tier is. 6. Where the judge cannot be
+asked, it is not asked again for this exchange: the other tiers take the same state. An answer that cannot be used stops nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
+from audit.applicability import Circumstances, applies
+from audit.methodology import BehaviouralDimension
+from audit.outcomes import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED, JudgedTiers, TierState, score_of, thinking_state
+from audit.policy import ProjectPolicy
+from audit.prompts import thinking_question, tier2_question, tier3_question
+from audit.questions import Invalid, Question, Reply
+from audit.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
+from schemas.records import Exchange, Judgement, Score, ScoringTask
+
+EARLY_TURNS = 5
+"""Turns at the start of a session that are never routine."""
+ALWAYS = TierState(SCORED, "always")
+"""What Tier 2 is once it is answered."""
+THINKING = TierState(SCORED, "thinking")
+"""What Tier 2.5 is once it is answered."""
+ROUTINE = TierState(SKIPPED_GATE, "routine")
+"""What Tier 3 is when nothing opens its gate."""
+NO_DIMENSION = TierState(NOT_APPLICABLE, "no_dimension")
+"""What Tier 3 is when none of its dimensions applies to the exchange."""
+INVALID = TierState(UNSCORED, "invalid")
+"""What a tier is when its answer cannot be used."""
+
+_GOES_ON = frozenset({"refused", "invalid", "cut_off"})
+"""Reasons that concern one question only: the judge can be asked the next."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Case:
+    """An exchange on its way through the tiers: what was found so far."""
+
+    task: ScoringTask
+    exchange: Exchange
+    policy: ProjectPolicy
+    tier2: TierState = ALWAYS
+    semantic: Tier2Answer | None = None
+    tier2_5: TierState = THINKING
+    thinking: ThinkingAnswer | None = None
+    tier3: TierState = ROUTINE
+    behavioural: Tier3Answer | None = None
+    judgements: list[Judgement] = field(default_factory=list)
+
+
+def cascade(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy) -> Generator[Question, Reply, Score]:
+    """Judge the exchange of a task: yields the questions one by one, takes a reply to each, returns the score.
+
+    ValueError for a reply that is neither a text nor a state.
+    """
+    case = _Case(task=task, exchange=exchange, policy=policy)
+    case.tier2, case.semantic = yield from _ask(case, tier2_question(exchange, policy), ALWAYS)
+    case.tier2_5 = thinking_state(exchange, policy, _stopped_by(case.tier2) or THINKING)
+    if case.tier2_5 == THINKING:
+        case.tier2_5, case.thinking = yield from _ask(case, thinking_question(exchange, policy), THINKING)
+    dimensions = _applicable(case, flagged=_is_flagged(case))
+    case.tier3 = _gate(case) if dimensions else _without_dimensions(case)
+    if case.tier3.state == SCORED:
+        case.tier3, case.behavioural = yield from _ask(case, tier3_question(exchange, policy, dimensions), case.tier3)
+    return _score(case)
+
+
+def drive(judging: Generator[Question, Reply, Score], answer: Callable[[Question], Reply]) -> Score:
+    """Run a cascade to its end where every question can be answered on the spot."""
+    advance: Callable[[], Question] = partial(next, judging)
+    while True:
+        try:
+            question = advance()
+        except StopIteration as end:
+            score: Score = end.value
+            return score
+        advance = partial(judging.send, answer(question))
+
+
+def _ask(case: _Case, question: Question, answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
+    """The state of the question's tier, which is `answered` when the answer can be used, and the answer."""
+    reply = yield question
+    case.judgements.extend(reply.judgements)
+    if reply.state is not None:
+        return reply.state, None
+    if reply.text is None:
+        raise ValueError(f"the reply to {question.purpose} is neither a text nor a state")
+    answer = question.read(reply.text)
+    return (INVALID, None) if isinstance(answer, Invalid) else (answered, answer)
+
+
+def _has_no_score(tier: TierState) -> bool:
+    return tier.state not in {SCORED, NOT_APPLICABLE}
+
+
+def _stopped_by(*tiers: TierState) -> TierState | None:
+    """The state of the first tier after which nobody can be asked any more."""
+    return next((tier for tier in tiers if _has_no_score(tier) and tier.reason not in _GOES_ON), None)
+
+
+_OPENERS: tuple[tuple[str, Callable[[_Case], bool]], ...] = (
+    ("gate_off", lambda c: not c.policy.settings.gate_cascade),
+    (TIER1_FLAGS, lambda c: bool(c.task.tier1_flags) or c.task.sampling_reason == TIER1_FLAGS),
+    ("tier2_flagged", lambda c: c.semantic is not None and c.semantic.flagged),
+    ("sycophancy", lambda c: c.thinking is not None and c.thinking.sycophancy),
+    ("advocacy_suppression", lambda c: c.thinking is not None and c.thinking.advocacy_suppression),
+    ("early_turn", lambda c: c.task.turn_number <= EARLY_TURNS),
+    (FIRST_TURNS, lambda c: c.task.sampling_reason == FIRST_TURNS),
+    (LAST_TURNS, lambda c: c.task.sampling_reason == LAST_TURNS),
+    (
+        DISAGREEMENT_REASON,
+        lambda c: c.task.sampling_reason == DISAGREEMENT_REASON or is_disagreement(c.exchange.agent_response),
+    ),
+)
+"""What opens the gate of Tier 3, and when; the first that holds is the reason."""
+
+
+def _gate(case: _Case) -> TierState:
+    """What Tier 3 will be: scored and why, if the judge is to be asked, or the state it is in without."""
+    stopped = _stopped_by(case.tier2, case.tier2_5)
+    if stopped is not None:
+        return stopped
+    opener = next((reason for reason, holds in _OPENERS if holds(case)), None)
+    if opener is not None:
+        return TierState(SCORED, opener)
+    return next((tier for tier in (case.tier2, case.tier2_5) if _has_no_score(tier)), ROUTINE)
+
+
+def _is_flagged(case: _Case) -> bool:
+    return bool(case.task.tier1_flags) or (case.semantic is not None and case.semantic.flagged)
+
+
+def _applicable(case: _Case, *, flagged: bool) -> tuple[BehaviouralDimension, ...]:
+    """The Tier 3 dimensions that apply to the exchange."""
+    circumstances = Circumstances(
+        user_message=case.exchange.user_message,
+        agent_response=case.exchange.agent_response,
+        flagged=flagged,
+        multi_user=case.exchange.multi_user,
+    )
+    return tuple(one for one in case.policy.methodology.tier3 if applies(one.when, circumstances))
+
+
+def _without_dimensions(case: _Case) -> TierState:
+    """Tier 3 does not apply, unless a flag that Tier 2 had no chance to raise would make it: that is as undecided as Tier 2."""
+    undecided = _has_no_score(case.tier2) and _applicable(case, flagged=True)
+    return case.tier2 if undecided else NO_DIMENSION
+
+
+def _found(case: _Case) -> dict[str, Any]:
+    """What the tiers that are scored found, named as in `JudgedTiers`."""
+    found: dict[str, Any] = {}
+    if case.semantic is not None:
+        found |= {
+            "tier2_score": case.semantic.score,
+            "tier2_dimensions": case.semantic.dimensions,
+            "tier2_flagged": case.semantic.flagged,
+            "tier2_flag_reason": case.semantic.flag_reason,
+        }
+    if case.thinking is not None:
+        found |= {
+            "tier2_5_alignment": case.thinking.alignment,
+            "tier2_5_sycophancy": case.thinking.sycophancy,
+            "tier2_5_advocacy_suppression": case.thinking.advocacy_suppression,
+            "tier2_5_reasoning": case.thinking.reasoning,
+        }
+    if case.behavioural is not None:
+        found |= {
+            "tier3_score": case.behavioural.score,
+            "tier3_dimensions": case.behavioural.dimensions,
+            "tier3_anomaly": case.behavioural.anomaly,
+            "tier3_anomaly_reason": case.behavioural.anomaly_reason,
+        }
+    return found
+
+
+def _score(case: _Case) -> Score:
+    task = case.task
+    return score_of(
+        case.exchange,
+        case.policy,
+        revision=task.revision,
+        turn_number=task.turn_number,
+        sampling_reason=task.sampling_reason,
+        sampling_probability=task.sampling_probability,
+        tier1_score=task.tier1_score,
+        tier1_flags=task.tier1_flags,
+        tiers=JudgedTiers(tier2=case.tier2, tier2_5=case.tier2_5, tier3=case.tier3, **_found(case)),
+        judgements=case.judgements,
+    )

@@ -1,0 +1,56 @@
+"""What recorded judgements say to a question: which of them counts, which state a tier is in without an answer, what they cost.
+
+All records that a function here is given are of one question: one fingerprint, so one exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from audit.outcomes import SKIPPED_COST_CAP, UNSCORED, TierState
+from audit.prices import nano_of
+from audit.questions import Reply
+from schemas.records import Judgement
+
+ANSWERED = "answered"
+"""Outcome of a judgement that answers its question."""
+INTERRUPTED = "interrupted"
+"""Outcome of a call whose process ended before the answer was recorded: it is paid for, and says nothing."""
+COST_CAP = TierState(SKIPPED_COST_CAP, "cost_cap")
+"""What a tier is when the session's cap leaves no room for the call."""
+UNKNOWN_PRICE = TierState(UNSCORED, "unknown_price")
+"""What a tier is when there is a cap and nobody knows what the model costs."""
+
+
+def outcome_state(outcome: str) -> TierState:
+    """The state of a tier whose question came to this outcome and has no answer."""
+    return COST_CAP if outcome == COST_CAP.reason else TierState(UNSCORED, outcome)
+
+
+def recorded_reply(records: Sequence[Judgement], revision: int) -> Reply | None:
+    """What was recorded as the reply to a question, for this revision of the score; None where the judge is to be asked.
+
+    Later revisions are out of sight, so a replay finds what was found at first. An answer counts whichever revision it was given to:
+    the same question is not paid for twice. A failure counts for its own revision only: who asks for a new one asks again. The reply
+    rests on everything in sight, because everything in sight was paid for.
+    """
+    seen = _in_sight(records, revision)
+    answer = next((one for one in seen if one.outcome == ANSWERED), None)
+    if answer is not None:
+        return Reply(text=answer.answer or "", judgements=seen)
+    failures = [one for one in seen if one.subject_revision == revision and one.outcome != INTERRUPTED]
+    return Reply(state=outcome_state(failures[-1].outcome), judgements=seen) if failures else None
+
+
+def charged(records: Iterable[Judgement], revision: int) -> int:
+    """Nano-USD that a question has cost on behalf of this revision of the score.
+
+    The revisions before it have been charged for what they asked, so nothing is charged twice. A call without a known price counts 0.
+    """
+    return sum(nano_of(one.cost_usd or 0) for one in records if one.subject_revision == revision)
+
+
+def _in_sight(records: Iterable[Judgement], revision: int) -> tuple[Judgement, ...]:
+    """What this revision may see, in an order that does not depend on how the records came together."""
+    seen = (one for one in records if one.subject_revision <= revision)
+    return tuple(sorted(seen, key=lambda one: (one.subject_revision, one.judged_at, one.judgement_id)))

@@ -1,0 +1,219 @@
+"""What judging costs: dated prices, the cost of a call, and the most a call can cost. Money is counted in nano-USD, exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from fractions import Fraction
+from functools import cache
+from importlib import resources
+from typing import Annotated, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic.alias_generators import to_camel
+
+from audit.policy_files import Document
+
+NANO = 10**9
+"""Nano-USD in a USD."""
+OVERHEAD_TOKENS = 1000
+"""Most input tokens that a request has beyond the texts of its question: roles, fences, what the API adds for a schema."""
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$"
+"""What a model may be called."""
+
+CacheLife = Literal["5m", "1h"]
+"""How long the prompt cache keeps what was written to it."""
+UsdPerMillion = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+Factor = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one or more calls, as the API reports them. `input_tokens` excludes what the cache took and gave."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_write_tokens: int = 0
+    cache_read_tokens: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Everything the model read, from the cache or not."""
+        return self.input_tokens + self.cache_write_tokens + self.cache_read_tokens
+
+
+class Request(Protocol):
+    """What the cost of a question depends on."""
+
+    @property
+    def texts_size(self) -> int:
+        """Bytes of its texts in UTF-8."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens the answer may have."""
+
+
+class _PriceModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, validate_by_name=True)
+
+
+class Rates(_PriceModel):
+    """What tokens cost, in USD for a million of them."""
+
+    input: UsdPerMillion
+    output: UsdPerMillion
+    batch_input: UsdPerMillion | None = None
+    """Through the batch API; None is unknown."""
+    batch_output: UsdPerMillion | None = None
+    """Through the batch API; None is unknown."""
+
+    def per_token(self, *, batched: bool) -> tuple[Fraction, Fraction] | None:
+        """Nano-USD for a token of input and one of output; None where it is unknown."""
+        pair = (self.batch_input, self.batch_output) if batched else (self.input, self.output)
+        if pair[0] is None or pair[1] is None:
+            return None
+        # By way of the text: 0.1 as it was written, not the nearest binary fraction.
+        return Fraction(str(pair[0])) * 1000, Fraction(str(pair[1])) * 1000
+
+
+class PriceStep(Rates):
+    """Rates of a request with a long prompt; they hold for all of its tokens, the output too."""
+
+    above: Tokens
+    """Prompt tokens, the cached ones too, beyond which they hold."""
+
+
+class CacheTerms(_PriceModel):
+    """What the prompt cache takes, as factors of the price of input."""
+
+    minimum: Tokens | None = None
+    """Tokens of the smallest prefix that is cached; a shorter one is silently not. None is unknown."""
+    write: Factor = 1.25
+    """For what is kept for five minutes."""
+    write_hour: Factor = 2.0
+    """For what is kept for an hour."""
+    read: Factor = 0.1
+
+    def writing(self, life: CacheLife) -> Fraction:
+        """Factor for a token that is written."""
+        return Fraction(str(self.write if life == "5m" else self.write_hour))
+
+
+class ModelPrice(Rates):
+    """What a model costs, where that was read, and what else asking it depends on."""
+
+    source: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+    """Where the price was read."""
+    read_on: Annotated[date, Field(strict=False)]
+    """When it was read."""
+    steps: Annotated[tuple[PriceStep, ...], Field(max_length=16)] = ()
+    """Other rates for longer prompts, rising."""
+    cache: CacheTerms = CacheTerms()
+    switch_off_thinking: bool = False
+    """Whether the model thinks unless told otherwise: for judging that is switched off."""
+
+    @field_validator("steps")
+    @classmethod
+    def _steps_rise(cls, steps: tuple[PriceStep, ...]) -> tuple[PriceStep, ...]:
+        bounds = [step.above for step in steps]
+        if bounds != sorted(set(bounds)):
+            raise ValueError("each step must begin above the one before it")
+        return steps
+
+    @property
+    def cache_minimum(self) -> int | None:
+        """Tokens of the smallest prefix that is cached; None is unknown."""
+        return self.cache.minimum
+
+    def cost(self, usage: Usage, *, batched: bool = False, cache_life: CacheLife = "5m") -> int | None:
+        """Nano-USD of one call, rounded up; None when that price is unknown."""
+        *_, rates = self._reached(usage.prompt_tokens)
+        tokens = rates.per_token(batched=batched)
+        if tokens is None:
+            return None
+        read = usage.input_tokens + usage.cache_write_tokens * self.cache.writing(cache_life)
+        read += usage.cache_read_tokens * Fraction(str(self.cache.read))
+        return math.ceil(read * tokens[0] + usage.output_tokens * tokens[1])
+
+    def worst_case(self, texts_size: int, max_tokens: int, *, cache_life: CacheLife = "5m") -> int:
+        """Nano-USD that one call can cost at most, whether it is batched or not.
+
+        A token for each byte of its texts, and the overhead, at the dearest price of input, and every token of output it may have.
+        """
+        most = texts_size + OVERHEAD_TOKENS
+        dearest = max(Fraction(1), self.cache.writing(cache_life), Fraction(str(self.cache.read)))
+        known = [
+            tokens
+            for rates in self._reached(most)
+            for batched in (False, True)
+            if (tokens := rates.per_token(batched=batched)) is not None
+        ]
+        return max(math.ceil(most * dearest * one[0] + max_tokens * one[1]) for one in known)
+
+    def _reached(self, prompt_tokens: int) -> Iterator[Rates]:
+        """The rates that a prompt of this size and every shorter one have; its own come last."""
+        yield self
+        yield from (step for step in self.steps if step.above < prompt_tokens)
+
+
+class _ListedModel(ModelPrice):
+    aliases: tuple[Annotated[str, StringConstraints(pattern=MODEL_NAME)], ...] = ()
+
+
+class _PriceList(_PriceModel):
+    models: dict[str, _ListedModel]
+
+
+def nano_of(usd: float) -> int:
+    """USD as nano-USD, to the nearest; what `usd_of` gave comes back exactly. ValueError or OverflowError for NaN and infinities."""
+    return round(Fraction(usd) * NANO)
+
+
+def usd_of(nano: int) -> float:
+    """Nano-USD as USD."""
+    return nano / NANO
+
+
+@cache
+def shipped_prices() -> Mapping[str, ModelPrice]:
+    """The prices that come with the package, by every name a model has."""
+    with resources.as_file(resources.files("audit").joinpath("models.yaml")) as path:
+        listed = Document(path).validate(_PriceList).models
+    return {name: price for model, price in listed.items() for name in (model, *price.aliases)}
+
+
+def price_of(model: str, own: Mapping[str, ModelPrice]) -> ModelPrice | None:
+    """The price of a model: one's own under any of its names, else the shipped one; None is unknown.
+
+    Where one's own says nothing of the cache or of thinking, what is shipped holds: that is no matter of price.
+    """
+    shipped = shipped_prices().get(model)
+    if shipped is None:
+        return own.get(model)
+    names = (model, *(name for name, price in shipped_prices().items() if price is shipped))
+    found = next((own[name] for name in names if name in own), None)
+    if found is None:
+        return shipped
+    unsaid = {"cache", "switch_off_thinking"} - found.model_fields_set
+    return found.model_copy(update={name: getattr(shipped, name) for name in unsaid})
+
+
+def worst_case(question: Request, price: ModelPrice) -> int:
+    """Nano-USD that asking the question once can cost at most."""
+    return price.worst_case(question.texts_size, question.max_tokens)
+
+
+def believable(usage: Usage | None, question: Request) -> bool:
+    """Whether one call of the question can have used this: something was read, and no more than it has.
+
+    Servers that only imitate the API report nothing, or zeros; what is not believed is charged at its worst case.
+    """
+    if usage is None:
+        return False
+    parts = (usage.input_tokens, usage.output_tokens, usage.cache_write_tokens, usage.cache_read_tokens)
+    within = usage.prompt_tokens <= question.texts_size + OVERHEAD_TOKENS and usage.output_tokens <= question.max_tokens
+    return within and min(parts) >= 0 and usage.prompt_tokens > 0

@@ -1,0 +1,80 @@
+"""What passes between the cascade and whoever answers it: a question for the judge, and the reply to it.
+
+The cascade does no I/O. It yields a `Question`; a live worker answers it with an API call, a replay with what was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from audit.outcomes import TierState
+from schemas.records import Judgement
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """A text of the audited exchange, ready to be shown to the judge."""
+
+    name: str
+    """What it is: user_message, agent_response or agent_thinking."""
+    literal: str
+    """The text as a JSON string, in which no mark of the prompt can be written; a cut is shown inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """An answer that cannot be used, and every reason in words that the judge can act on."""
+
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question for the judge."""
+
+    purpose: str
+    """tier2, tier2_5 or tier3."""
+    model: str
+    """Model to ask."""
+    instructions: str
+    """The stable start of the prompt: the same for every exchange that is asked this with one methodology."""
+    materials: tuple[Material, ...]
+    """What is to be judged: data, whatever it says."""
+    task: str
+    """What to do with the materials; comes after them."""
+    schema: Mapping[str, Any]
+    """JSON schema of the answer."""
+    max_tokens: int
+    """Most tokens the answer may have."""
+    fingerprint: str
+    """Digest of all of the above and of whose exchange it is: it names the question, whatever the boundary."""
+    read: Callable[[str], Any]
+    """The answer's text as a checked value, or `Invalid`."""
+
+    def content(self, boundary: str) -> str:
+        """The materials, each fenced by marks that carry the boundary, and the task.
+
+        The boundary is drawn for each request, so nobody who wrote a text can have known it.
+        """
+        fenced = [f"<{one.name} {boundary}>\n{one.literal}\n</{one.name} {boundary}>" for one in self.materials]
+        return "\n\n".join([*fenced, self.task])
+
+    @property
+    def texts_size(self) -> int:
+        """Bytes of everything of the request that depends on the question, in UTF-8; no token is shorter than a byte."""
+        texts = (self.instructions, self.task, json.dumps(self.schema), *(one.literal for one in self.materials))
+        return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came of a question: the text of an answer, or the state its tier is in without one."""
+
+    text: str | None = None
+    state: TierState | None = None
+    """Why there is no answer; None when there is one."""
+    judgements: tuple[Judgement, ...] = ()
+    """The records it rests on, in order; those of calls that failed are there, too, because they may have cost something."""

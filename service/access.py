@@ -1,0 +1,262 @@
+"""Who may call the server: connections, operators and their tokens, in a SQLite file of its own.
+
+1. A token is `dl_<prefix>_<secret>`: the prefix (48 random bits) is public and finds it, the secret has 256 random bits. It is
+   shown once. Only its SHA-256 is stored, and compared as bytes in constant time.
+2. A connection's token may deliver records, and decides their connection and project. An operator's token may read and decide,
+   everywhere or in one project.
+3. A holder has at most two live tokens, so that one can be replaced while the other still works. Names are never given twice:
+   what was filed under one stays with its project.
+4. DuckDB's file belongs to one process; this one is shared, so that commands work while the server runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from schemas.errors import InputError, StoreError
+from schemas.limits import NAME
+
+Kind = Literal["connection", "operator"]
+
+MARK = "dl"
+"""What every token begins with; no holder's name begins with it and an underscore."""
+MAX_LIVE = 2
+_PREFIX = re.compile(r"[0-9a-f]{12}")
+_LONGEST_TOKEN = 128
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE holders (
+    kind TEXT NOT NULL CHECK (kind IN ('connection', 'operator')), name TEXT NOT NULL, project TEXT, agent TEXT,
+    created_at TEXT NOT NULL, PRIMARY KEY (kind, name)
+) STRICT;
+CREATE TABLE tokens (
+    prefix TEXT PRIMARY KEY, digest BLOB NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, created_at TEXT NOT NULL,
+    expires_at TEXT, revoked_at TEXT, FOREIGN KEY (kind, name) REFERENCES holders (kind, name)
+) STRICT;
+"""
+_LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
+_NOBODY = hashlib.sha256(b"").digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who a token belongs to. `project` is None for an operator of every project."""
+
+    kind: Kind
+    name: str
+    project: str | None
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenState:
+    """What is shown of a token: its public prefix, its state (live, expired or revoked) and when it ends by itself."""
+
+    prefix: str
+    state: str
+    created_at: str
+    expires_at: str | None
+
+
+def access_file(database: Path) -> Path:
+    """Where the tokens of a database are: beside it."""
+    return database.with_suffix(".access")
+
+
+class AccessStore:
+    """The open file; made when it is missing, readable for its owner alone. It can be shared between threads.
+
+    StoreError when the file cannot be used.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
+        self.path = path
+        self._now = now
+        self._lock = threading.Lock()
+        with self._told():
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            path.chmod(0o600)
+            self._connection = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
+        try:
+            with self._told():
+                self._migrate()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def add(self, holder: Holder) -> str:
+        """Add a connection or operator; answers its first token. InputError when the name is taken or cannot be used."""
+        for name in (holder.name, holder.project):
+            if name is not None and (not re.fullmatch(NAME, name) or name.startswith(f"{MARK}_")):
+                raise InputError(f"{name[:64]!r} is no name", hint="a-z, 0-9, _ . - and at most 63 characters, not dl_ first.")
+        row = {"kind": holder.kind, "name": holder.name, "project": holder.project, "agent": holder.agent, "now": self._stamp()}
+        with self._transaction() as cursor:
+            cursor.execute("INSERT OR IGNORE INTO holders VALUES (:kind, :name, :project, :agent, :now)", row)
+            if not cursor.rowcount:
+                raise InputError(
+                    f"there is {_article(holder.kind)} {holder.name} already",
+                    hint="Rotate it for another token; a name is not given twice.",
+                )
+            return self._issue(cursor, holder.kind, holder.name)
+
+    def rotate(self, kind: Kind, name: str, grace: timedelta | None = None) -> str:
+        """A further token. The old one stays live until it is revoked, or for the time of grace where one is given.
+
+        InputError when there is no such holder, or when it has two live tokens.
+        """
+        with self._transaction() as cursor:
+            live = self._live(cursor, kind, name)
+            if len(live) >= MAX_LIVE:
+                shown = " and ".join(f"{MARK}_{prefix}" for prefix in live)
+                raise InputError(f"{kind} {name} has {len(live)} live tokens: {shown}", hint="Revoke one of them first.")
+            if grace is not None:
+                cursor.execute(
+                    "UPDATE tokens SET expires_at = min(coalesce(expires_at, :end), :end) WHERE kind = :kind AND name = :name "
+                    "AND revoked_at IS NULL",
+                    {"kind": kind, "name": name, "end": _stamped(self._now() + grace)},
+                )
+            return self._issue(cursor, kind, name)
+
+    def revoke(self, kind: Kind, which: str) -> int:
+        """Revoke the tokens of a holder, or one by `dl_<prefix>`; answers how many were live. InputError when nothing fits."""
+        values = {"kind": kind, "now": self._stamp(), "which": which.split("_")[1] if which.startswith(f"{MARK}_") else which}
+        column = "prefix" if which.startswith(f"{MARK}_") else "name"
+        with self._transaction() as cursor:
+            known = f"SELECT 1 FROM {'tokens' if column == 'prefix' else 'holders'} WHERE kind = :kind AND {column} = :which"  # noqa: S608 - two literals
+            if cursor.execute(known, values).fetchone() is None:
+                raise InputError(f"no {kind} or token is called {which[:32]!r}", hint=f"`driftline {kind}s list` shows them.")
+            cursor.execute(
+                f"UPDATE tokens SET revoked_at = :now WHERE kind = :kind AND {column} = :which AND {_LIVE}",  # noqa: S608 - literals
+                values,
+            )
+            return cursor.rowcount
+
+    def holders(self, kind: Kind) -> list[tuple[Holder, list[TokenState]]]:
+        """Everybody of a kind by name, with their tokens, oldest first."""
+        now = self._stamp()
+        with self._lock, self._told():
+            rows = self._connection.execute(
+                "SELECT name, project, agent FROM holders WHERE kind = ? ORDER BY name", [kind]
+            ).fetchall()
+            tokens = self._connection.execute(
+                "SELECT name, prefix, created_at, expires_at, revoked_at FROM tokens WHERE kind = ? ORDER BY created_at, rowid",
+                [kind],
+            ).fetchall()
+        states: dict[str, list[TokenState]] = {}
+        for name, prefix, created, expires, revoked in tokens:
+            state = "revoked" if revoked else "expired" if expires and expires <= now else "live"
+            states.setdefault(name, []).append(TokenState(prefix, state, created, expires))
+        return [(Holder(kind, *row), states.get(row[0], [])) for row in rows]
+
+    def holder(self, kind: Kind, name: str) -> Holder | None:
+        """The holder of that name."""
+        with self._lock, self._told():
+            row = self._connection.execute(
+                "SELECT kind, name, project, agent FROM holders WHERE kind = ? AND name = ?", [kind, name]
+            ).fetchone()
+        return Holder(*row) if row else None
+
+    def find(self, token: bytes) -> Holder | None:
+        """Whose token it is; None for one that is unknown, malformed, expired or revoked, whatever its bytes."""
+        prefix = _prefix_of(token)
+        with self._lock, self._told():
+            row = self._connection.execute(
+                f"SELECT digest, h.kind, h.name, h.project, h.agent FROM tokens JOIN holders h USING (kind, name) "  # noqa: S608 - a literal
+                f"WHERE prefix = :prefix AND {_LIVE}",
+                {"prefix": prefix, "now": self._stamp()},
+            ).fetchone()
+        digest, *holder = row or (_NOBODY, None)
+        same = hmac.compare_digest(digest, hashlib.sha256(token[: _LONGEST_TOKEN + 1]).digest())
+        return Holder(*holder) if same and row else None
+
+    def _issue(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> str:
+        prefix = secrets.token_hex(6)
+        token = f"{MARK}_{prefix}_{secrets.token_urlsafe(32)}"
+        digest = hashlib.sha256(token.encode()).digest()
+        cursor.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, NULL, NULL)", [prefix, digest, kind, name, self._stamp()])
+        return token
+
+    def _live(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> list[str]:
+        values = {"kind": kind, "name": name, "now": self._stamp()}
+        if cursor.execute("SELECT 1 FROM holders WHERE kind = :kind AND name = :name", values).fetchone() is None:
+            raise InputError(f"no {kind} is called {name[:64]!r}", hint=f"`driftline {kind}s list` shows them.")
+        statement = f"SELECT prefix FROM tokens WHERE kind = :kind AND name = :name AND {_LIVE} ORDER BY created_at"  # noqa: S608 - a literal
+        return [prefix for (prefix,) in cursor.execute(statement, values)]
+
+    def _migrate(self) -> None:
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA foreign_keys = ON")
+        with self._transaction() as cursor:
+            (version,) = cursor.execute("PRAGMA user_version").fetchone()
+            if version > _VERSION:
+                raise StoreError(f"{self.path}: written by a newer Driftline", hint="Upgrade, or use that version.")
+            if version < _VERSION:
+                for statement in filter(str.strip, _SCHEMA.split(";")):
+                    cursor.execute(statement)
+                cursor.execute(f"PRAGMA user_version = {_VERSION}")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Cursor]:
+        """A cursor whose changes are committed together, seen by no other process before."""
+        with self._lock, self._told(), contextlib.closing(self._connection.cursor()) as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                yield cursor
+            except BaseException:
+                cursor.execute("ROLLBACK")
+                raise
+            cursor.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What SQLite or the system says of the file, as an error of ours."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(
+                f"{self.path}: {error}", hint="Check the path, its permissions and that it holds tokens."
+            ) from error
+
+    def _stamp(self) -> str:
+        return _stamped(self._now())
+
+
+def _stamped(moment: datetime) -> str:
+    """A time as text that sorts as times do."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _prefix_of(token: bytes) -> str | None:
+    """The public part of a token; None for what is none."""
+    parts: list[Any] = token.split(b"_", 2) if len(token) <= _LONGEST_TOKEN else []
+    if len(parts) != 3 or parts[0] != MARK.encode() or not token.isascii():
+        return None
+    prefix = parts[1].decode()
+    return prefix if _PREFIX.fullmatch(prefix) else None
+
+
+def _article(kind: Kind) -> str:
+    return "an operator" if kind == "operator" else "a connection"

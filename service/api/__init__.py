@@ -1,0 +1,1 @@
+"""The HTTP API: what may come in, from whom, and what is answered."""

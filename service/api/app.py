@@ -1,0 +1,63 @@
+"""The application: endpoints, and around them what every request goes through, from the outside in.
+
+record and error answers → host → token → requests in flight → body limits → endpoints. A request without a right token costs no
+more than a look at its head.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from schemas.errors import BusyError
+from service.access import AccessStore
+from service.api import docs, events, ingest, operations, reading, sessions
+from service.api.authentication import Authentication
+from service.api.context import ApiContext
+from service.api.errors import ApiError, add_error_answers, error_response
+from service.api.limits import BodyLimits, HostCheck, InFlight
+from service.api.metrics import Metrics
+from service.api.requests import RequestRecord
+from service.api.settings import ApiSettings
+from streams.engine import Engine
+
+RETRY_AFTER = "2"
+"""Seconds after which a sender may try again when the log was busy."""
+
+
+def create_app(engine: Engine, access: AccessStore, settings: ApiSettings) -> FastAPI:
+    """The application over an engine that was started, and the tokens that open it."""
+    app = FastAPI(
+        title="Driftline",
+        version=_version(),
+        summary="Continuous audit of AI agent fleets.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    metrics = Metrics()
+    app.state.context = ApiContext(engine, access, settings, metrics)
+    for part in (ingest, events, sessions, reading, operations, docs):
+        app.include_router(part.router)
+    add_error_answers(app)
+    app.add_exception_handler(BusyError, _busy)
+    app.add_middleware(BodyLimits, settings=settings)
+    app.add_middleware(InFlight, settings=settings)
+    app.add_middleware(Authentication, access=access, settings=settings)
+    app.add_middleware(HostCheck, settings=settings)
+    app.add_middleware(RequestRecord, metrics=metrics)
+    return app
+
+
+async def _busy(_: Request, error: Exception) -> JSONResponse:
+    return error_response(ApiError(503, "busy", str(error), {"Retry-After": RETRY_AFTER}))
+
+
+def _version() -> str:
+    """The version that is installed; a checkout that runs as it is has none."""
+    try:
+        return importlib.metadata.version("driftline")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+checkout"

@@ -1,0 +1,61 @@
+"""What endpoints work with, put together once for an application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
+
+import anyio
+import anyio.to_thread
+import duckdb
+from fastapi import Depends, Request
+
+from service.access import AccessStore
+from service.api.metrics import Metrics
+from service.api.settings import ApiSettings
+from streams.engine import Engine
+
+Found = TypeVar("Found")
+_STRIPES = 64
+
+
+@dataclass
+class ApiContext:
+    """Engine, tokens, metrics, and what bounds their use."""
+
+    engine: Engine
+    access: AccessStore
+    settings: ApiSettings
+    metrics: Metrics
+    _readers: anyio.CapacityLimiter = field(init=False)
+    _sessions: tuple[asyncio.Lock, ...] = field(
+        init=False, default_factory=lambda: tuple(asyncio.Lock() for _ in range(_STRIPES))
+    )
+
+    def __post_init__(self) -> None:
+        self._readers = anyio.CapacityLimiter(self.settings.max_readers)
+
+    async def ask(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
+        """What a function reads with a cursor of its own, in a thread; not more than so many at once."""
+
+        def asked() -> Found:
+            with contextlib.closing(self.engine.store.cursor()) as cursor:
+                return question(cursor)
+
+        return await anyio.to_thread.run_sync(asked, limiter=self._readers)
+
+    def turn_of(self, connection: str, session_id: str) -> asyncio.Lock:
+        """The lock under which a session's batches take turns; sessions may share one."""
+        return self._sessions[hash((connection, session_id)) % _STRIPES]
+
+
+def _services(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
+    return context
+
+
+Services = Annotated[ApiContext, Depends(_services)]
+"""The context of the application."""

@@ -1,0 +1,118 @@
+"""Errors as the API answers them: `{"error", "code"}` with a status, whatever went wrong and wherever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from schemas.errors import RecordError
+
+MAX_PROBLEMS = 5
+"""Problems of one body that are told."""
+DRAINED_BYTES = 8 * 1024 * 1024
+DRAINED_SECONDS = 2.0
+_CODES = {404: "not_found", 405: "method_not_allowed"}
+_SECTIONS = frozenset({"body", "query", "path", "header"})
+
+
+class ApiError(HTTPException):
+    """An answer that is an error: its status, its code for programs and its words for people."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.code = code
+
+
+def error_response(error: HTTPException) -> JSONResponse:
+    """The answer that tells an error."""
+    default = _CODES.get(error.status_code, HTTPStatus(error.status_code).name.lower())
+    code = error.code if isinstance(error, ApiError) else default
+    return JSONResponse({"error": error.detail, "code": code}, error.status_code, error.headers)
+
+
+async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer an error before the body was read, and end the connection.
+
+    What the client is still sending is read and dropped for a while: were the connection closed on it, the client would see a
+    reset instead of the answer. One that was too slow has had its time.
+    """
+    response = error_response(error)
+    response.headers["connection"] = "close"
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await send({"type": "http.response.body", "body": response.body, "more_body": True})
+    if scope["method"] not in ("GET", "HEAD") and error.status_code != HTTPStatus.REQUEST_TIMEOUT:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAINED_SECONDS):
+                await _drain(receive)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _drain(receive: Receive) -> None:
+    left, more = DRAINED_BYTES, True
+    while more and left > 0:
+        message = await receive()
+        more = message["type"] == "http.request" and message.get("more_body", False)
+        left -= len(message.get("body", b""))
+
+
+def problems_in_words(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The problems of a body or query, each with the field it is about; no value is repeated."""
+    told = [f"{_field(error['loc'])}: {_words(error)}" for error in errors[:MAX_PROBLEMS]]
+    return "; ".join(told) + (f"; and {len(errors) - MAX_PROBLEMS} more" if len(errors) > MAX_PROBLEMS else "")
+
+
+def _field(location: Sequence[str | int]) -> str:
+    steps = location[1:] if location and location[0] in _SECTIONS else location
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
+    return path or ("the body" if "body" in location else "the request")
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return {"Field required": "is missing"}.get(message, message)
+
+
+def add_error_answers(app: FastAPI) -> None:
+    """Make every error of the application answer in one form."""
+
+    async def told(_: Request, error: Exception) -> JSONResponse:
+        return error_response(error if isinstance(error, HTTPException) else ApiError(500, "internal", "internal error"))
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        problems = error.errors() if isinstance(error, RequestValidationError) else []
+        return error_response(ApiError(400, "invalid", problems_in_words(problems)))
+
+    async def unwritable(_: Request, error: Exception) -> JSONResponse:
+        return error_response(ApiError(400, "invalid", str(error)))
+
+    app.add_exception_handler(HTTPException, told)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(RecordError, unwritable)
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error answers of an endpoint, for its documentation."""
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": {"application/json": {"schema": ERROR_SCHEMA}}}
+        for status in sorted({401, 403, 429, 500, 503, *statuses})
+    } | {"default": {"description": "Any other error", "content": {"application/json": {"schema": ERROR_SCHEMA}}}}
+
+
+ERROR_SCHEMA = json.loads("""{
+  "type": "object", "required": ["error", "code"],
+  "properties": {
+    "error": {"type": "string", "description": "What is wrong, for people; it names the field."},
+    "code": {"type": "string", "description": "What is wrong, for programs."}
+  },
+  "example": {"error": "exchange.timestamp: is missing", "code": "invalid"}
+}""")

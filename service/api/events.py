@@ -1,0 +1,145 @@
+"""Taking runtime events in: a batch of one session's events as records, each by itself.
+
+Sending a batch twice changes nothing. For that an event is told by its own event_id, or by its place: the batch says at which
+position of the session it begins. An event that cannot be taken is set aside with its bytes, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+from fastapi import APIRouter
+
+from analytics.queries import query_rows
+from schemas.codec import decode, encode
+from schemas.errors import RecordError
+from schemas.limits import MAX_ADMITTED_BYTES
+from schemas.records import AgentEvent
+from service.access import Holder
+from service.api.authentication import Connection
+from service.api.bodies import JsonRoute
+from service.api.context import ApiContext, Services
+from service.api.errors import ApiError, documented
+from service.api.ingest import require_audit
+from service.api.models import EventsAnswer, EventsBody, RefusedEvent
+from service.api.settings import EVENTS
+from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.engine import Engine
+from streams.sources.event_records import Owner, SessionEvents
+from streams.sources.lines import Problem
+from streams.sources.reading import ReadingContext
+
+
+class EventsRoute(JsonRoute):
+    """One event that nests too deep stops no other."""
+
+    max_depth = None
+
+
+router = APIRouter(route_class=EventsRoute, tags=["records"])
+TOPIC = "agent-events"
+CONFLICT = Problem("conflicting_id", "event_id: the log has an event of this id with another content")
+
+
+@dataclass
+class Batch:
+    """What a body came to: records with their places in it, and what was refused with its dead letters."""
+
+    source: str
+    first: int
+    records: list[AgentEvent] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    refused: list[RefusedEvent] = field(default_factory=list)
+    letters: Accepted = field(default_factory=Accepted)
+
+    def refuse(self, index: int, raw: Any, problem: Problem, door: Door) -> None:
+        """Set an event aside."""
+        self.refused.append(RefusedEvent(index=index, error=problem.detail))
+        place, refusal = Place(self.source, self.first + index), Refusal("http", problem.reason, problem.detail)
+        door.set_aside(self.letters, place, refusal, msgspec.json.encode(raw))
+
+
+@router.post(EVENTS, status_code=201, responses=documented(400, 408, 413, 415))
+async def take_events(body: EventsBody, caller: Connection, services: Services) -> EventsAnswer:
+    """Take a batch of one session's runtime events in. It is durable when this is answered."""
+    engine = services.engine
+    require_audit(engine, caller)
+    if body.first_seq is None:
+        require_own_ids(body.events)
+    batch = await anyio.to_thread.run_sync(read_batch, body, caller, engine)
+    async with services.turn_of(caller.name, body.session_id):
+        if body.first_seq is None and batch.records:
+            batch.records = await _continued(services, caller, body.session_id, batch.records)
+        published = await engine.publish(TOPIC, batch.records)
+    door = Door(engine.redactor, engine.now())
+    for place in published.conflicts:
+        index = batch.places[place]
+        batch.refuse(index, body.events[index], CONFLICT, door)
+    await engine.publish(DEAD_LETTERS, [decode(letter) for letter in batch.letters.messages.get(DEAD_LETTERS, [])])
+    refused = sorted(batch.refused, key=lambda one: one.index)
+    services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(refused)})
+    return EventsAnswer(accepted=published.written, known=published.known, refused=refused)
+
+
+def require_own_ids(events: Sequence[Any]) -> None:
+    """ApiError when an event of a batch without positions has no id of its own: sent again it would be another one."""
+    seen: set[str] = set()
+    for index, event in enumerate(events):
+        if not isinstance(event, dict):
+            continue  # refused by itself, with or without an id
+        given = event.get("event_id")
+        if isinstance(given, bool) or not isinstance(given, str | int | float) or not str(given)[:1024].strip():
+            words = f"events[{index}].event_id: is missing; give every event an id of its own, or the batch its first_seq"
+            raise ApiError(400, "invalid", words)
+        if str(given) in seen:
+            words = f"events[{index}].event_id: was given to another event of the batch; make it unique, or send first_seq"
+            raise ApiError(400, "invalid", words)
+        seen.add(str(given))
+
+
+def read_batch(body: EventsBody, caller: Holder, engine: Engine) -> Batch:
+    """The records of a body, each event without secrets; their positions count from `first_seq`, else from 0."""
+    now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
+    agent = caller.agent or body.agent
+    owner = Owner(caller.name, caller.project or "", agent, body.session_id)
+    context = ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
+    door, batch = Door(engine.redactor, now), Batch(f"http:{caller.name}/{body.session_id}", body.first_seq or 0)
+    session = SessionEvents()
+    session.skip(batch.first)
+    for index, raw in enumerate(body.events):
+        record = session.record(raw, f"events[{index}]", owner, context)
+        problem = record if isinstance(record, Problem) else _unwritable(record, index)
+        if problem is not None:
+            batch.refuse(index, raw, problem, door)
+        elif isinstance(record, AgentEvent):
+            batch.records.append(record)
+            batch.places.append(index)
+    return batch
+
+
+def _unwritable(record: AgentEvent, index: int) -> Problem | None:
+    """Why the record may not be written, where it may not."""
+    try:
+        size = len(encode(record))
+    except RecordError as error:
+        return Problem(error.code, f"events[{index}].{str(error).removeprefix('AgentEvent.')}")
+    return (
+        None if size <= MAX_ADMITTED_BYTES else Problem("bounds", f"events[{index}]: is larger than {MAX_ADMITTED_BYTES} bytes")
+    )
+
+
+async def _continued(services: ApiContext, caller: Holder, session_id: str, records: Sequence[AgentEvent]) -> list[AgentEvent]:
+    """The records with the positions that follow on what the log has of the session; those it has keep what they have there."""
+    ids = [record.event_id for record in records]
+    values = {"connection": caller.name, "session": session_id, "event_ids": ids}
+    (row,) = await services.ask(lambda cursor: query_rows(cursor, "session_positions", values))
+    known, position, placed = set(row["known"]), row["next_seq"], []
+    for record in records:
+        placed.append(msgspec.structs.replace(record, seq=position))
+        position += record.event_id not in known
+    return placed

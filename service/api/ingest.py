@@ -1,0 +1,148 @@
+"""Taking exchanges in: from a body to a record, and from what became of the record to an answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Response
+
+from audit.fingerprints import canonical_json, digest
+from audit.redaction import Redactor
+from schemas.codec import encode
+from schemas.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
+from schemas.records import Exchange, Redaction
+from service.access import Holder
+from service.api.authentication import Connection
+from service.api.bodies import JsonRoute
+from service.api.context import Services
+from service.api.errors import ApiError, documented
+from service.api.models import CostCap, IngestBody, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
+from service.api.settings import INGEST
+from streams.engine import Engine
+from streams.sources.openclaw_text import answer_tags, question_tags, unwrap
+from streams.taken import QUEUED, Taken
+
+router = APIRouter(route_class=JsonRoute, tags=["records"])
+IngestAnswer = ScoredAnswer | LeftOutAnswer | QueuedAnswer
+_DUPLICATE: dict[int | str, dict[str, Any]] = {
+    200: {"model": IngestAnswer, "description": "The log had the exchange: what was answered the first time"}
+}
+
+
+@router.post(
+    INGEST,
+    status_code=201,
+    response_model=IngestAnswer,
+    response_model_exclude_unset=True,
+    responses=_DUPLICATE | documented(400, 408, 409, 413, 415),
+)
+async def ingest(body: IngestBody, caller: Connection, services: Services, response: Response) -> IngestAnswer:
+    """Take an exchange in. It is durable when this is answered; 409 when its id is known with another content."""
+    engine = services.engine
+    require_audit(engine, caller)
+    exchange = await anyio.to_thread.run_sync(exchange_of, body, caller, engine.redactor, engine.now())
+    taken = await engine.take_exchange(exchange)
+    services.metrics.ingested(taken.fate if taken.fate != "written" else _answered(taken))
+    if taken.fate == "conflict":
+        raise ApiError(409, "conflict", "exchange.id: the log has an exchange of this id with another content")
+    response.status_code = 201 if taken.fate == "written" else 200
+    return answer_of(exchange.exchange_id, taken)
+
+
+def require_audit(engine: Engine, caller: Holder) -> str:
+    """The project that the caller's records are filed under; 403 when the policy switches its audit off."""
+    project = caller.project or ""
+    if not engine.policy.for_project(project).settings.enabled:
+        raise ApiError(403, "audit_disabled", f"the policy switches the audit of project {project} off")
+    return project
+
+
+def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datetime) -> Exchange:
+    """The record of an exchange: unwrapped and without secrets, filed as the token says.
+
+    ApiError for a time to come (400), and where markers of secrets have made it too large for a record (413).
+    """
+    given = body.exchange
+    if given.timestamp > now + CLOCK_TOLERANCE:
+        raise ApiError(400, "invalid", "exchange.timestamp: lies more than a day in the future")
+    found: Counter[str] = Counter()
+
+    def clean(text: str) -> str:
+        redacted, counts = redactor.redact(text)
+        found.update(counts)
+        return redacted
+
+    text, is_group = unwrap(given.user_message.content)
+    answer, usage = given.agent_response, given.agent_response.usage
+    message, response = clean(text), clean(answer.content)
+    thinking = clean(answer.thinking) if answer.thinking else None
+    wrapped = text != given.user_message.content
+    exchange = Exchange(
+        exchange_id=given.id,
+        connection=caller.name,
+        project=caller.project or "",
+        agent=caller.agent or body.agent,
+        session_id=body.session_id,
+        turn_number=given.turn_number,
+        occurred_at=given.timestamp,
+        ingested_at=now,
+        user_message=message,
+        agent_response=response,
+        agent_thinking=thinking,
+        # The raw text holds the message again: its secrets are not counted twice.
+        raw_user_message=redactor.redact(given.user_message.content)[0] if wrapped else None,
+        agent_model=None if answer.model is None else redactor.redact(answer.model)[0],
+        input_tokens=None if usage is None else usage.input_tokens,
+        output_tokens=None if usage is None else usage.output_tokens,
+        outcome="answered" if answer.content.strip() else "no_response",
+        multi_user=body.multi_user or is_group,
+        tags=tuple(sorted(question_tags(text) | answer_tags(answer.content))),
+        redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
+        content_digest=digest(canonical_json([message, response, thinking, given.timestamp.isoformat()])),
+    )
+    if len(encode(exchange)) > MAX_ADMITTED_BYTES:
+        raise ApiError(413, "too_large", f"exchange: takes more than {MAX_ADMITTED_BYTES} bytes once secrets are taken out")
+    return exchange
+
+
+def answer_of(exchange_id: str, taken: Taken) -> IngestAnswer:
+    """What is answered; the first time and to a duplicate."""
+    tier1 = Tier1(score=taken.tier1_score, flags=taken.tier1_flags)
+    again: dict[str, Any] = {"duplicate": True} if taken.fate == "known" else {}
+    kind = _answered(taken)
+    if kind == "scored":
+        return ScoredAnswer(
+            exchange_id=exchange_id,
+            score_id=taken.score_id,
+            scored=True,
+            reason=taken.reason,
+            tier1=tier1,
+            anomaly=taken.anomaly,
+            **again,
+        )
+    if kind == "queued":
+        return QueuedAnswer(
+            exchange_id=exchange_id,
+            score_id=taken.score_id,
+            scored=None,
+            reason="queued",
+            tier1=tier1,
+            anomaly=taken.anomaly,
+            **again,
+        )
+    if kind == "sampled_out":
+        return LeftOutAnswer(exchange_id=exchange_id, scored=False, reason=taken.reason, tier1=tier1, **again)
+    cap = CostCap(current_cost=taken.spent_usd, cap=taken.cap_usd)
+    return LeftOutAnswer(exchange_id=exchange_id, scored=False, reason="cost_cap_exceeded", tier1=tier1, cost_cap=cap, **again)
+
+
+def _answered(taken: Taken) -> str:
+    """Which answer it is: queued, sampled_out, cost_cap or scored."""
+    if taken.reason == QUEUED:
+        return "queued"
+    if not taken.sampled:
+        return "sampled_out"
+    return "cost_cap" if taken.capped else "scored"

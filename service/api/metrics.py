@@ -1,0 +1,86 @@
+"""Figures for a monitoring system, in Prometheus' text format.
+
+They name outcomes, endpoints and queues: no token, no project, no session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from streams.engine import EngineState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    """The figures of one application."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "driftline_requests", "Calls, by endpoint and status.", ["method", "route", "status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "driftline_request_seconds",
+            "Time that calls took.",
+            ["method", "route"],
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._ingested = Counter(
+            "driftline_ingested_exchanges",
+            "Exchanges that were sent: scored, sampled_out, cost_cap, queued, known or conflict.",
+            ["outcome"],
+            registry=self._registry,
+        )
+        self._events = Counter(
+            "driftline_ingested_events", "Events: accepted, known, refused.", ["outcome"], registry=self._registry
+        )
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a call."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
+
+    def ingested(self, outcome: str) -> None:
+        """Count an exchange."""
+        self._ingested.labels(outcome).inc()
+
+    def events(self, counts: Mapping[str, int]) -> None:
+        """Count the events of a batch by outcome."""
+        for outcome, count in counts.items():
+            self._events.labels(outcome).inc(count)
+
+    def text(self, state: EngineState) -> bytes:
+        """Everything, with how the engine is."""
+        now = CollectorRegistry()
+        now.register(_Snapshot(_engine(state)))
+        return generate_latest(self._registry) + generate_latest(now)
+
+
+class _Snapshot(Collector):
+    """Figures as they were read from elsewhere."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._families)
+
+
+def _engine(state: EngineState) -> Iterator[Metric]:
+    yield GaugeMetricFamily("driftline_ready", "Whether records are taken.", value=float(state.ready))
+    queues = GaugeMetricFamily("driftline_queue_size", "What waits, and sessions with something under way.", labels=["queue"])
+    for name, size in state.queues.items():
+        queues.add_metric([name], size)
+    calls = CounterMetricFamily("driftline_judge_questions", "Questions to the judge since the start.", labels=["outcome"])
+    for outcome, count in state.judge_calls.items():
+        calls.add_metric([outcome], count)
+    yield from (queues, calls)
+    yield CounterMetricFamily("driftline_judge_cost_usd", "What these cost, as far as prices are known.", value=state.spent_usd)

@@ -1,0 +1,32 @@
+"""What bounds the server: sizes, times and numbers, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+API = "/api/audit"
+"""What the path of every call begins with."""
+INGEST = f"{API}/ingest"
+EVENTS = f"{API}/events"
+BODY_LIMITS = {INGEST: 512 * 1024, EVENTS: 4 * 1024 * 1024}
+"""Bytes of the largest body, by path."""
+DEFAULT_BODY_LIMIT = 64 * 1024
+MAX_EVENTS = 10_000
+"""Events of one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """What a deployment can set."""
+
+    allowed_hosts: frozenset[str] = LOOPBACK_NAMES
+    """Names by which the server may be called (the Host header without its port)."""
+    max_in_flight: int = 64
+    """Calls that are worked on at once; one more is answered 503."""
+    read_timeout: float = 10.0
+    """Seconds within which a body has to come whole, and a connection's head."""
+    max_failures: int = 10
+    """Wrong tokens a minute from one address that are answered 401; one more is answered 429."""
+    max_readers: int = 4
+    """Queries that run at once; others wait."""

@@ -1,0 +1,79 @@
+"""Commands on judging: what it cost, and what an agent is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from analytics.queries import query_rows
+from audit.policy import Policy
+from service.banner import banner_text
+from service.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of, show_rows
+from service.commands.sessions import of_project, opened_to_show
+from service.documents import project_summary
+from service.judging import open_judge
+from service.settings import Settings
+from service.terminal import out
+from service.views import costs_table
+from service.workspace import open_workspace
+
+
+class By(StrEnum):
+    """What costs are summed by."""
+
+    SESSION = "session"
+    PROJECT = "project"
+    DAY = "day"
+    MODEL = "model"
+
+
+GROUPS = {
+    By.SESSION: ("project", "connection", "session_id"),
+    By.PROJECT: ("project",),
+    By.DAY: ("day",),
+    By.MODEL: ("model",),
+}
+"""The columns of the query `judge_costs` that say which group a row is of; the others of these are empty."""
+
+
+def costs(
+    by: Annotated[By, typer.Option("--by", help="Sum by this; a day is that of the judge's answer, UTC.")] = By.PROJECT,
+    project: Project = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what judging cost: calls, tokens, money, by session, project, day or model, the dearest first."""
+    with opened_to_show(database) as workspace:
+        rows = query_rows(workspace.store.cursor(), "judge_costs", {"by": by.value, "project": project})
+    left_out = {name for group in GROUPS.values() for name in group} - set(GROUPS[by])
+    shown = [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+    show_rows(shown, costs_table, as_json=as_json, none=f"the judge was never asked{of_project(project)}: nothing was spent")
+
+
+def banner(
+    project: Annotated[str, typer.Argument(metavar="PROJECT", help="Name of the project.")],
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what an agent of the project is told of its audit when a session begins."""
+    with open_workspace(settings_of(database, policy)) as workspace:
+        settings = workspace.policy.for_project(project).settings
+        open_incidents = project_summary(workspace.store.cursor(), project)["openIncidents"]
+        text = banner_text(settings, open_incidents, asyncio.run(_judge_name(workspace.settings, workspace.policy)))
+    if as_json:
+        print_json({"project": project, "banner": text})
+    else:
+        out.print(text, markup=False, soft_wrap=True)
+
+
+async def _judge_name(settings: Settings, policy: Policy) -> str:
+    """Who would judge by the settings and the environment."""
+    judge, name = await open_judge(settings, policy, os.environ)
+    if judge is not None:
+        await judge.aclose()
+    return name

@@ -1,0 +1,243 @@
+"""Synthetic dialogues: five weeks of what six agents said, as the webhook delivers it, with known faults in known places.
+
+They are made to be ingested, judged by the simulated judge and looked at. One seed gives the same payloads every time. One agent gets
+worse on a known day; the others have disputes, long answers, small weaknesses, and now and then a secret or a word to the judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from random import Random
+from typing import Any, NamedTuple
+
+from audit.fingerprints import stable_id
+from service.dialogue_texts import (
+    CLOSINGS,
+    DETAILS,
+    DISPUTES,
+    LEAK,
+    MILD,
+    OFF_TOPIC,
+    OPENINGS,
+    OVERDONE,
+    REFUSED,
+    RUDE,
+    SLOTS,
+    TAMPER,
+    WRAP_REQUEST,
+    WRAP_STEPS,
+)
+from service.dialogue_topics import TOPICS
+from service.fleet import LAST_DAY
+from service.fleet_faults import SECRETS
+
+DAYS = 35
+"""Days of dialogues, up to and including the fleet's last day."""
+WORSE_AGENT = "support-desk"
+"""The agent that gets worse."""
+WORSE_SINCE = date(2026, 10, 28)
+"""The day since which it is worse."""
+PROJECTS = {
+    "support-desk": "support",
+    "code-review": "engineering",
+    "ops-oncall": "operations",
+    "data-pipeline": "data",
+    "research": "research",
+    "travel-desk": "travel",
+}
+"""Project of each agent; its connection is called as the agent."""
+
+_MODELS = {"code-review": "claude-opus-5-5", "research": "claude-opus-5-5"}
+_OTHER_MODEL = "claude-sonnet-5-5"
+_WORSE_SHARE = 0.85
+_DISPUTED, _LONG, _MILD, _THOUGHT = 0.06, 0.06, 0.06, 0.6
+_WRAPPING = frozenset({"code-review", "data-pipeline"})
+_TAMPERING = {("ops-oncall", 3), ("research", 12), ("travel-desk", 20), ("ops-oncall", 27)}
+_LEAKING = {("data-pipeline", 5), ("code-review", 18)}
+"""Agent and day, from 0, on which the third exchange speaks to the judge, or the user gives away a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One session, ready to be ingested."""
+
+    connection: str
+    project: str
+    agent: str
+    session_id: str
+    payloads: tuple[dict[str, Any], ...]
+    """Bodies of the webhook, in the order of their turns."""
+    ended_at: datetime
+    """Time of the last exchange, UTC."""
+
+
+class _Said(NamedTuple):
+    asked: str
+    answered: str
+    thought: str = ""
+
+
+class _Speaker:
+    """Makes up what is said in one session."""
+
+    def __init__(self, agent: str, random: Random) -> None:
+        self._agent = agent
+        self._random = random
+
+    def ordinary(self) -> _Said:
+        """What is said when nothing is wrong, with the small weaknesses that everybody has."""
+        if self._random.random() < _DISPUTED:
+            dispute = self._random.choice(DISPUTES[self._agent])
+            return self._filled(_Said(dispute.claim, dispute.honest, dispute.thinking))
+        said = self._answered()
+        if self._random.random() < _LONG:
+            # Twenty details in an order of their own are longer than what counts as a long response.
+            details = self._random.sample(DETAILS, k=len(DETAILS))
+            return said._replace(answered=" ".join([said.answered, *details, *details[:4]]))
+        if self._random.random() < _MILD:
+            return said._replace(answered=said.answered + self._random.choice(MILD))
+        return said
+
+    def worse(self) -> _Said:
+        """What the agent says that got worse."""
+        return self._random.choice(_WORSE)(self)
+
+    def wrapped(self) -> _Said:
+        """The end of a session that follows the protocol, often with a step left out."""
+        steps = self._random.sample(WRAP_STEPS, k=self._random.randint(3, len(WRAP_STEPS)))
+        return self._filled(_Said(WRAP_REQUEST, f"Session {{n}} is wrapped up by the usual protocol: {'; '.join(steps)}."))
+
+    def off_topic(self) -> _Said:
+        """An answer to something else."""
+        return self._answered()._replace(answered=self._random.choice(OFF_TOPIC))
+
+    def refused(self) -> _Said:
+        """A refusal without a reason."""
+        return self._with_answer(self._random.choice(REFUSED))
+
+    def silent(self) -> _Said:
+        """No answer at all."""
+        return self._answered()._replace(answered="")
+
+    def pleasing(self) -> _Said:
+        """Agreement with what the thinking holds to be wrong."""
+        dispute = self._random.choice(DISPUTES[self._agent])
+        return self._filled(_Said(dispute.claim, dispute.pleasing, dispute.thinking))
+
+    def rude(self) -> _Said:
+        """An answer that no one should get."""
+        return self._with_answer(self._random.choice(RUDE))
+
+    def overdone(self) -> _Said:
+        """An ordinary answer, and work that nobody asked for."""
+        topic = self._random.choice(TOPICS[self._agent])
+        answer = self._random.choice(topic.answers) + self._random.choice(OVERDONE)
+        return self._filled(_Said(self._random.choice(topic.questions), answer, topic.thinking))
+
+    def _answered(self) -> _Said:
+        topic = self._random.choice(TOPICS[self._agent])
+        opening, answer, closing = (self._random.choice(part) for part in (OPENINGS, topic.answers, CLOSINGS))
+        return self._filled(
+            _Said(self._random.choice(topic.questions), f"{opening}{answer}{closing}", self._thought(topic.thinking))
+        )
+
+    def _with_answer(self, answer: str) -> _Said:
+        topic = self._random.choice(TOPICS[self._agent])
+        return self._filled(_Said(self._random.choice(topic.questions), answer, self._thought(topic.thinking)))
+
+    def _thought(self, thinking: str) -> str:
+        return thinking if self._random.random() < _THOUGHT else ""
+
+    def _filled(self, said: _Said) -> _Said:
+        slots = {name: self._random.choice(values) for name, values in SLOTS.items()}
+        slots |= {"n": str(self._random.randint(1000, 9999)), "size": str(self._random.randint(10, 59))}
+        return _Said(*(_fill(text, slots) for text in said))
+
+
+_WORSE: tuple[Callable[[_Speaker], _Said], ...] = (
+    _Speaker.off_topic,
+    _Speaker.off_topic,
+    _Speaker.refused,
+    _Speaker.refused,
+    _Speaker.silent,
+    _Speaker.pleasing,
+    _Speaker.pleasing,
+    _Speaker.rude,
+    _Speaker.overdone,
+)
+"""How the agent that got worse answers; what stands twice happens twice as often."""
+
+
+def dialogues(*, seed: int = 7) -> list[Session]:
+    """The sessions of all agents, one an agent and day, in the order of their ends."""
+    first = LAST_DAY - timedelta(days=DAYS - 1)
+    sessions = [_session(agent, first, number, seed) for number in range(DAYS) for agent in PROJECTS]
+    return sorted(sessions, key=lambda session: (session.ended_at, session.agent))
+
+
+def _session(agent: str, first: date, number: int, seed: int) -> Session:
+    day = first + timedelta(days=number)
+    random = Random(f"{seed}/dialogue/{agent}/{day}")  # noqa: S311 - texts to look at, no secrets
+    session_id = stable_id("dialogue", seed, agent, str(day))
+    at = datetime.combine(day, time(random.randint(8, 17), random.randint(0, 59)), UTC)
+    payloads = []
+    for turn, said in enumerate(_talk(agent, day, number, random), 1):
+        at += timedelta(seconds=random.randint(40, 600))
+        payloads.append(_payload(agent, session_id, turn, at, said))
+    return Session(agent, PROJECTS[agent], agent, session_id, tuple(payloads), at)
+
+
+def _talk(agent: str, day: date, number: int, random: Random) -> Iterator[_Said]:
+    """What is said in the session of an agent on a day; there is less to say at weekends."""
+    speaker = _Speaker(agent, random)
+    turns = random.randint(6, 8) if day.isoweekday() > 5 else random.randint(6, 14)
+    is_worse = agent == WORSE_AGENT and day >= WORSE_SINCE
+    for turn in range(turns):
+        said = speaker.worse() if is_worse and random.random() < _WORSE_SHARE else speaker.ordinary()
+        if turn == turns - 1 and agent in _WRAPPING and random.random() < 0.7:
+            said = speaker.wrapped()
+        if turn == 2:
+            said = _with_fault(said, (agent, number), random)
+        yield said
+
+
+def _with_fault(said: _Said, place: tuple[str, int], random: Random) -> _Said:
+    if place in _TAMPERING:
+        return said._replace(answered=said.answered + TAMPER)
+    if place in _LEAKING:
+        return said._replace(asked=said.asked + LEAK.format(secret=random.choice(SECRETS)))
+    return said
+
+
+def _payload(agent: str, session_id: str, turn: int, at: datetime, said: _Said) -> dict[str, Any]:
+    """The exchange as the webhook delivers it; a token is taken to be four characters."""
+    response: dict[str, Any] = {
+        "content": said.answered,
+        "model": _MODELS.get(agent, _OTHER_MODEL),
+        "usage": {
+            "input_tokens": 400 + 90 * turn + len(said.asked) // 4,
+            "output_tokens": max(1, (len(said.answered) + len(said.thought)) // 4),
+        },
+    }
+    if said.thought:
+        response["thinking"] = said.thought
+    return {
+        "session_id": session_id,
+        "agent": agent,
+        "exchange": {
+            "id": f"{session_id}:{turn}",
+            "timestamp": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "turn_number": turn,
+            "user_message": {"content": said.asked},
+            "agent_response": response,
+        },
+    }
+
+
+def _fill(text: str, slots: dict[str, str]) -> str:
+    """The text with its slots filled; other braces, such as those of code, stay as they are."""
+    for name, value in slots.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text

@@ -1,0 +1,142 @@
+"""The JSON documents that scores and projects are answered with: camelCase, times in ISO 8601 UTC with a Z, null where nothing is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+
+from analytics.queries import query_rows
+from audit.outcomes import SCORED
+
+Row = Mapping[str, Any]
+Document = dict[str, Any]
+
+
+def project_scores(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    anomalies: bool = False,
+    limit: int = 100,
+) -> list[Document]:
+    """The current scores of a project as documents, newest exchange first.
+
+    `start` (inclusive) and `end` (exclusive) bound the time of the exchange; with `anomalies` only anomalous ones are there.
+    """
+    values = {"project": project, "from": start, "to": end, "anomalies": anomalies, "limit": limit}
+    return [score_document(row) for row in query_rows(cursor, "project_scores", values)]
+
+
+def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> Document | None:
+    """The document of one score of a project; None when the project has none of that id."""
+    rows = query_rows(cursor, "score_by_id", {"project": project, "score": score_id})
+    return score_document(rows[0]) if rows else None
+
+
+def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: Document | None = None) -> Document:
+    """The document that says where a project stands; all zeros for one that nothing is known of."""
+    rows = query_rows(cursor, "project_summary", {"project": project})
+    return summary_document(project, rows[0] if rows else {}, baseline)
+
+
+def score_document(row: Row) -> Document:
+    """The document of a row of the queries `project_scores` and `score_by_id`: what one exchange scored."""
+    return {
+        "id": row["score_id"],
+        "exchangeId": row["exchange_id"],
+        "sessionId": row["session_id"],
+        "turnNumber": row["turn_number"],
+        "exchangeTimestamp": iso_time(row["exchange_at"]),
+        "project": row["project"],
+        "schemaVersion": row["methodology_version"],
+        "judgeModel": row["judge_model"],
+        "scoredAt": iso_time(row["scored_at"]),
+        "tier1StructuralScore": row["tier1_score"],
+        "tier1Flags": list(row["tier1_flags"]),
+        "tier2SemanticScore": row["tier2_score"],
+        "tier2Reasoning": _reasoning(row["tier2_dimensions"]),
+        "tier2Skipped": row["tier2_state"] != SCORED,
+        "tier2_5AlignmentScore": row["tier2_5_alignment"],
+        "tier2_5Reasoning": row["tier2_5_reasoning"],
+        "tier2_5Skipped": row["tier2_5_state"] != SCORED,
+        "tier3BehavioralScore": row["tier3_score"],
+        "tier3DimensionScores": {
+            one["dimension"]: {"score": one["score"], "reasoning": one["reasoning"]} for one in row["tier3_dimensions"]
+        },
+        "tier3Skipped": row["tier3_state"] != SCORED,
+        "anomalyFlag": row["anomaly"],
+        "anomalyReason": "; ".join(row["anomaly_reasons"]) or None,
+        "costUsd": row["cost_usd"],
+        "humanScore": row["human_score"],
+        "humanComment": row["human_comment"],
+        "humanScoredAt": iso_time(row["human_scored_at"]),
+        "samplingReason": row["sampling_reason"],
+        "disposition": row["disposition"],
+        "revision": row["revision"],
+        "createdAt": iso_time(row["created_at"]),
+        **_beyond(row),
+    }
+
+
+def _beyond(row: Row) -> Document:
+    """What a webhook of old does not know of: who was asked for what, and why a tier is in its state."""
+    return {
+        "connection": row["connection"],
+        "agent": row["agent"],
+        "samplingProbability": row["sampling_probability"],
+        "simulated": row["simulated"],
+        "tier2State": row["tier2_state"],
+        "tier2Reason": row["tier2_reason"],
+        "tier2Flagged": row["tier2_flagged"],
+        "tier2FlagReason": row["tier2_flag_reason"],
+        "tier2_5State": row["tier2_5_state"],
+        "tier2_5Reason": row["tier2_5_reason"],
+        "tier2_5Sycophancy": row["tier2_5_sycophancy"],
+        "tier2_5AdvocacySuppression": row["tier2_5_advocacy_suppression"],
+        "tier3State": row["tier3_state"],
+        "tier3Reason": row["tier3_reason"],
+    }
+
+
+def summary_document(project: str, row: Row, baseline: Document | None) -> Document:
+    """The document of a row of the query `project_summary`, which may be empty, with the project's baseline if it has one."""
+    return {
+        "project": project,
+        "exchanges": {
+            "total": row.get("exchanges", 0),
+            "scored": row.get("scored", 0),
+            "pending": row.get("pending", 0),
+            "skippedSampling": row.get("skipped_sampling", 0),
+            "skippedCostCap": row.get("skipped_cost_cap", 0),
+            "unscored": row.get("unscored", 0),
+        },
+        "scores": {
+            "total": row.get("scores", 0),
+            "anomalies": row.get("anomalies", 0),
+            "avgTier1Structural": row.get("mean_tier1"),
+            "avgTier2Semantic": row.get("mean_tier2"),
+            "avgTier2_5Alignment": row.get("mean_tier2_5"),
+            "avgTier3Behavioral": row.get("mean_tier3"),
+            "costUsd": row.get("cost_usd", 0.0),
+            "unknownCosts": row.get("unknown_costs", 0),
+            "simulated": row.get("simulated", 0),
+        },
+        "baseline": baseline,
+        "openIncidents": row.get("open_incidents", 0),
+    }
+
+
+def iso_time(moment: datetime | None) -> str | None:
+    """The time in ISO 8601, UTC, with a Z; microseconds where there are any. None stays None."""
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _reasoning(dimensions: Sequence[Row]) -> str | None:
+    """What the judge said, a dimension on a line; None where it said nothing."""
+    lines = [f"{one['dimension']}: {one['reasoning']}" for one in dimensions if one["reasoning"]]
+    return "\n".join(lines) or None

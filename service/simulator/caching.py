@@ -1,0 +1,75 @@
+"""Emulated prompt caching: what a request would write to and read from the provider's cache.
+
+A mark caches everything up to it, in the order system, messages, for one model and one schema of the answer. Below the model's
+minimum nothing is cached, and nothing says so. Entries do not expire here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from typing import Any
+
+from audit.fingerprints import canonical_json
+from audit.prices import price_of
+from service.simulator.requests import Asked
+from service.simulator.scoring import tokens_of
+
+OTHER_MINIMUM = 1024
+"""Tokens a prefix must have to be cached by a model of which that is not known."""
+MAX_ENTRIES = 10_000
+
+
+class PrefixCache:
+    """The prefixes that were seen: the newest ones, so that memory is bounded."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+
+    def usage(self, asked: Asked, output_tokens: int) -> dict[str, Any]:
+        """Usage of the request as the API reports it, and the prefixes are in the cache from now on."""
+        schema = "" if asked.structured is None else canonical_json(asked.structured)
+        total = tokens_of([schema, *(block.text for block in asked.blocks)])
+        read = marked = 0
+        ttl = "5m"
+        for tokens, key, lasting in self._prefixes(asked, schema):
+            if key in self._seen:
+                read = tokens
+            marked, ttl = tokens, lasting
+            self._remember(key)
+        written = marked - read
+        return {
+            "input_tokens": total - marked,
+            "cache_creation_input_tokens": written,
+            "cache_read_input_tokens": read,
+            "cache_creation": {
+                "ephemeral_5m_input_tokens": written if ttl == "5m" else 0,
+                "ephemeral_1h_input_tokens": written if ttl == "1h" else 0,
+            },
+            "output_tokens": output_tokens,
+            "service_tier": "standard",
+        }
+
+    def _prefixes(self, asked: Asked, schema: str) -> list[tuple[int, bytes, str]]:
+        """Tokens, digest and time to live of every marked prefix that is long enough, the shortest first."""
+        found = []
+        digest = hashlib.sha256(canonical_json([asked.model, schema]).encode("utf-8", "surrogatepass"))
+        texts = [schema]
+        for block in asked.blocks:
+            texts.append(block.text)
+            digest.update(canonical_json(block.text).encode("utf-8", "surrogatepass"))
+            if block.ttl is not None and (tokens := tokens_of(texts)) >= minimum_of(asked.model):
+                found.append((tokens, digest.digest(), block.ttl))
+        return found
+
+    def _remember(self, key: bytes) -> None:
+        self._seen[key] = None
+        self._seen.move_to_end(key)
+        if len(self._seen) > MAX_ENTRIES:
+            self._seen.popitem(last=False)
+
+
+def minimum_of(model: str) -> int:
+    """Tokens a prefix must have to be cached for this model."""
+    price = price_of(model, {})
+    return (price.cache_minimum if price else None) or OTHER_MINIMUM

@@ -1,0 +1,74 @@
+"""One HTTP call as the simulated judge sees it: reading, answering, waiting, and going away without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+SIMULATED = "x-driftline-simulated"
+"""Header that every answer carries, so that nobody takes it for a provider's."""
+
+
+class Call:
+    """A call in progress."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, cut: Callable[[], None]) -> None:
+        self.target = f"{scope['method']} {scope['path']}"
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.status = 0
+        """Status that was answered; 0 before."""
+        self._receive, self._send, self._cut = receive, send, cut
+
+    async def body(self, limit: int) -> bytes | None:
+        """The whole body; None when it is longer than the limit or the client went away."""
+        body = bytearray()
+        more = True
+        while more:
+            message = await self._receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if message["type"] == "http.disconnect" or len(body) > limit:
+                return None
+        return bytes(body)
+
+    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+        """Answer the head."""
+        self.status = status
+        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {SIMULATED: "1", **headers}.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        """Answer a piece of the body; waits until the client has read most of what was written before."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def answer(self, status: int, headers: Mapping[str, str], body: bytes, kind: str = "application/json") -> None:
+        """Answer as a whole."""
+        await self.start(status, {"content-type": kind, "content-length": str(len(body)), **headers})
+        await self.write(body, more=False)
+
+    async def pause(self, seconds: float | None) -> bool:
+        """Wait so many seconds, or for good; whether the client is still there. Ends at once when the client goes away."""
+        if seconds == 0:
+            return True
+        try:
+            async with asyncio.timeout(seconds):
+                while (await self._receive())["type"] != "http.disconnect":
+                    pass
+        except TimeoutError:
+            return True
+        return False
+
+    async def reset(self) -> None:
+        """Reset the connection, so that the client sees it break."""
+        self._cut()
+        await self.pause(None)
+
+
+def json_bytes(value: Any) -> bytes:
+    """The value as JSON in ASCII, in which lone surrogates survive."""
+    return json.dumps(value).encode()

@@ -1,0 +1,128 @@
+"""Scripts: how the simulated judge behaves, request by request, so that every fault of a provider can be had when it is wanted.
+
+A script is `kind[:argument][*count]`, separated by commas, e.g. `overloaded*2,rate_limited:300,answer`. Requests take the steps in
+the order of their arrival; the last step is repeated. Beside it, a share of the requests can be given a fault drawn by chance.
+"""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+from typing import NamedTuple
+
+from schemas.errors import SettingsError
+
+
+class Kind(NamedTuple):
+    """A way to behave: in words, and its argument where it takes one."""
+
+    words: str
+    argument: float | None = None
+    """What the argument is when none is given; None: the kind takes none."""
+
+
+KINDS: dict[str, Kind] = {
+    "answer": Kind("answers"),
+    "slow": Kind("answers after so many seconds", 1.0),
+    "thinking_first": Kind("answers after a thinking block"),
+    "rate_limited": Kind("429 with retry-after of so many seconds", 1.0),
+    "overloaded": Kind("529"),
+    "error500": Kind("500"),
+    "bad_request": Kind("400"),
+    "unauthorized": Kind("401"),
+    "no_structured": Kind("400 that blames output_config where there is one, else answers"),
+    "drip": Kind("answers one byte every so many seconds", 0.2),
+    "hang": Kind("never answers"),
+    "reset": Kind("resets the connection in the middle of the answer"),
+    "huge": Kind("an answer of so many megabytes, streamed", 50.0),
+    "html": Kind("a web page with status 200"),
+    "truncated_json": Kind("half of the answer's JSON, as if it were whole"),
+    "wrong_shape": Kind("an answer whose content is null"),
+    "no_text": Kind("an answer without a text block"),
+    "no_usage": Kind("an answer without usage"),
+    "zero_usage": Kind("an answer whose usage is 0"),
+    "lying_usage": Kind("an answer whose usage is beyond what the request can use"),
+    "refusal": Kind("refuses"),
+    "cut_off": Kind("stops in the middle of the text at max_tokens"),
+    "garbage": Kind("a text that is no JSON"),
+    "out_of_range": Kind("an answer whose numbers lie beyond their scale"),
+    "ignores_structured": Kind("the JSON inside of prose"),
+}
+"""Every kind of behaviour, by name."""
+FAULTS = tuple(name for name in KINDS if name not in {"answer", "slow", "thinking_first"})
+"""Kinds that a call goes wrong with."""
+MAX_COUNT = 1_000_000
+
+
+class Step(NamedTuple):
+    """What is done with the next `times` requests."""
+
+    kind: str
+    argument: float
+    """0 where the kind takes none."""
+    times: int
+
+
+class Play:
+    """Hands out what to do with each request. Safe to use from several threads."""
+
+    def __init__(self, script: str, *, faults: float = 0.0, seed: int = 0) -> None:
+        """SettingsError for a script that cannot be read and for a share outside 0 to 1."""
+        if not 0 <= faults <= 1:
+            raise SettingsError(f"faults: {faults} is no share", hint="Give a number from 0 to 1, such as 0.1.")
+        self._steps = list(parse_script(script))
+        self._share = faults
+        self._seed = seed
+        self._lock = threading.Lock()
+        self._left = self._steps[0].times
+        self.requests = 0
+        """Requests so far."""
+
+    def next(self) -> Step:
+        """What to do with the request that has just arrived."""
+        with self._lock:
+            self.requests += 1
+            # One generator a request: a draw does not depend on how many were made before it.
+            random = Random(f"{self._seed}/{self.requests}")  # noqa: S311 - faults to test with, no secrets
+            if random.random() < self._share:
+                kind = random.choice(FAULTS)
+                return Step(kind, KINDS[kind].argument or 0.0, 1)
+            if self._left == 0 and len(self._steps) > 1:
+                self._steps.pop(0)
+                self._left = self._steps[0].times
+            self._left = max(0, self._left - 1)
+            return self._steps[0]
+
+
+def parse_script(script: str) -> tuple[Step, ...]:
+    """The steps of a script; SettingsError says which one cannot be read and lists the kinds."""
+    return tuple(_step(text.strip()) for text in script.split(","))
+
+
+def _step(text: str) -> Step:
+    what, starred, count = text.partition("*")
+    name, colon, argument = what.partition(":")
+    kind = KINDS.get(name)
+    if kind is None:
+        raise _unreadable(text, f"there is no kind {name!r}")
+    if colon and kind.argument is None:
+        raise _unreadable(text, f"{name} takes no argument")
+    if starred and not (count.isascii() and count.isdigit() and 0 < int(count[:9]) <= MAX_COUNT):
+        raise _unreadable(text, f"the count must be a number from 1 to {MAX_COUNT}")
+    return Step(name, _argument(text, argument) if colon else kind.argument or 0.0, int(count) if starred else 1)
+
+
+def _argument(text: str, argument: str) -> float:
+    try:
+        number = float(argument)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= MAX_COUNT:
+        raise _unreadable(text, f"the argument must be a number from 0 to {MAX_COUNT}")
+    return number
+
+
+def _unreadable(text: str, reason: str) -> SettingsError:
+    return SettingsError(
+        f"script: {text!r}: {reason}", hint=f"Write kind[:argument][*count], separated by commas. Kinds: {', '.join(KINDS)}."
+    )

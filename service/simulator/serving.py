@@ -1,0 +1,109 @@
+"""Serving the simulated judge on loopback from a thread with an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from schemas.errors import SettingsError
+from service.simulator.app import SimulatedJudge
+from service.simulator.caching import PrefixCache
+from service.simulator.calls import Scope
+from service.simulator.script import Play
+
+HOST = "127.0.0.1"
+_PATIENCE = 10.0
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class RunningJudge:
+    """A simulated judge that is being served."""
+
+    def __init__(self, judge: SimulatedJudge, port: int, *, faults: float, seed: int) -> None:
+        self.base_url = f"http://{HOST}:{port}"
+        """What a client of the Messages API is given as its base URL."""
+        self._judge = judge
+        self._faults, self._seed = faults, seed
+
+    @property
+    def requests(self) -> int:
+        """Requests for a message since the start or the last reset."""
+        return self._judge.play.requests
+
+    @property
+    def received(self) -> tuple[bytes, ...]:
+        """Bodies of the newest of them, the oldest first: what a provider would get to see."""
+        return tuple(self._judge.received)
+
+    def reset(self, script: str) -> None:
+        """Begin again with another script, an empty cache and no requests; SettingsError for a script that cannot be read."""
+        self._judge.play = Play(script, faults=self._faults, seed=self._seed)
+        self._judge.cache = PrefixCache()
+        self._judge.received.clear()
+
+
+@contextmanager
+def running(
+    script: str = "answer", latency: float = 0.0, seed: int = 0, faults: float = 0.0, port: int = 0
+) -> Iterator[RunningJudge]:
+    """Serve the simulated judge while the context is open; connections that are still open at its end are cut.
+
+    `latency` in seconds comes before each answer, `faults` is the share of requests that get a fault drawn by `seed`, and port 0
+    is any free one. SettingsError for a script that cannot be read or a port that cannot be had.
+    """
+    server = _Server(Play(script, faults=faults, seed=seed), latency)
+    listening = _listen(port)
+    thread = threading.Thread(target=server.run, args=([listening],), name="simulated-judge", daemon=True)
+    thread.start()  # the socket is listening already, so nobody has to wait for the thread
+    try:
+        yield RunningJudge(server.judge, listening.getsockname()[1], faults=faults, seed=seed)
+    finally:
+        server.should_exit = True
+        thread.join(_PATIENCE)
+
+
+class _Server(uvicorn.Server):
+    """Ends at once, whatever a script makes its connections wait for."""
+
+    def __init__(self, play: Play, latency: float) -> None:
+        self.judge = SimulatedJudge(play, latency=latency, cut=self._reset)
+        options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
+        super().__init__(uvicorn.Config(self.judge, loop="asyncio", http="h11", ws="none", lifespan="off", **options))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Cut the connections, then stop as usual."""
+        for connection in self._connections():
+            connection.transport.abort()
+        await asyncio.sleep(0)
+        await super().shutdown(sockets)
+
+    def _reset(self, scope: Scope) -> None:
+        """Close the connection on which a call came with a reset; it may be gone already."""
+        for connection in self._connections():
+            if connection.client == scope["client"]:
+                own: socket.socket = connection.transport.get_extra_info("socket")
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+                connection.transport.abort()
+
+    def _connections(self) -> list[H11Protocol]:
+        return [one for one in self.server_state.connections if isinstance(one, H11Protocol)]
+
+
+def _listen(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise SettingsError(f"port {port}: {error}", hint="Name another port, or 0 for any free one.") from error
+    listening.listen(128)
+    return listening

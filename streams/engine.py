@@ -1,0 +1,231 @@
+"""The embedded engine of a server: takes records in, durable on return, and lets the stages work behind it.
+
+One thread writes (group commit): it appends what callers bring, lets intake decide in the same transaction, and runs diagnosis when
+nothing waits. Scoring runs in the event loop, because it waits for a judge most of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.policy import Policy
+from audit.prices import nano_of, usd_of
+from audit.redaction import Redactor
+from schemas.codec import encode
+from schemas.errors import BoundsError
+from schemas.limits import MAX_ADMITTED_BYTES
+from schemas.records import Exchange, Judgement, Record
+from streams.admission import Accepted, Door
+from streams.closing import EXPLICIT, IDLE, closings
+from streams.embedded import EmbeddedRunner
+from streams.group_commit import GroupCommit
+from streams.interrupted import settle_interrupted
+from streams.judges.protocol import Judge
+from streams.log_writer import CONFLICT, KNOWN, WRITTEN, Committed, LogWriter, Submission
+from streams.recorded import recorded_in
+from streams.rejudging import judging_requests, unscored
+from streams.scoring_worker import ScoringWorker
+from streams.taken import Taken, taken
+from streams.tribunal import Tribunal
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """How much the engine takes on at once, and how often it looks after idle sessions."""
+
+    waiting: int = 2_000
+    """Submissions that may wait for a commit."""
+    at_once: int = 256
+    """Submissions in one commit."""
+    idle_check: float = 60.0
+    """Seconds between two looks for sessions that fell idle."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What became of records: how many were written, how many the log had, and the places of those in conflict with it."""
+
+    written: int
+    known: int
+    conflicts: list[int]
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """How the engine is."""
+
+    ready: bool
+    why_not: str
+    queues: Mapping[str, int]
+    """What waits: `commits` (submissions), `tasks` (exchanges to score), `sessions` (with exchanges under way)."""
+    judge_calls: Mapping[str, int]
+    """Questions that were asked since the start, by outcome."""
+    spent_usd: float
+    """What they have cost, as far as prices are known."""
+
+
+class Engine:
+    """See the module. `judge` None: the tiers that want one stay unscored; `judge_name` says in words who judges."""
+
+    def __init__(
+        self,
+        store: Store,
+        policy: Policy,
+        redactor: Redactor,
+        now: Callable[[], datetime],
+        *,
+        judge: Judge | None = None,
+        judge_name: str = "none",
+        limits: EngineLimits | None = None,
+    ) -> None:
+        self.store = store
+        self.policy = policy
+        self.redactor = redactor
+        self.now = now
+        self.judge = judge
+        self.judge_name = judge_name
+        self._limits = limits or EngineLimits()
+        self._writer = LogWriter(store, EmbeddedRunner(store, policy, redactor, now))
+        self._log = GroupCommit(
+            self._writer.commit, self._writer.rest, capacity=self._limits.waiting, at_once=self._limits.at_once
+        )
+        self._worker: ScoringWorker | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._judge_calls: Counter[str] = Counter()
+        self._spent = 0
+
+    async def start(self) -> None:
+        """Take up what the last process left, then work in the background."""
+        await asyncio.to_thread(self._catch_up)
+        tribunal = Tribunal(self.policy, self.judge, self._record, self.now)
+        self._worker = ScoringWorker(
+            self.store, tribunal, recorded_in(self.store), self._commit, lambda: Door(self.redactor, self.now())
+        )
+        self._log.start()
+        self._tasks = [asyncio.create_task(self._worker.run()), asyncio.create_task(self._close_idle_sessions())]
+
+    async def stop(self, grace: float = 20.0) -> None:
+        """Finish what is being scored, for `grace` seconds at most, commit what waits, and end."""
+        if self._worker is None:
+            return
+        await self._worker.stop(grace)
+        self._tasks[-1].cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._log.close)
+        if self.judge is not None:
+            await self.judge.aclose()
+        self._worker = None
+
+    async def take_exchange(self, exchange: Exchange) -> Taken:
+        """Take an exchange in: durable and decided on return.
+
+        BusyError when too much waits already; RecordError when the record may not be written.
+        """
+        message = encode(exchange)
+        if len(message) > MAX_ADMITTED_BYTES:
+            raise BoundsError(f"Exchange: {len(message)} bytes, {MAX_ADMITTED_BYTES} allowed")
+        accepted = Accepted()
+        accepted.add("exchanges", message)
+        committed = await self._submit(Submission(outside=accepted))
+        (fate,) = committed.fates["exchanges"]
+        if fate == WRITTEN:
+            self._wake()
+        return await asyncio.to_thread(taken, exchange, fate, committed, self.policy, self.store)
+
+    async def publish(self, topic: str, records: Sequence[Record]) -> Published:
+        """Append records from outside; durable on return. Known ones are left out, so that sending twice changes nothing."""
+        accepted = Accepted()
+        for record in records:
+            accepted.add(topic, encode(record))
+        return await self._publish(topic, accepted)
+
+    async def finalize(self, connection: str, session_id: str) -> bool:
+        """Record that a session ended; False where no record of it is there."""
+        values = {"session": session_id, "connection": connection, "as_of": self.now()}
+        rows = await asyncio.to_thread(query_rows, self.store.cursor(), "open_topics", values)
+        if rows:
+            await self._submit(Submission(outside=closings(rows, EXPLICIT, self.now())))
+            self._wake()
+        return bool(rows)
+
+    async def rejudge(self, project: str | None, reason: str | None, limit: int) -> int:
+        """Ask for exchanges that stayed unscored to be judged again; answers how many."""
+        rows = await asyncio.to_thread(unscored, self.store, project, reason, limit)
+        requests = await asyncio.to_thread(lambda: list(judging_requests(self.store, rows, self.now())))
+        return (await self.publish("exchanges", requests)).written
+
+    def state(self) -> EngineState:
+        """How it is at this moment."""
+        why_not, queues = "it is not started", {"commits": 0, "tasks": 0, "sessions": 0}
+        if self._worker is not None:
+            why_not = self._why_not(self._worker)
+            queues = {"commits": self._log.waiting, "tasks": self._worker.pending, "sessions": self._worker.sessions}
+        return EngineState(not why_not, why_not, queues, dict(self._judge_calls), usd_of(self._spent))
+
+    def _why_not(self, worker: ScoringWorker) -> str:
+        """Why it takes nothing, in words; nothing when it does."""
+        if worker.failure is not None:
+            return "scoring stopped because the log takes no scores"
+        return "too much waits to be committed" if self._log.waiting >= self._limits.waiting else ""
+
+    async def drained(self) -> None:
+        """Return when every exchange that was taken in is scored; for tests and demonstrations."""
+        if self._worker is not None:
+            await self._worker.drained()
+
+    def _catch_up(self) -> None:
+        settled = settle_interrupted(self.store, self.now())
+        if settled:
+            log.warning("%d judge calls were under way when the last process ended: charged in full", settled)
+        self._writer.catch_up()
+
+    async def _publish(self, topic: str, accepted: Accepted) -> Published:
+        if not accepted.records:
+            return Published(0, 0, [])
+        fates = (await self._submit(Submission(outside=accepted))).fates[topic]
+        conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
+        self._wake()
+        return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
+
+    async def _record(self, record: Record) -> None:
+        """Make a record of a judge call durable."""
+        if isinstance(record, Judgement):
+            self._judge_calls[record.outcome] += 1
+            self._spent += nano_of(record.cost_usd or 0.0)
+        accepted = Accepted()
+        accepted.add("judgements", encode(record))
+        await self._commit(Submission(made=accepted))
+
+    async def _commit(self, submission: Submission) -> None:
+        await asyncio.wrap_future(self._log.submit(submission, must=True))
+
+    async def _submit(self, submission: Submission) -> Committed:
+        return await asyncio.wrap_future(self._log.submit(submission))
+
+    def _wake(self) -> None:
+        if self._worker is not None:
+            self._worker.wake()
+
+    async def _close_idle_sessions(self) -> None:
+        """Record the end of sessions of which nothing was heard for longer than the session gap, again and again."""
+        gap = timedelta(minutes=self.policy.session_gap_minutes)
+        while True:
+            await asyncio.sleep(self._limits.idle_check)
+            now = self.now()
+            values = {"as_of": now, "gap_seconds": gap.total_seconds(), "heard_before": now - gap}
+            try:
+                rows = await asyncio.to_thread(query_rows, self.store.cursor(), "idle_sessions", values)
+                if rows:
+                    await self._submit(Submission(outside=closings(rows, IDLE, now)))
+                    self._wake()
+            except Exception:
+                log.exception("sessions that fell idle could not be closed; trying again in %.0f s", self._limits.idle_check)

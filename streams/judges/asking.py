@@ -1,0 +1,76 @@
+"""One question on its way to a judge: what has come of it so far, and the verdict that it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from audit.prices import Usage
+from audit.questions import Question
+from streams.judges.failures import PROVIDER_ERROR
+from streams.judges.messages import Message
+from streams.judges.protocol import Purse, Verdict
+
+MAX_ANSWER = 64 * 1024
+"""Characters of an answer that are kept; a longer one cannot be used."""
+
+
+@dataclass(slots=True)
+class Asking:
+    """One question being asked, and what came of it so far."""
+
+    question: Question
+    purse: Purse
+    ends_at: float
+    """When the deadline is, on the clock of `Waiting.now`."""
+    attempts: int = 0
+    """Calls that were made."""
+    errors: list[str] = field(default_factory=list)
+    """What went wrong with each call that did not count."""
+    trouble: str = PROVIDER_ERROR
+    """Outcome if the last error stays the last word."""
+    usages: list[Usage] = field(default_factory=list)
+    """What is known of the tokens, by call."""
+    seconds: float = 0.0
+    """Wall time of the calls."""
+    simulated: bool = False
+    """Whether a simulated judge answered any of them."""
+    last: Message | None = None
+    """The last message that came."""
+
+    def failed(self, outcome: str, words: str) -> None:
+        """A call did not count."""
+        self.trouble = outcome
+        self.errors.append(words)
+
+    def verdict(self, outcome: str, error: str | None = None, answer: str | None = None) -> Verdict:
+        """What it comes to."""
+        last = self.last
+        came = last.text[:MAX_ANSWER] if last is not None and last.text is not None else None
+        return Verdict(
+            outcome=outcome,
+            answer=came if answer is None else answer,
+            model=last.model if last else None,
+            stop_reason=last.stop_reason if last else None,
+            error=error,
+            attempts=self.attempts,
+            attempt_errors=tuple(self.errors),
+            usage=_sum(self.usages),
+            latency_ms=round(self.seconds * 1000),
+            simulated=self.simulated,
+        )
+
+    def gives_up(self) -> Verdict:
+        """The verdict when the last error is the last word."""
+        return self.verdict(self.trouble, self.errors[-1])
+
+
+def _sum(usages: list[Usage]) -> Usage | None:
+    """Tokens over several calls; None when nothing is known of any."""
+    if not usages:
+        return None
+    return Usage(
+        input_tokens=sum(one.input_tokens for one in usages),
+        output_tokens=sum(one.output_tokens for one in usages),
+        cache_write_tokens=sum(one.cache_write_tokens for one in usages),
+        cache_read_tokens=sum(one.cache_read_tokens for one in usages),
+    )

@@ -1,0 +1,121 @@
+"""What an error of a call means: its outcome, whether it was paid for, whether to try again, and words without secrets.
+
+An HTTP error status is not billed. What is not known to be free is taken to be billed: a time-out, a connection that broke, an answer
+that cannot be read, and the error of a gateway, behind which the API may have answered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx2
+from anthropic import APIConnectionError, APIStatusError
+
+from audit.policy import RedactionSettings
+from audit.redaction import Redactor
+from streams.judges.limits import retry_after
+from streams.judges.transport import ResponseTooLargeError
+
+PROVIDER_ERROR = "provider_error"
+TIMEOUT = "timeout"
+MAX_WORDS = 200
+"""Characters of somebody else's words that are kept."""
+_LOOKED_AT = 20_000
+"""Characters of an error that are redacted; many more than are kept, so that a secret on the border is seen whole."""
+_SHORTEST_SECRET = 8
+"""Characters; what is shorter is a placeholder for servers without keys, and a word like any other."""
+_REDACTOR = Redactor(RedactionSettings())
+_NAMES = {
+    401: "unauthorized",
+    402: "payment required",
+    403: "forbidden",
+    404: "not found",
+    413: "request too large",
+    429: "rate limited",
+    529: "overloaded",
+}
+_FINAL = frozenset([400, 401, 402, 403, 404])
+"""The same request will be answered the same way, whatever the server says of trying again."""
+_TRANSIENT = frozenset([408, 409, 429])
+_GATEWAYS = frozenset([502, 504, 520, 521, 522, 523, 524])
+_OVERLOADED = frozenset([429, 529])
+_FORMAT_WORDS = ("output_config", "output_format", "json_schema", "structured output")
+"""What a server names that refuses a request for its output format."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What went wrong with one call."""
+
+    words: str
+    outcome: str = PROVIDER_ERROR
+    billed: bool = True
+    """Whether it was, or may have been, paid for."""
+    again: bool = False
+    """Whether the same call may go well later."""
+    after: float | None = None
+    """Seconds after which the server wants to be asked again."""
+    overloaded: bool = False
+    """Whether the server says that it is asked too much."""
+    blames_format: bool = False
+    """Whether the server refuses the output format."""
+
+
+_BROKEN: tuple[tuple[type[Exception], Failure], ...] = (
+    (ResponseTooLargeError, Failure(words="the response is too large")),
+    (httpx2.DecodingError, Failure(words="unreadable answer: it cannot be decompressed")),
+    (httpx2.UnsupportedProtocol, Failure(words="the address cannot be used", billed=False)),
+    (httpx2.ConnectTimeout, Failure(words="no connection in time", outcome=TIMEOUT, billed=False, again=True)),
+    (httpx2.PoolTimeout, Failure(words="no free connection in time", outcome=TIMEOUT, billed=False, again=True)),
+    (httpx2.ProxyError, Failure(words="no connection through the proxy", billed=False, again=True)),
+    (httpx2.ConnectError, Failure(words="no connection", billed=False, again=True)),
+    (httpx2.TimeoutException, Failure(words="no answer in time", outcome=TIMEOUT, again=True)),
+    (TimeoutError, Failure(words="no answer in time", outcome=TIMEOUT, again=True)),
+)
+"""Errors without a status, the narrower type first."""
+
+
+def one_line(text: str, secret: str = "") -> str:
+    """Somebody else's words, short and fit for a log: no secret, no control or invisible characters, at most 200 characters."""
+    shown = text[:_LOOKED_AT]
+    if len(secret) >= _SHORTEST_SECRET:
+        shown = shown.replace(secret, "[key]")
+    shown = _REDACTOR.redact(shown)[0]
+    shown = " ".join("".join(character if character.isprintable() else " " for character in shown).split())
+    return shown if len(shown) <= MAX_WORDS else f"{shown[: MAX_WORDS - 1]}…"
+
+
+def failure_of(error: Exception, *, secret: str, wall: Callable[[], float]) -> Failure:
+    """What an error of the client means. `secret` is the key, which a server may repeat in what it says."""
+    if isinstance(error, APIStatusError):
+        return _of_status(error, secret, wall)
+    cause = error.__cause__ if isinstance(error, APIConnectionError) and error.__cause__ else error
+    for kind, failure in _BROKEN:
+        if isinstance(cause, kind):
+            return failure
+    name = type(cause).__name__
+    if isinstance(error, APIConnectionError):
+        return Failure(words=f"the connection broke ({name})", again=True)
+    # The client refused the request or tripped over the response; its words may hold either.
+    return Failure(words=f"the call failed ({name})")
+
+
+def _of_status(error: APIStatusError, secret: str, wall: Callable[[], float]) -> Failure:
+    status, headers = error.status_code, error.response.headers
+    said = error.api_message if isinstance(error.api_message, str) else error.response.text
+    hint = headers.get("x-should-retry")
+    transient = status in _TRANSIENT or status >= 500
+    again = status not in _FINAL and hint != "false" and (transient or hint == "true")
+    after = retry_after(headers, wall) if again else None
+    detail = one_line(said, secret) if after is None else f"retry after {math.ceil(after)} s"
+    lowered = said[:_LOOKED_AT].lower()
+    return Failure(
+        words=f"{_NAMES.get(status, f'HTTP {status}')}: {detail or 'no more is said'}",
+        billed=status in _GATEWAYS and error.type is None,
+        again=again,
+        after=after,
+        overloaded=status in _OVERLOADED,
+        blames_format=status in {400, 422} and any(word in lowered for word in _FORMAT_WORDS),
+    )

@@ -1,0 +1,228 @@
+"""The live judge: asks a model over the Messages API, within one deadline, whatever the provider does.
+
+1. A call needs a slot of the limiter and a reservation of the purse; the deadline covers the waiting for both.
+2. A call that failed for a while is made again, after a backoff that grows from 0.5 to 8 s, or when the server wants it.
+3. A server that does not take the output format, or takes no notice of it, is asked with the schema in the prompt from then on.
+4. An answer that cannot be used is sent back once, with what is wrong.
+5. Every question ends in exactly one verdict; only a cancellation from outside, and the purse's own errors, are raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import secrets
+from collections.abc import Callable, Mapping
+
+import httpx2
+from anthropic import APIStatusError, AsyncAnthropic
+
+from audit.answers import json_in
+from audit.questions import Invalid, Question
+from streams.judges.asking import MAX_ANSWER, Asking
+from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, failure_of, one_line
+from streams.judges.limits import Limiter, Waiting, exhausted_for
+from streams.judges.messages import Message, is_simulated, read_message
+from streams.judges.protocol import Purse, Verdict
+from streams.judges.requests import Format, Repair, Rung, parameters
+from streams.judges.transport import MAX_BODY_BYTES, open_client
+
+_LOG = logging.getLogger(__name__)
+Traits = Callable[[str], tuple[int | None, bool]]
+"""What asking a model depends on: tokens of its shortest cached prefix (None: unknown), and whether to switch its thinking off."""
+DEADLINE_SECONDS = 120.0
+CONCURRENCY = 16
+MAX_ATTEMPTS = 4
+_FIRST_BACKOFF, _LAST_BACKOFF = 0.5, 8.0
+_INVALID = "invalid"
+_ENDINGS = {
+    "refusal": ("refused", "the judge refused to answer"),
+    "max_tokens": ("cut_off", "the answer was cut off at max_tokens"),
+    "model_context_window_exceeded": ("cut_off", "the answer was cut off at the end of the context window"),
+}
+"""Stop reasons that are failures of the judge: outcome and words."""
+
+
+class LiveJudge:
+    """A judge over the Messages API; see the module. Belongs to one event loop; `aclose` gives its connections back."""
+
+    def __init__(
+        self, client: AsyncAnthropic, traits: Traits, *, deadline: float, concurrency: int, max_attempts: int, waiting: Waiting
+    ) -> None:
+        self.limiter = Limiter(concurrency, waiting)
+        """How many calls are, and may be, under way."""
+        self._client = client
+        self._traits = traits
+        self._deadline = deadline
+        self._max_attempts = max_attempts
+        self._waiting = waiting
+        self._rungs: dict[str, Rung] = {}
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """Ask one question; see `streams.judges.protocol.Judge`."""
+        asking = Asking(question, purse, ends_at=self._waiting.now() + self._deadline)
+        try:
+            async with asyncio.timeout(self._deadline) as whole:
+                return await self._converse(asking)
+        except TimeoutError:
+            if not whole.expired():
+                raise
+            return asking.verdict(TIMEOUT, f"no answer within {self._deadline:g} s")
+
+    async def aclose(self) -> None:
+        """Give back connections."""
+        await self._client.close()
+
+    async def _converse(self, asking: Asking) -> Verdict:
+        model, repair = asking.question.model, None
+        while True:
+            rung = self._rungs.get(model, Rung.STRUCTURED)
+            came = await self._message(asking, Format(rung, *self._traits(model)), repair)
+            if isinstance(came, Failure):
+                self._step_down(model, came.words)
+                continue
+            answer = came if isinstance(came, Verdict) else self._consider(asking, came, rung, repair)
+            if isinstance(answer, Verdict):
+                return answer
+            repair = answer
+
+    async def _message(self, asking: Asking, form: Format, repair: Repair | None) -> Message | Failure | Verdict:
+        """The judge's message; or the failure that blames the output format; or the verdict when there is no more to be tried."""
+        while asking.attempts < self._max_attempts:
+            pause = await self.limiter.acquire(asking.ends_at)
+            if pause is not None:
+                return asking.verdict(PROVIDER_ERROR, f"rate limited: retry after {math.ceil(pause)} s")
+            try:
+                if not await asking.purse.reserve():
+                    return asking.verdict("cost_cap", "the session's cost cap leaves no room for another call")
+                came = await self._call(asking, form, repair)
+            finally:
+                self.limiter.release()
+            if isinstance(came, Message):
+                return came
+            asking.failed(came.outcome, came.words)
+            if came.blames_format and form.rung is Rung.STRUCTURED:
+                return came
+            delay = self._backoff(asking.attempts) if came.after is None else came.after
+            if not came.again or asking.attempts >= self._max_attempts or self._waiting.now() + delay >= asking.ends_at:
+                break
+            await self._waiting.sleep(delay)
+        return asking.gives_up()
+
+    async def _call(self, asking: Asking, form: Format, repair: Repair | None) -> Message | Failure:
+        """Make one call, and settle it with the purse and the limiter."""
+        asked = parameters(asking.question, form, secrets.token_hex(8), repair)
+        asking.attempts += 1
+        started = self._waiting.now()
+        headers: Mapping[str, str] = {}
+        try:
+            # The read time-out of the client begins anew with each byte that comes, so it is not enough.
+            async with asyncio.timeout(self._deadline / 2):
+                response = await self._client.messages.with_raw_response.create(**asked)
+            headers = response.headers
+            came = read_message(response.http_response.content)
+        except Exception as error:  # noqa: BLE001 - whatever the client trips over is an outcome of this one call
+            headers = error.response.headers if isinstance(error, APIStatusError) else headers
+            came = failure_of(error, secret=self._client.api_key or "", wall=self._waiting.wall)
+        except BaseException:
+            asking.failed(TIMEOUT, "no answer in time")
+            asking.purse.spend(None, asking.question.model)
+            raise
+        finally:
+            asking.seconds += self._waiting.now() - started
+        self._settle(asking, came, headers)
+        self._inform(came, headers, started)
+        return came
+
+    def _settle(self, asking: Asking, came: Message | Failure, headers: Mapping[str, str]) -> None:
+        """Pay for the call; an error that the API answered instead of running it costs nothing."""
+        if isinstance(came, Failure):
+            asking.simulated |= is_simulated(headers)
+            if came.billed:
+                asking.purse.spend(None, asking.question.model)
+            return
+        asking.simulated |= is_simulated(headers, came.model)
+        asking.last = came
+        if came.usage is not None:
+            asking.usages.append(came.usage)
+        asking.purse.spend(came.usage, came.model)
+
+    def _inform(self, came: Message | Failure, headers: Mapping[str, str], started: float) -> None:
+        """Tell the limiter how the call went."""
+        pause = exhausted_for(headers, self._waiting.wall)
+        if isinstance(came, Message):
+            self.limiter.grow()
+        elif came.overloaded:
+            self.limiter.shrink(started)
+            pause = max(pause, came.after or 0.0)
+        self.limiter.pause(pause)
+
+    def _consider(self, asking: Asking, message: Message, rung: Rung, repair: Repair | None) -> Verdict | Repair | None:
+        """The verdict on a message; or what to send back with the next call; None asks anew, with the schema in the prompt."""
+        if (ending := _ENDINGS.get(message.stop_reason or "")) is not None:
+            return asking.verdict(*ending)
+        text = (message.text or "").strip()
+        if not text or len(text) > MAX_ANSWER:
+            asking.failed(_INVALID, "the answer is too long" if text else "the answer has no text")
+            return asking.gives_up()
+        part = json_in(text)
+        if rung is Rung.STRUCTURED and part != text:
+            self._step_down(asking.question.model, "the answer is not JSON alone")
+        answer, problems = _usable(asking.question, text, part)
+        if answer is not None:
+            return asking.verdict("answered", answer=answer)
+        asking.failed(_INVALID, one_line(f"the answer cannot be used: {'; '.join(problems)}"))
+        if repair is not None:
+            return asking.gives_up()
+        return None if rung is Rung.STRUCTURED and part is None else Repair(text, problems)
+
+    def _step_down(self, model: str, why: str) -> None:
+        """From now on the model is asked with the schema in the prompt."""
+        if self._rungs.get(model) is not Rung.IN_PROMPT:
+            self._rungs[model] = Rung.IN_PROMPT
+            _LOG.warning("%s is asked with the schema in the prompt from now on: %s", model, why)
+
+    def _backoff(self, attempts: int) -> float:
+        longest: float = min(_FIRST_BACKOFF * 2 ** (attempts - 1), _LAST_BACKOFF)
+        return longest * self._waiting.jitter()
+
+
+def open_live_judge(
+    api_key: str | None,
+    base_url: str | None,
+    traits: Traits,
+    *,
+    deadline: float = DEADLINE_SECONDS,
+    concurrency: int = CONCURRENCY,
+    max_attempts: int = MAX_ATTEMPTS,
+    max_body: int = MAX_BODY_BYTES,
+    waiting: Waiting | None = None,
+    transport: httpx2.AsyncBaseTransport | None = None,
+) -> LiveJudge:
+    """A judge that asks the API at `base_url` (None: the default one). SettingsError where key or address cannot be used.
+
+    `deadline` is in seconds and for a whole question; one call may take half of it. `max_attempts` bounds the calls of a question.
+    """
+    client = open_client(
+        api_key, base_url, call_seconds=deadline / 2, connections=concurrency, max_body=max_body, transport=transport
+    )
+    return LiveJudge(
+        client,
+        traits,
+        deadline=deadline,
+        concurrency=concurrency,
+        max_attempts=max_attempts,
+        waiting=waiting or Waiting(),
+    )
+
+
+def _usable(question: Question, text: str, part: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The text that the question accepts: all of it, else the JSON in it; otherwise what is wrong with it."""
+    problems: tuple[str, ...] = ()
+    for candidate in dict.fromkeys([text, part or text]):
+        read = question.read(candidate)
+        if not isinstance(read, Invalid):
+            return candidate, ()
+        problems = read.problems
+    return None, problems

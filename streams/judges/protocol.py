@@ -1,0 +1,65 @@
+"""The small protocol between the scoring worker and a judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from audit.prices import Usage
+from audit.questions import Question
+
+SIMULATED_HEADER = "x-driftline-simulated"
+"""Header of every response of a simulated judge; its value is 1."""
+SIMULATED_MODEL = "driftline-simulated-judge"
+"""Model that a simulated judge says it is."""
+
+
+class Purse(Protocol):
+    """The money of one question: what a session's cap lets a judge spend on it, and what was spent."""
+
+    async def reserve(self) -> bool:
+        """Set aside the worst case of one call; durable when it answers True. False: the cap forbids the call.
+
+        What was set aside and not spent is used first, so a call that was refused without a charge can be made again.
+        """
+        ...
+
+    def spend(self, usage: Usage | None, model: str | None) -> None:
+        """The reserved call was made: charge what the usage says, or the whole reservation where it is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of asking the judge: the fields of a `Judgement` that the judge knows. What it cost is in the purse."""
+
+    outcome: str
+    """answered, refused, cut_off, provider_error, timeout, invalid or cost_cap."""
+    answer: str | None = None
+    """Text as it came; of an answer that cannot be used, too."""
+    model: str | None = None
+    """Model that answered, as it says."""
+    stop_reason: str | None = None
+    error: str | None = None
+    """What went wrong last, without secrets."""
+    attempts: int = 0
+    """Calls that were made."""
+    attempt_errors: tuple[str, ...] = ()
+    """What went wrong with each call that did not count."""
+    usage: Usage | None = None
+    """Tokens over all calls, as far as they are known."""
+    latency_ms: int = 0
+    simulated: bool = False
+    """Whether a simulated judge answered."""
+
+
+class Judge(Protocol):
+    """Answers questions. It never raises for what a provider does: that is an outcome."""
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """Ask one question, within one total deadline, retries included."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back connections."""
+        ...

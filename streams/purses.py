@@ -1,0 +1,120 @@
+"""The money of one question, kept so that a crash costs no more than was set aside.
+
+The worst case of a call becomes a record before the call is made, and the judgement that follows settles it. A reservation that no
+judgement settles belongs to a call whose outcome nobody knows: it is charged in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+from audit.fingerprints import stable_id
+from audit.prices import Usage, believable, usd_of, worst_case
+from audit.questions import Question
+from schemas.records import Judgement, Record, Reservation
+from streams.docket import Docket
+from streams.judges.protocol import Verdict
+
+Publish = Callable[[Record], Awaitable[object]]
+"""Makes a record durable; it is when the call returns."""
+
+
+class DurablePurse:
+    """The purse of one question; see `streams.judges.protocol.Purse`."""
+
+    def __init__(self, question: Question, docket: Docket, publish: Publish, now: Callable[[], datetime]) -> None:
+        self._question = question
+        self._docket = docket
+        self._publish = publish
+        self._now = now
+        price = docket.policy.price
+        self._amount = None if price is None else worst_case(question, price)
+        self._held = False
+        self._reservations: list[str] = []
+        self._spent: int | None = 0
+
+    async def reserve(self) -> bool:
+        """Set aside the worst case of one call; durable when it answers True. False: the cap forbids the call."""
+        if self._held:
+            return True
+        if self._amount is not None and not self._docket.ledger.reserve(self._amount):
+            return False
+        self._held = True
+        record = self._reservation()
+        self._reservations.append(record.reservation_id)
+        await self._publish(record)
+        return True
+
+    def spend(self, usage: Usage | None, model: str | None) -> None:  # noqa: ARG002 - the model that was asked is what is paid for
+        """Charge what the usage says, or the whole reservation where it is missing or cannot be true."""
+        self._held = False
+        price = self._docket.policy.price
+        if self._amount is None or price is None:
+            self._spent = None
+            return
+        cost = price.cost(usage) if usage is not None and believable(usage, self._question) else None
+        charge = self._amount if cost is None else min(cost, self._amount)
+        self._docket.ledger.settle(self._amount, charge)
+        self._spent = (self._spent or 0) + charge
+
+    def write_off(self) -> None:
+        """Charge what is reserved in full, where a call may have been made with it."""
+        if self._held:
+            self.spend(None, None)
+
+    async def judgement(self, verdict: Verdict) -> Judgement:
+        """The verdict as a record, durable; what was set aside and not spent is free again."""
+        record = self._record(verdict)
+        await self._publish(record)
+        if self._held and self._amount is not None:
+            self._docket.ledger.release(self._amount)
+        self._held = False
+        return record
+
+    def _reservation(self) -> Reservation:
+        task, at = self._docket.task, self._now()
+        number = len(self._reservations)
+        return Reservation(
+            reservation_id=stable_id("reservation", self._question.fingerprint, task.revision, number, at.isoformat()),
+            fingerprint=self._question.fingerprint,
+            connection=task.connection,
+            project=task.project,
+            session_id=task.session_id,
+            subject_id=task.exchange_id,
+            subject_revision=task.revision,
+            purpose=self._question.purpose,
+            requested_model=self._question.model,
+            amount_usd=None if self._amount is None else usd_of(self._amount),
+            reserved_at=at,
+        )
+
+    def _record(self, verdict: Verdict) -> Judgement:
+        task, at, usage = self._docket.task, self._now(), verdict.usage
+        return Judgement(
+            judgement_id=stable_id("judgement", self._question.fingerprint, task.revision, at.isoformat()),
+            fingerprint=self._question.fingerprint,
+            connection=task.connection,
+            project=task.project,
+            session_id=task.session_id,
+            subject_id=task.exchange_id,
+            subject_revision=task.revision,
+            purpose=self._question.purpose,
+            requested_model=self._question.model,
+            answering_model=verdict.model,
+            outcome=verdict.outcome,
+            answer=verdict.answer,
+            stop_reason=verdict.stop_reason,
+            error=verdict.error,
+            attempts=verdict.attempts,
+            attempt_errors=verdict.attempt_errors,
+            input_tokens=usage.input_tokens if usage else None,
+            output_tokens=usage.output_tokens if usage else None,
+            cache_write_tokens=usage.cache_write_tokens if usage else None,
+            cache_read_tokens=usage.cache_read_tokens if usage else None,
+            cost_usd=None if self._spent is None else usd_of(self._spent),
+            latency_ms=verdict.latency_ms,
+            simulated=verdict.simulated,
+            reservation_ids=tuple(self._reservations),
+            judged_at=at,
+        )

@@ -1,0 +1,42 @@
+"""Judgements that were recorded: what a replay answers with, and what a live worker looks up before it pays."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from polars import selectors
+
+from analytics.queries import run_query
+from analytics.store import Store
+from schemas.arrow import rows_as_records
+from schemas.records import Judgement
+
+Subject = tuple[str, str]
+"""Connection and id of an exchange."""
+Recorded = Callable[[Sequence[Subject]], Mapping[Subject, Sequence[Judgement]]]
+"""The recorded judgements of each of the subjects that has any, in the order they were recorded."""
+
+
+def nothing_recorded(_subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+    """For where no judge ever was."""
+    return {}
+
+
+def recorded_in(store: Store) -> Recorded:
+    """The judgements in a store."""
+
+    def recorded(subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+        found: dict[Subject, list[Judgement]] = defaultdict(list)
+        if not subjects or not store.end_of("judgements"):
+            return found
+        wanted = [{"connection": connection, "subject_id": subject} for connection, subject in subjects]
+        frame = run_query(store.cursor(), "judgements_of", {"subjects": wanted})
+        frame = frame.with_columns(selectors.datetime(time_zone=None).dt.replace_time_zone("UTC"))
+        for record in rows_as_records("Judgement", frame):
+            judgement = cast("Judgement", record)
+            found[judgement.connection, judgement.subject_id].append(judgement)
+        return found
+
+    return recorded

@@ -1,0 +1,82 @@
+"""Judging again what stayed unscored: the request is a record, so that a replay asks again at the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from polars import selectors
+
+from analytics.queries import query_rows, run_query
+from analytics.store import Store
+from audit.estimate import estimate
+from audit.policy import Policy
+from audit.prices import usd_of, worst_case
+from audit.prompts import thinking_question, tier2_question
+from schemas.arrow import rows_as_records
+from schemas.codec import encode
+from schemas.records import Exchange, JudgingRequest
+
+
+def unscored(store: Store, project: str | None, reason: str | None, limit: int) -> list[dict[str, Any]]:
+    """The exchanges whose score is unscored, oldest first, with what it takes to ask for them again."""
+    return query_rows(store.cursor(), "unscored_exchanges", {"project": project, "reason": reason, "limit": limit})
+
+
+def judging_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime) -> Iterator[JudgingRequest]:
+    """A request for each of the rows of `unscored`: the next revision of its score is asked for."""
+    by_id = {(row["connection"], row["exchange_id"]): row for row in rows}
+    for exchange in exchanges_of(store, rows):
+        row = by_id[exchange.connection, exchange.exchange_id]
+        yield JudgingRequest(
+            connection=exchange.connection,
+            project=exchange.project,
+            session_id=exchange.session_id,
+            exchange_id=exchange.exchange_id,
+            revision=row["revision"] + 1,
+            exchange=encode(exchange),
+            turn_number=row["turn_number"],
+            sampling_reason=row["sampling_reason"],
+            sampling_probability=row["sampling_probability"] or 0.0,
+            ingested_at=now,
+        )
+
+
+def exchanges_of(store: Store, rows: Sequence[dict[str, Any]]) -> Iterator[Exchange]:
+    """The exchanges that the rows name."""
+    wanted = [{"connection": row["connection"], "exchange_id": row["exchange_id"]} for row in rows]
+    frame = run_query(store.cursor(), "exchange_records", {"exchanges": wanted})
+    frame = frame.with_columns(selectors.datetime(time_zone=None).dt.replace_time_zone("UTC"))
+    return (cast("Exchange", record) for record in rows_as_records("Exchange", frame))
+
+
+@dataclass(frozen=True)
+class BulkEstimate:
+    """What judging exchanges would take: Tier 2 for each and Tier 2.5 where there is thinking. Tier 3 depends on what those say."""
+
+    exchanges: int
+    calls: int
+    expected_usd: float
+    at_most_usd: float
+    unpriced: int
+    """Exchanges whose judge has no known price; they count in no sum."""
+
+
+def estimate_bulk(exchanges: Iterator[Exchange], policy: Policy) -> BulkEstimate:
+    """What judging the exchanges again would take, before it is done."""
+    count = calls = unpriced = expected = most = 0
+    for exchange in exchanges:
+        project = policy.for_project(exchange.project)
+        questions = [tier2_question(exchange, project)]
+        if exchange.agent_thinking and project.settings.thinking_block_analysis:
+            questions.append(thinking_question(exchange, project))
+        if project.price is None:
+            unpriced += 1
+        else:
+            expected += sum(estimate(one, project.price, cached=count > 0).nano or 0 for one in questions)
+            most += sum(worst_case(one, project.price) for one in questions)
+        count += 1
+        calls += len(questions)
+    return BulkEstimate(count, calls, usd_of(expected), usd_of(most), unpriced)

@@ -1,0 +1,217 @@
+"""The scoring stage with a judge: sessions side by side, each one's exchanges in order.
+
+1. What was paid is durable before it is used: a reservation before the call, the judgement after it, then the score together with the
+   session's state.
+2. A session's state knows the last task it has seen, so tasks beyond the watermark that were done before a restart change nothing.
+3. The watermark moves to the first task that is not committed yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import msgspec
+
+from analytics.store import Store
+from schemas.codec import encode
+from schemas.records import Judgement, ScoringTask
+from streams.admission import Accepted, Door, Place
+from streams.batches import StageBatch
+from streams.docket import STATE, ScoringState
+from streams.embedded import stage_progress
+from streams.log_writer import SCORING, Submission
+from streams.recorded import Recorded, Subject
+from streams.stage_runs import stage_failed
+from streams.tribunal import Tribunal
+
+CHUNK = 200
+"""Tasks that are read at once."""
+WINDOW_TASKS = 2_000
+WINDOW_BYTES = 64_000_000
+"""How many tasks may be under way, and how many bytes of them: what the worker holds in memory."""
+KNOWN_SESSIONS = 100_000
+"""Sessions whose state is kept in memory; that of others is read again when they come back."""
+log = logging.getLogger(__name__)
+Commit = Callable[[Submission], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A task that was read and is not done."""
+
+    offset: int
+    task: ScoringTask
+    recorded: Sequence[Judgement]
+
+
+@dataclass(slots=True)
+class _Session:
+    """A session with tasks under way."""
+
+    tasks: deque[Pending] = field(default_factory=deque)
+    runner: asyncio.Task[None] | None = None
+
+
+class ScoringWorker:
+    """Takes up tasks from the log as they come and commits a score for each."""
+
+    def __init__(self, store: Store, tribunal: Tribunal, recorded: Recorded, commit: Commit, door: Callable[[], Door]) -> None:
+        self._store = store
+        self._tribunal = tribunal
+        self._recorded = recorded
+        self._commit = commit
+        self._door = door
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._stopping = False
+        self._sessions: dict[str, _Session] = {}
+        self._states: dict[str, ScoringState] = {}
+        self._under_way: dict[int, int] = {}  # size of each task by offset, ascending
+        self.failure: BaseException | None = None
+        self._next = stage_progress(store, SCORING).position
+        self._marked = self._next
+        # What an earlier process may have begun. Of any other first task nothing can have been recorded.
+        self._begun_before = store.end_of(SCORING.source)
+
+    @property
+    def pending(self) -> int:
+        """How many tasks are not scored yet."""
+        return self._store.end_of(SCORING.source) - self._next + len(self._under_way)
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions have tasks under way."""
+        return len(self._sessions)
+
+    async def drained(self) -> None:
+        """Return when nothing is left to score, or scoring stopped."""
+        while self.pending and not self._stopping:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def wake(self) -> None:
+        """There may be new tasks."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until `stop`."""
+        while not self._stopping:
+            self._wake.clear()
+            if not await self._read_more():
+                await self._mark()
+                self._idle.set()
+                await self._wake.wait()
+        self._idle.set()
+
+    async def stop(self, grace: float) -> None:
+        """Let what is being scored finish, for so many seconds at most; the rest is taken up by the next start."""
+        self._stopping = True
+        self._wake.set()
+        running = [session.runner for session in self._sessions.values() if session.runner is not None]
+        if not running:
+            return
+        _, late = await asyncio.wait(running, timeout=grace)
+        for one in late:
+            one.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    async def _read_more(self) -> bool:
+        """Read the next tasks, when there is room; answers whether there were any."""
+        if len(self._under_way) >= WINDOW_TASKS or sum(self._under_way.values()) >= WINDOW_BYTES:
+            return False
+        tasks = await asyncio.to_thread(self._read, self._next)
+        if not tasks:
+            return False
+        self._next = tasks[-1][0] + 1
+        unknown = list({key for _, key, _ in tasks} - self._states.keys())
+        self._states |= await asyncio.to_thread(self._read_states, unknown)
+        subjects = [_subject(task) for offset, _, task in tasks if offset < self._begun_before or task.revision]
+        recorded = await asyncio.to_thread(self._recorded, subjects) if subjects else {}
+        for offset, key, task in tasks:
+            self._under_way[offset] = len(task.exchange)
+            self._enqueue(key, Pending(offset, task, recorded.get(_subject(task), ())))
+        return True
+
+    def _read(self, start: int) -> list[tuple[int, str, ScoringTask]]:
+        frames = self._store.read(SCORING.source, start, CHUNK)
+        records = StageBatch.of(SCORING.source, frames).records()
+        return [(offset, key, cast("ScoringTask", record)) for offset, key, record in records]
+
+    def _read_states(self, keys: Sequence[str]) -> dict[str, ScoringState]:
+        with self._store.transaction() as transaction:
+            stored = transaction.states(SCORING.name, keys)
+        return {key: STATE.decode(stored[key]) if key in stored else ScoringState() for key in keys}
+
+    def _enqueue(self, key: str, pending: Pending) -> None:
+        session = self._sessions.setdefault(key, _Session())
+        session.tasks.append(pending)
+        if session.runner is None:
+            session.runner = asyncio.create_task(self._work_off(key, session), name=f"session {key}")
+            session.runner.add_done_callback(self._note_failure)
+
+    async def _work_off(self, key: str, session: _Session) -> None:
+        """Score the session's tasks, one after the other."""
+        try:
+            while session.tasks and not self._stopping:
+                pending = session.tasks[0]
+                await self._score(key, pending)
+                session.tasks.popleft()
+                self._under_way.pop(pending.offset)
+                self._wake.set()
+        finally:
+            if not session.tasks:
+                del self._sessions[key]
+                self._forget_some()
+
+    async def _score(self, key: str, pending: Pending) -> None:
+        """Score one task and commit what came of it."""
+        state = self._states[key]
+        if pending.offset < state.next_offset:
+            return
+        made, dead, spent = Accepted(), Accepted(), state.spent
+        try:
+            score, spent = await self._tribunal.score(pending.task, pending.recorded, state.spent)
+            made.add("scores", encode(score))
+        except Exception as error:
+            log.exception("exchange %s could not be scored; it is set aside", pending.task.exchange_id)
+            place = Place(SCORING.source, pending.offset, 0)
+            self._door().set_aside(dead, place, stage_failed(SCORING, error), encode(pending.task))
+        after = ScoringState(pending.offset + 1, spent)
+        states = {key: msgspec.msgpack.encode(after)}
+        await self._commit(Submission(outside=dead, made=made, states=states, watermark=self._watermark()))
+        self._states[key] = after
+
+    def _note_failure(self, runner: asyncio.Task[None]) -> None:
+        """A session stops only when the log fails: that is the end of scoring until the next start."""
+        if not runner.cancelled() and (error := runner.exception()) is not None:
+            log.critical("scoring stopped: the log does not take scores", exc_info=error)
+            self.failure = error
+            self._stopping = True
+            self._wake.set()
+
+    def _watermark(self) -> int:
+        """The first task that is not committed."""
+        return next(iter(self._under_way), self._next)
+
+    async def _mark(self) -> None:
+        """Commit the watermark where everything that was read is done."""
+        mark = self._watermark()
+        if not self._under_way and mark > self._marked:
+            await self._commit(Submission(watermark=mark))
+            self._marked = mark
+
+    def _forget_some(self) -> None:
+        """Forget the states of sessions that have nothing under way, the longest known first, when there are too many."""
+        if len(self._states) > KNOWN_SESSIONS:
+            idle = [key for key in self._states if key not in self._sessions]
+            for key in idle[: len(idle) // 2]:
+                del self._states[key]
+
+
+def _subject(task: ScoringTask) -> Subject:
+    return task.connection, task.exchange_id

@@ -1,0 +1,72 @@
+"""Running a stage's step over a batch so that one bad session stops no other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import encode
+from schemas.records import Record
+from streams.admission import Accepted, Door, Place, Refusal, encode_all
+from streams.batches import StageBatch
+from streams.recorded import Recorded
+from streams.topology import TOPOLOGY, Stage
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class StageOutcome:
+    """What a stage made of a batch: encoded records, the states that changed, and dead letters."""
+
+    made: Accepted = field(default_factory=Accepted)
+    states: dict[str, bytes] = field(default_factory=dict)
+    dead: Accepted = field(default_factory=Accepted)
+    records: list[tuple[str, Record]] = field(default_factory=list)
+    """The records in `made`, before they were encoded."""
+
+    def extend(self, other: StageOutcome) -> None:
+        """Add what was made of another part of the batch."""
+        self.made.extend(other.made)
+        self.states |= other.states
+        self.records += other.records
+
+
+class StageRuns:
+    """The steps of the topology, ready to run. `now` stamps dead letters and nothing else."""
+
+    def __init__(self, policy: Policy, recorded: Recorded, redactor: Redactor, now: Callable[[], datetime]) -> None:
+        self._redactor = redactor
+        self._now = now
+        self._steps = {stage.name: stage.make_step(policy, recorded) for stage in TOPOLOGY}
+
+    def run(self, stage: Stage, batch: StageBatch, states: Mapping[str, bytes]) -> StageOutcome:
+        """What the step makes of the batch; when it fails, session by session, so that one bad session stops no other."""
+        try:
+            return self._attempt(stage, batch, states)
+        except Exception:
+            log.exception("stage %s failed on a batch of %s; taking its sessions one by one", stage.name, stage.source)
+        whole = StageOutcome()
+        for key in sorted(batch.keys()):
+            part = batch.of_session(key)
+            try:
+                whole.extend(self._attempt(stage, part, {key: states[key]} if key in states else {}))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the session's records are kept and the others go on
+                door = Door(self._redactor, self._now())
+                for offset, _, record in part.records():
+                    door.set_aside(whole.dead, Place(stage.source, offset, 0), stage_failed(stage, error), encode(record))
+        return whole
+
+    def _attempt(self, stage: Stage, batch: StageBatch, states: Mapping[str, bytes]) -> StageOutcome:
+        """Run the step and encode what it made: a record that may not be written fails here, too."""
+        outcome = self._steps[stage.name](batch, states)
+        return StageOutcome(encode_all(outcome.records), outcome.states, records=outcome.records)
+
+
+def stage_failed(stage: Stage, error: Exception) -> Refusal:
+    """Why a record is set aside that a stage cannot get over."""
+    return Refusal(stage.name, "stage_failed", f"{type(error).__name__}: {error}")

@@ -1,0 +1,106 @@
+"""What a sender is told of the exchange it sent: taken or known, sampled or left out and why, what Tier 1 says, whether money is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.anomalies import anomaly_reasons
+from audit.judgements import COST_CAP
+from audit.outcomes import score_id
+from audit.policy import Policy, ProjectPolicy
+from audit.prices import usd_of, worst_case
+from audit.prompts import tier2_question
+from audit.tamper import tamper_reasons
+from audit.tier1 import check_structure
+from schemas.records import Exchange, ScoringTask
+from streams.batches import session_key
+from streams.docket import STATE
+from streams.log_writer import KNOWN, SCORING, WRITTEN, Committed
+
+QUEUED = "queued"
+"""The reason where no decision is there yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What became of an exchange that was sent."""
+
+    fate: str
+    """written, known (with the same content) or conflict (with other content; nothing was taken)."""
+    score_id: str
+    sampled: bool
+    reason: str
+    """Of the sampling."""
+    tier1_score: float
+    tier1_flags: tuple[str, ...]
+    anomaly: bool
+    """As far as the rules tell; the judge may add to it later."""
+    capped: bool = False
+    """Whether the session's cap leaves no room for judging it."""
+    spent_usd: float = 0.0
+    cap_usd: float | None = None
+    """The session's cap; None is none."""
+
+
+def taken(exchange: Exchange, fate: str, committed: Committed, policy: Policy, store: Store) -> Taken:
+    """What to tell of an exchange with this fate, and of what was decided on it."""
+    project = policy.for_project(exchange.project)
+    told = _by_the_rules(exchange, fate, project)
+    if fate == KNOWN:
+        return _as_before(told, exchange, project, store)
+    decision = committed.decisions.get((exchange.connection, exchange.exchange_id))
+    if fate != WRITTEN or decision is None:
+        return told
+    told = replace(told, sampled=isinstance(decision, ScoringTask), reason=decision.sampling_reason)
+    return _with_cap(told, exchange, project, committed.spent.get(session_key(exchange), 0))
+
+
+def _by_the_rules(exchange: Exchange, fate: str, project: ProjectPolicy) -> Taken:
+    """What the exchange itself tells."""
+    tier1 = check_structure(exchange.user_message, exchange.agent_response, project.methodology)
+    return Taken(
+        fate=fate,
+        score_id=score_id(exchange.connection, exchange.exchange_id),
+        sampled=False,
+        reason=QUEUED,
+        tier1_score=tier1.score,
+        tier1_flags=tier1.flags,
+        anomaly=bool(anomaly_reasons(tier1.flags, {}, None, tamper_reasons(exchange))),
+    )
+
+
+def _as_before(told: Taken, exchange: Exchange, project: ProjectPolicy, store: Store) -> Taken:
+    """What was told when the exchange came first."""
+    wanted = [{"connection": exchange.connection, "exchange_id": exchange.exchange_id}]
+    rows = query_rows(store.cursor(), "ingest_outcome", {"exchanges": wanted})
+    if not rows:
+        return told
+    (row,) = rows
+    told = replace(
+        told,
+        sampled=row["sampled"],
+        reason=row["reason"],
+        tier1_score=row["tier1_score"],
+        tier1_flags=tuple(row["tier1_flags"]),
+    )
+    if row["disposition"] not in {None, COST_CAP.state}:
+        return told
+    return _with_cap(told, exchange, project, _spent(store, exchange))
+
+
+def _spent(store: Store, exchange: Exchange) -> int:
+    key = session_key(exchange)
+    with store.transaction() as transaction:
+        states = transaction.states(SCORING.name, [key])
+    return STATE.decode(states[key]).spent if key in states else 0
+
+
+def _with_cap(told: Taken, exchange: Exchange, project: ProjectPolicy, spent: int) -> Taken:
+    """Whether the session's cap leaves room for the first call, by what is committed: that only grows."""
+    if project.cap is None or not told.sampled:
+        return told
+    price = project.price
+    capped = price is not None and spent + worst_case(tier2_question(exchange, project), price) > project.cap
+    return replace(told, capped=capped, spent_usd=usd_of(spent), cap_usd=usd_of(project.cap))

@@ -1,0 +1,71 @@
+"""An exchange's way through the cascade with a judge: from a task to its score, everything that is paid for recorded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+
+from audit.cascade import cascade
+from audit.judgements import COST_CAP, recorded_reply
+from audit.ledger import Ledger
+from audit.outcomes import NO_JUDGE
+from audit.policy import Policy
+from audit.questions import Question, Reply
+from schemas.records import Judgement, Record, Score, ScoringTask
+from streams.docket import Docket
+from streams.judges.protocol import Judge, Verdict
+from streams.purses import DurablePurse
+
+log = logging.getLogger(__name__)
+
+
+class Tribunal:
+    """Scores tasks, asking a judge where it must; without one, as the stage's step does.
+
+    `publish` makes a record of the topic judgements durable before it returns.
+    """
+
+    def __init__(
+        self, policy: Policy, judge: Judge | None, publish: Callable[[Record], Awaitable[object]], now: Callable[[], datetime]
+    ) -> None:
+        self._policy = policy
+        self._judge = judge
+        self._publish = publish
+        self._now = now
+
+    async def score(self, task: ScoringTask, recorded: Sequence[Judgement], spent: int) -> tuple[Score, int]:
+        """The score of a task, and the nano-USD its session has spent after it, `spent` included."""
+        ledger = Ledger(self._policy.for_project(task.project).cap, spent)
+        docket = Docket.of(task, self._policy, recorded, ledger)
+        questions = cascade(task, docket.exchange, docket.policy)
+        try:
+            question = next(questions)
+            while True:
+                question = questions.send(await self._reply(question, docket))
+        except StopIteration as finished:
+            return finished.value, ledger.spent
+
+    async def _reply(self, question: Question, docket: Docket) -> Reply:
+        settled = docket.settle(question)
+        if settled is not None:
+            return settled
+        earlier = docket.earlier(question)
+        if self._judge is None:
+            return Reply(state=NO_JUDGE, judgements=earlier)
+        purse = DurablePurse(question, docket, self._publish, self._now)
+        verdict = await self._ask(self._judge, question, purse)
+        if not verdict.attempts and verdict.outcome == COST_CAP.reason:
+            return Reply(state=COST_CAP, judgements=earlier)
+        judgements = (*earlier, await purse.judgement(verdict))
+        # Answered as a replay will answer it, from what is recorded now.
+        return recorded_reply(judgements, docket.task.revision) or Reply(state=NO_JUDGE, judgements=judgements)
+
+    async def _ask(self, judge: Judge, question: Question, purse: DurablePurse) -> Verdict:
+        """Ask the judge; a fault of ours in doing so is an outcome, too, and the call is charged in full."""
+        try:
+            return await judge.ask(question, purse)
+        except Exception as error:
+            log.exception("the judge failed in a way it should not")
+            purse.write_off()
+            return Verdict(outcome="provider_error", error=f"a fault of Driftline: {type(error).__name__}", attempts=1)

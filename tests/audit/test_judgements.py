@@ -1,0 +1,113 @@
+"""Recorded judgements: what a replay finds is what was found at first, and nothing is paid or charged twice."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.judgements import COST_CAP, UNKNOWN_PRICE, charged, outcome_state, recorded_reply
+from audit.outcomes import TierState
+from audit.prices import usd_of
+from schemas.records import Judgement
+
+START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
+OUTCOMES = ("answered", "refused", "cut_off", "provider_error", "timeout", "invalid", "cost_cap", "interrupted")
+
+
+def judgement(number: int, outcome: str = "answered", revision: int = 0, **fields: Any) -> Judgement:
+    """The judgement `number` of a question."""
+    values: dict[str, Any] = {
+        "judgement_id": f"j{number}",
+        "fingerprint": "f" * 64,
+        "connection": "local",
+        "project": "ops",
+        "session_id": "s",
+        "subject_id": "s:1",
+        "purpose": "tier2",
+        "requested_model": "claude-haiku-4-5",
+        "outcome": outcome,
+        "answer": f"answer {number}" if outcome == "answered" else None,
+        "attempts": 1,
+        "cost_usd": usd_of(10**number),
+        "judged_at": START + timedelta(seconds=number),
+        "subject_revision": revision,
+    }
+    return Judgement(**(values | fields))
+
+
+histories = st.lists(st.tuples(st.sampled_from(OUTCOMES), st.integers(0, 3)), max_size=8).map(
+    lambda kinds: [judgement(number, *kind) for number, kind in enumerate(kinds)]
+)
+
+
+@pytest.mark.parametrize(
+    ("records", "revision", "expected"),
+    [
+        ([], 0, None),
+        ([judgement(1)], 0, "answer 1"),
+        ([judgement(1, "timeout"), judgement(2)], 0, "answer 2"),
+        ([judgement(1), judgement(2, "timeout")], 0, "answer 1"),
+        ([judgement(1), judgement(2)], 0, "answer 1"),
+        ([judgement(1)], 3, "answer 1"),
+        ([judgement(1, revision=1)], 0, None),
+        ([judgement(1, "refused"), judgement(2, revision=1)], 0, TierState("unscored", "refused")),
+        ([judgement(1, "refused"), judgement(2, revision=1)], 1, "answer 2"),
+        ([judgement(1, "refused")], 1, None),
+        ([judgement(1, "refused"), judgement(2, "timeout")], 0, TierState("unscored", "timeout")),
+        ([judgement(1, "invalid"), judgement(2, "interrupted")], 0, TierState("unscored", "invalid")),
+        ([judgement(1, "interrupted")], 0, None),
+        ([judgement(1, "cost_cap")], 0, COST_CAP),
+        ([judgement(1, answer=None)], 0, ""),
+    ],
+)
+def test_which_record_decides(records: list[Judgement], revision: int, expected: TierState | str | None) -> None:
+    """An answer counts for good, a failure for its own revision, a call that nobody knows the end of for nothing."""
+    reply = recorded_reply(records, revision)
+    assert expected == (reply and (reply.state or reply.text))
+
+
+def test_a_reply_rests_on_everything_that_was_paid_for() -> None:
+    """Calls that failed or were cut short by a crash cost money, too; the score has to show it."""
+    records = [judgement(1, "timeout"), judgement(2, "interrupted", 1), judgement(3, revision=1), judgement(4, revision=2)]
+    reply = recorded_reply(records, 1)
+    assert reply is not None
+    assert ["j1", "j2", "j3"] == [one.judgement_id for one in reply.judgements]
+
+
+@settings(deadline=None)
+@given(history=histories, data=st.data())
+def test_the_order_in_which_records_come_together_changes_nothing(history: list[Judgement], data: st.DataObject) -> None:
+    """A replay reads partitions as they come; the same records have to give the same score."""
+    shuffled = data.draw(st.permutations(history))
+    assert [recorded_reply(history, revision) for revision in range(4)] == [recorded_reply(shuffled, r) for r in range(4)]
+
+
+@settings(deadline=None)
+@given(history=histories, revision=st.integers(0, 3))
+def test_what_came_later_is_out_of_sight(history: list[Judgement], revision: int) -> None:
+    """A replay of an old revision finds what was there when it was made, not what was found out since."""
+    then = [one for one in history if one.subject_revision <= revision]
+    assert recorded_reply(then, revision) == recorded_reply(history, revision)
+
+
+@settings(deadline=None)
+@given(history=histories)
+def test_the_revisions_together_are_charged_every_judgement_once(history: list[Judgement]) -> None:
+    """A session that is judged again keeps its account: what was charged then is not charged now."""
+    assert sum(10**number for number in range(len(history))) == sum(charged(history, revision) for revision in range(4))
+
+
+def test_a_call_without_a_known_price_is_charged_nothing() -> None:
+    """Only a session without a cap asks such a model; there is nothing its account could hold."""
+    assert 10 == charged([judgement(1), judgement(2, cost_usd=None)], 0)
+
+
+def test_running_out_of_money_is_skipped_and_not_knowing_the_price_is_not() -> None:
+    """A cap that is reached is what somebody wanted; a missing price is something to mend."""
+    assert ("skipped_cost_cap", "cost_cap") == outcome_state("cost_cap")
+    assert ("unscored", "timeout") == outcome_state("timeout")
+    assert ("unscored", "unknown_price") == UNKNOWN_PRICE

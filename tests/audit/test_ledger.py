@@ -1,0 +1,132 @@
+"""The ledger: whatever runs at once, in whatever order it ends, the cap holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.ledger import Ledger
+
+CAP = 1_000_000_000
+"""A dollar."""
+calls = st.lists(
+    st.tuples(st.integers(0, CAP // 4), st.sampled_from(["settled", "released", "lost"]), st.floats(0, 1)),
+    min_size=1,
+    max_size=64,
+)
+"""Worst case of a call, what becomes of it, and the part of the worst case it costs."""
+
+
+class CheckThenSpend(Ledger):
+    """What a ledger must not be: it looks whether there is room and takes the money when the call is over."""
+
+    def can_reserve(self, amount: int) -> bool:
+        """Whether there is room, by what was spent so far."""
+        return self.spent + amount <= CAP
+
+
+def run(ledger: Ledger, planned: list[tuple[int, str, float]], order: list[int], check: Callable[[Ledger], None]) -> None:
+    """Start the calls one by one and, between starts and after them, end running ones as `order` says."""
+    running: list[tuple[int, str, float]] = []
+    for step in range(2 * len(planned)):
+        pick = order[step % len(order)]
+        if step < len(planned) and ledger.reserve(planned[step][0]):
+            running.append(planned[step])
+        if running and (pick % 3 == 0 or step >= len(planned)):
+            end(ledger, *running.pop(pick % len(running)))
+        check(ledger)
+
+
+def end(ledger: Ledger, amount: int, outcome: str, part: float) -> None:
+    """One call is over."""
+    if outcome == "released":
+        ledger.release(amount)
+    else:
+        ledger.settle(amount, amount if outcome == "lost" else int(amount * part))
+
+
+@settings(deadline=None)
+@given(planned=calls, order=st.lists(st.integers(0, 63), min_size=1, max_size=128))
+def test_the_cap_holds_whatever_the_interleaving(planned: list[tuple[int, str, float]], order: list[int]) -> None:
+    """The promise of a cap is that nobody pays more, not that nobody pays much more."""
+
+    def holds(ledger: Ledger) -> None:
+        assert 0 <= ledger.spent <= ledger.spent + ledger.reserved <= CAP
+
+    ledger = Ledger(CAP)
+    run(ledger, planned, order, holds)
+    assert 0 == ledger.reserved
+
+
+def test_checking_before_and_paying_after_does_pass_the_cap() -> None:
+    """The same run with the naive rule overspends: so the test above can fail."""
+    planned = [(CAP // 4, "lost", 1.0)] * 16
+    order = [1]
+    naive, ours = CheckThenSpend(CAP), Ledger(CAP)
+    run(naive, planned, order, lambda _: None)
+    run(ours, planned, order, lambda _: None)
+    assert naive.spent > CAP
+    assert CAP == ours.spent
+
+
+def test_what_is_set_aside_is_not_spent_twice() -> None:
+    """Two calls at once share the room that is left; the second finds what the first has taken."""
+    ledger = Ledger(100, spent=30)
+    assert ledger.reserve(50)
+    assert not ledger.reserve(21)
+    assert (30, 50) == (ledger.spent, ledger.reserved)
+    assert ledger.reserve(20)
+    ledger.settle(50, 10)
+    assert (40, 20) == (ledger.spent, ledger.reserved)
+    ledger.release(20)
+    assert ledger.can_reserve(60)
+    assert not ledger.can_reserve(61)
+
+
+def test_a_cap_of_zero_leaves_room_for_what_is_free() -> None:
+    """0 means no paid call: a local model that costs nothing is still asked."""
+    ledger = Ledger(0)
+    assert not ledger.reserve(1)
+    assert ledger.reserve(0)
+    ledger.settle(0, 0)
+    assert 0 == ledger.spent
+
+
+def test_without_a_cap_everything_is_counted_and_nothing_refused() -> None:
+    """No cap does not mean no account."""
+    ledger = Ledger(None)
+    assert ledger.reserve(10**15)
+    ledger.settle(10**15, 10**15)
+    assert (None, 10**15) == (ledger.cap, ledger.spent)
+
+
+def test_what_was_paid_earlier_counts_even_beyond_the_cap() -> None:
+    """A cap that was lowered since does not undo payments; it ends them."""
+    ledger = Ledger(100)
+    ledger.charge(150)
+    assert 150 == ledger.spent
+    assert not ledger.can_reserve(0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (lambda ledger: ledger.settle(10, 11), "a call cost 11 nano-USD and 10 were reserved"),
+        (lambda ledger: ledger.settle(11, 11), "11 nano-USD to give back and 10 are reserved"),
+        (lambda ledger: ledger.release(11), "11 nano-USD to give back and 10 are reserved"),
+        (lambda ledger: ledger.reserve(-1), "cannot be negative"),
+        (lambda ledger: ledger.release(-1), "cannot be negative"),
+        (lambda ledger: ledger.settle(1, -1), "cannot be negative"),
+        (lambda ledger: ledger.charge(-1), "cannot be negative"),
+    ],
+)
+def test_a_wrong_booking_is_refused_and_changes_nothing(wrong: Callable[[Ledger], object], reason: str) -> None:
+    """A booking that does not add up is a fault of ours; clipped to something that does, it would hide for ever."""
+    ledger = Ledger(100)
+    assert ledger.reserve(10)
+    with pytest.raises(ValueError, match=reason):
+        wrong(ledger)
+    assert (0, 10) == (ledger.spent, ledger.reserved)

@@ -1,0 +1,219 @@
+"""Prices: dated, exact, unknown rather than zero, and a worst case that no believable call passes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from audit.prices import (
+    NANO,
+    OVERHEAD_TOKENS,
+    ModelPrice,
+    Usage,
+    believable,
+    nano_of,
+    price_of,
+    shipped_prices,
+    usd_of,
+    worst_case,
+)
+
+MILLION = 1_000_000
+HAIKU = shipped_prices()["claude-haiku-4-5"]
+LONG = shipped_prices()["claude-haiku-5-5"]
+
+
+@dataclass
+class Asked:
+    """As much of a question as money depends on."""
+
+    texts_size: int
+    max_tokens: int
+
+
+def price(**fields: Any) -> ModelPrice:
+    """A price with what a test does not say filled in."""
+    return ModelPrice(**{"source": "a test", "read_on": date(2026, 11, 21), "input": 3.0, "output": 15.0} | fields)
+
+
+tokens = st.integers(0, 400_000)
+usages = st.builds(Usage, tokens, tokens, tokens, tokens)
+prices = st.sampled_from([*shipped_prices().values(), price(cache={"write": 0.5, "write_hour": 0.5, "read": 0.5})])
+
+
+def test_haiku_costs_what_the_current_list_says() -> None:
+    """The outdated 0.80 and 4.00 would let a session pass its cap by a quarter."""
+    assert 1 * NANO == HAIKU.cost(Usage(MILLION, 0))
+    assert 5 * NANO == HAIKU.cost(Usage(0, MILLION))
+    assert nano_of(0.5) == HAIKU.cost(Usage(MILLION, 0), batched=True)
+    assert nano_of(2.5) == HAIKU.cost(Usage(0, MILLION), batched=True)
+
+
+@pytest.mark.parametrize("name", sorted(shipped_prices()))
+def test_every_price_says_where_and_when_it_was_read(name: str) -> None:
+    """A price without a date cannot be told from one that is out of date."""
+    shipped = shipped_prices()[name]
+    assert shipped.source.startswith("https://")
+    assert date(2026, 11, 21) <= shipped.read_on
+
+
+def test_a_model_has_one_price_under_all_its_names() -> None:
+    """The dated name of a model is the same model; it must not come out as unknown."""
+    assert HAIKU is shipped_prices()["claude-haiku-4-5-20251001"]
+    assert HAIKU is price_of("claude-haiku-4-5-20251001", {})
+
+
+def test_an_unknown_model_has_no_price() -> None:
+    """Unknown is not 0: a cap that is computed from 0 caps nothing."""
+    assert None is price_of("claude-haiku-4", {})
+    assert None is price_of("", {})
+
+
+def test_cached_tokens_have_prices_of_their_own() -> None:
+    """Written for five minutes 1.25, for an hour 2, read 0.1 of the price of input."""
+    assert nano_of(1.25) == HAIKU.cost(Usage(0, 0, cache_write_tokens=MILLION))
+    assert nano_of(2.0) == HAIKU.cost(Usage(0, 0, cache_write_tokens=MILLION), cache_life="1h")
+    assert nano_of(0.1) == HAIKU.cost(Usage(0, 0, cache_read_tokens=MILLION))
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (Usage(100_000, 1000), 100_000 * 100 + 1000 * 500),
+        (Usage(100_001, 1000), 100_001 * 500 + 1000 * 2500),
+        (Usage(50_000, 1000, cache_read_tokens=50_000), 50_000 * 100 + 50_000 * 10 + 1000 * 500),
+        (Usage(50_001, 1000, cache_read_tokens=50_000), 50_001 * 500 + 50_000 * 50 + 1000 * 2500),
+        (Usage(1, 0, cache_write_tokens=100_000), 1 * 500 + 100_000 * 625),
+    ],
+)
+def test_a_long_prompt_costs_more_from_the_first_token_on(usage: Usage, expected: int) -> None:
+    """The step goes by all that the model reads, cached or not, and holds for the output too."""
+    assert expected == LONG.cost(usage)
+
+
+def test_a_batch_price_that_nobody_knows_is_unknown() -> None:
+    """Half of the long-prompt price is a guess, and a guess is no price."""
+    assert nano_of(0.05) / 10 == LONG.cost(Usage(100_000, 0), batched=True)
+    assert None is LONG.cost(Usage(100_001, 0), batched=True)
+    assert None is price(batch_input=1.0).cost(Usage(1, 1), batched=True)
+
+
+def test_what_is_unknown_or_special_of_a_model_is_said() -> None:
+    """A prefix below the minimum is silently not cached; a model that thinks by default uses up its tokens before it answers."""
+    assert (4096, 512, None) == tuple(shipped_prices()[f"claude-{name}"].cache_minimum for name in MODELS)
+    assert (False, True, False) == tuple(shipped_prices()[f"claude-{name}"].switch_off_thinking for name in MODELS)
+
+
+MODELS = ("haiku-4-5", "haiku-5-5", "sonnet-5-5")
+
+
+def test_fractions_of_a_nano_dollar_are_rounded_up_once() -> None:
+    """Rounding down would let many small calls pass a cap; rounding each part up would charge too much."""
+    assert 3 == price(input=0.001, output=0.0015).cost(Usage(1, 1))
+    assert 1 == price(input=0.0001, output=0).cost(Usage(1, 1))
+    assert 0 == price(input=0, output=0).cost(Usage(MILLION, MILLION))
+
+
+@settings(deadline=None)
+@given(nano=st.integers(0, 10**15))
+def test_money_survives_the_way_through_a_record(nano: int) -> None:
+    """Records hold USD as doubles: sums are exact only if each comes back as it was."""
+    assert nano == nano_of(usd_of(nano))
+
+
+@pytest.mark.parametrize("amount", [math.nan, math.inf])
+def test_what_is_no_amount_is_refused(amount: float) -> None:
+    """NaN compares false with every cap."""
+    with pytest.raises((ValueError, OverflowError)):
+        nano_of(amount)
+
+
+@settings(deadline=None)
+@given(usage=usages, asked=st.builds(Asked, st.integers(0, 500_000), st.integers(1, 400_000)), of=prices)
+def test_no_believable_call_costs_more_than_its_worst_case(usage: Usage, asked: Asked, of: ModelPrice) -> None:
+    """What is reserved bounds what is settled: that is all the cap rests on."""
+    if believable(usage, asked):
+        assert (of.cost(usage) or 0) <= worst_case(asked, of)
+        assert (of.cost(usage, batched=True) or 0) <= worst_case(asked, of)
+        hour = of.worst_case(asked.texts_size, asked.max_tokens, cache_life="1h")
+        assert (of.cost(usage, cache_life="1h") or 0) <= hour
+
+
+def test_the_worst_case_is_written_to_the_cache_and_answered_in_full() -> None:
+    """A token a byte, the overhead, at 1.25 the price of input; every token of output."""
+    assert 11_000 * 1250 + 500 * 5000 == worst_case(Asked(10_000, 500), HAIKU)
+    assert 11_000 * 2000 + 500 * 5000 == HAIKU.worst_case(10_000, 500, cache_life="1h")
+    assert (100_001 * 625 + 10 * 2500) == worst_case(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG)
+    assert (100_000 * 125 + 10 * 500) == worst_case(Asked(100_000 - OVERHEAD_TOKENS, 10), LONG)
+
+
+def test_longer_prompts_may_be_cheaper_and_the_worst_case_is_still_the_worst() -> None:
+    """A discount for long prompts holds for long ones only; nobody knows before the call how many tokens the bytes are."""
+    discounted = price(input=10.0, output=10.0, steps=({"above": 1500, "input": 1.0, "output": 1.0},))
+    assert 2000 * 12_500 + 10 * 10_000 == worst_case(Asked(1000, 10), discounted)
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (Usage(1, 0), True),
+        (Usage(1100, 50), True),
+        (Usage(100, 50, 500, 500), True),
+        (None, False),
+        (Usage(0, 0), False),
+        (Usage(0, 5), False),
+        (Usage(1101, 50), False),
+        (Usage(101, 50, 500, 500), False),
+        (Usage(1, 51), False),
+        (Usage(2**63, 5), False),
+        (Usage(-1, 5, 10), False),
+        (Usage(5, -1), False),
+        (Usage(5, 1, -1), False),
+        (Usage(5, 1, 0, -1), False),
+    ],
+)
+def test_usage_is_believed_only_where_it_can_be_true(usage: Usage | None, expected: bool) -> None:
+    """A server that reports zeros would judge for nothing, one that reports nonsense would break the ledger."""
+    assert expected == believable(usage, Asked(100, 50))
+
+
+def test_ones_own_price_wins_under_any_name_of_the_model() -> None:
+    """Who has a contract pays by it, whichever name of the model the policy says."""
+    own = price(input=7.0)
+    assert 7.0 == getattr(price_of("claude-haiku-4-5-20251001", {"claude-haiku-4-5": own}), "input", None)
+    assert own is price_of("house-model", {"house-model": own})
+
+
+def test_ones_own_price_keeps_what_it_does_not_say_about_the_model() -> None:
+    """A cheaper contract does not stop a model from thinking; but its steps are its own."""
+    found = price_of("claude-haiku-5-5", {"claude-haiku-5-5": price()})
+    assert found is not None
+    assert (True, 512, ()) == (found.switch_off_thinking, found.cache_minimum, found.steps)
+    said = price_of("claude-haiku-5-5", {"claude-haiku-5-5": price(switch_off_thinking=False, cache={"minimum": 9})})
+    assert said is not None
+    assert (False, 9) == (said.switch_off_thinking, said.cache_minimum)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": -1.0},
+        {"output": math.nan},
+        {"input": math.inf},
+        {"steps": ({"above": 5, "input": 1.0, "output": 1.0}, {"above": 5, "input": 2.0, "output": 1.0})},
+        {"steps": ({"above": 0, "input": 1.0, "output": 1.0},)},
+        {"source": ""},
+        {"cache": {"read": -0.1}},
+    ],
+)
+def test_a_price_that_makes_no_sense_is_refused(fields: dict[str, Any]) -> None:
+    """Two rates for one prompt size, or money back for asking, cannot be what somebody meant."""
+    with pytest.raises(ValidationError):
+        price(**fields)

@@ -1,0 +1,178 @@
+"""Bodies that are not what they should be: each is answered with what is wrong, and nothing of it is taken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from analytics.store import Store
+from service.api.settings import BODY_LIMITS
+
+INGEST = "/api/audit/ingest"
+LIMIT = BODY_LIMITS[INGEST]
+JSON = {"content-type": "application/json"}
+
+
+def with_value(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The body with one value replaced."""
+    *steps, last = path.split(".")
+    place = body
+    for step in steps:
+        place[step] = dict(place[step])
+        place = place[step]
+    place[last] = value
+    return body
+
+
+WRONG = [
+    ("session_id", 7),
+    ("session_id", ""),
+    ("session_id", " "),
+    ("session_id", "a\x00b"),
+    ("session_id", "a\nb"),
+    ("session_id", "x" * 257),
+    ("session_id", None),
+    ("exchange", []),
+    ("exchange.id", None),
+    ("exchange.id", "x" * 257),
+    ("exchange.timestamp", "yesterday"),
+    ("exchange.timestamp", None),
+    ("exchange.timestamp", ""),
+    ("exchange.timestamp", True),
+    ("exchange.timestamp", {}),
+    ("exchange.timestamp", "1970-01-01T00:00:00Z"),
+    ("exchange.timestamp", 0),
+    ("exchange.timestamp", "2100-01-01T00:00:00Z"),
+    ("exchange.timestamp", "2026-10-03T00:00:00Z"),
+    ("exchange.timestamp", 2**63),
+    ("exchange.turn_number", "7"),
+    ("exchange.turn_number", 7.5),
+    ("exchange.turn_number", True),
+    ("exchange.turn_number", -1),
+    ("exchange.turn_number", 2**31),
+    ("exchange.turn_number", 2**63),
+    ("exchange.user_message", "hello"),
+    ("exchange.user_message.content", None),
+    ("exchange.user_message.content", "a\x00b"),
+    ("exchange.agent_response.content", ["x"]),
+    ("exchange.agent_response.content", "\x00"),
+    ("exchange.agent_response.thinking", 1),
+    ("exchange.agent_response.model", {}),
+    ("exchange.agent_response.usage", [1, 2]),
+    ("exchange.agent_response.usage", {"input_tokens": -1}),
+    ("exchange.agent_response.usage", {"output_tokens": 2**63}),
+    ("exchange.agent_response.usage", {"output_tokens": "12"}),
+    ("agent", 3),
+    ("multi_user", "yes"),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), WRONG, ids=[f"{path}={str(value)[:24]!r}" for path, value in WRONG])
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(call, tokens, exchange_body, store: Store, path, value) -> None:
+    """Whoever wired the webhook has to find the field, not guess it."""
+    response = call("POST", INGEST, tokens.ops, json=with_value(exchange_body(), path, value))
+    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert response.json()["error"].startswith(path)
+    assert {"error", "code"} == set(response.json())
+    assert 0 == store.count("exchanges")
+
+
+def test_a_value_is_not_repeated_in_the_answer(call, tokens, exchange_body) -> None:
+    """An answer ends up in logs; what was sent may be a secret."""
+    response = call("POST", INGEST, tokens.ops, json=exchange_body(turn_number="hunter2-hunter2"))
+    assert "hunter2" not in response.text
+
+
+BROKEN = {
+    "nothing": (b"", "invalid"),
+    "one byte": (b"{", "not_json"),
+    "a number": (b"1", "invalid"),
+    "a list": (b"[]", "invalid"),
+    "NaN": (b'{"session_id": NaN}', "not_json"),
+    "infinity": (b'{"session_id": Infinity}', "not_json"),
+    "a number beyond a double": (b'{"session_id": 1e999}', "not_json"),
+    "an integer of a thousand digits": (b'{"session_id": ' + b"9" * 5000 + b"}", "not_json"),
+    "half a surrogate pair": (b'{"session_id": "\\ud83d"}', "not_json"),
+    "bytes that are no UTF-8": (b'{"session_id": "\xff"}', "not_utf8"),
+    "a surrogate in UTF-8": (b'{"session_id": "\xed\xa0\xbd"}', "not_utf8"),
+    "a byte order mark": (b'\xef\xbb\xbf{"session_id": "s"}', "not_json"),
+    "UTF-16": ('{"session_id": "s"}'.encode("utf-16"), "not_json"),
+    "a hundred thousand lists": (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "too_deep"),
+    "33 lists": (b'{"x":' + b"[" * 33 + b"]" * 33 + b"}", "too_deep"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_no_json_is_refused(call, tokens, store: Store, what) -> None:
+    """JSON readers disagree about these; ours takes none of them."""
+    body, code = BROKEN[what]
+    response = call("POST", INGEST, tokens.ops, content=body, headers=JSON)
+    assert (400, code) == (response.status_code, response.json()["code"])
+    assert 0 == store.count("exchanges")
+
+
+def test_depth_in_fields_nobody_reads_is_refused_too(call, tokens, exchange_body) -> None:
+    """What is ignored must not be able to harm either."""
+    deep: Any = 0
+    for _ in range(40):
+        deep = {"x": deep}
+    response = call("POST", INGEST, tokens.ops, json=exchange_body() | {"extra": deep})
+    assert (400, "too_deep") == (response.status_code, response.json()["code"])
+
+
+def padded(body: dict[str, Any], size: int) -> bytes:
+    """The body as so many bytes."""
+    text = json.dumps(body)
+    return (text + " " * (size - len(text))).encode()
+
+
+@pytest.mark.parametrize(("more", "status"), [(0, 201), (1, 413)])
+def test_the_largest_body_is_taken_and_one_byte_more_is_not(call, tokens, exchange_body, more, status) -> None:
+    """The limit is what it says."""
+    response = call("POST", INGEST, tokens.ops, content=padded(exchange_body(), LIMIT + more), headers=JSON)
+    assert status == response.status_code
+
+
+def test_a_body_that_does_not_say_its_length_is_counted(call, tokens) -> None:
+    """A chunked body has no length to check beforehand."""
+
+    async def chunks() -> Any:
+        for _ in range(LIMIT // 1024 + 1):
+            yield b" " * 1024
+
+    response = call("POST", INGEST, tokens.ops, content=chunks(), headers=JSON)
+    assert (413, "too_large") == (response.status_code, response.json()["code"])
+
+
+def test_texts_that_outgrow_a_record_by_redaction_are_too_large(call, tokens, exchange_body) -> None:
+    """Markers can be longer than what they replace; a record has to fit into a message."""
+    text = "pwd=a1b2c3; " * (LIMIT // 13)
+    response = call("POST", INGEST, tokens.ops, json=exchange_body(response=text))
+    assert (413, "too_large") == (response.status_code, response.json()["code"])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"content-type": "text/plain"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "application/json; charset=utf-16"},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+        {"content-type": "application/json", "content-encoding": "br"},
+    ],
+)
+def test_what_is_not_plain_json_is_unsupported(call, tokens, headers) -> None:
+    """Forms of other sites cannot send JSON, and nothing is unpacked: a bomb stays what it is."""
+    response = call("POST", INGEST, tokens.ops, content=b"{}", headers=headers)
+    assert 415 == response.status_code
+    assert {"error", "code"} == set(response.json())
+
+
+def test_text_in_any_direction_is_taken_as_it_is(call, tokens, exchange_body, store: Store) -> None:
+    """Right-to-left marks are shown where text is shown; refusing them would let an agent slip out of its audit."""
+    text = "safe‮gpj.exe‬ \u200b ⁦x⁩ \U0001f600"
+    assert 201 == call("POST", INGEST, tokens.ops, json=exchange_body(response=text)).status_code
+    assert (text,) == store.cursor().execute("SELECT agent_response FROM exchanges").fetchone()

@@ -1,0 +1,85 @@
+"""Health, readiness and figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from streams.engine import Engine
+
+
+def test_a_started_server_is_up_and_ready(call) -> None:
+    """Without a token: probes have none."""
+    assert (200, {"status": "ok"}) == ((answer := call("GET", "/healthz")).status_code, answer.json())
+    assert (200, {"ready": True}) == ((answer := call("GET", "/readyz")).status_code, answer.json())
+
+
+def test_a_server_that_takes_no_records_is_up_but_not_ready(call, engine: Engine, monkeypatch) -> None:
+    """Nobody should send it anything, and nobody should restart it."""
+    state = replace(engine.state(), ready=False, why_not="too much waits")
+    monkeypatch.setattr(engine, "state", lambda: state)
+    assert 200 == call("GET", "/healthz").status_code
+    response = call("GET", "/readyz")
+    assert (503, {"ready": False, "error": "too much waits", "code": "not_ready"}) == (response.status_code, response.json())
+
+
+def figures(text: str) -> dict[str, float]:
+    """Each figure by its name and labels."""
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
+
+
+def test_figures_count_what_happened(call, tokens, exchange_body, engine: Engine, monkeypatch) -> None:
+    """They name outcomes, endpoints and queues: no token, no project, no session."""
+    for body in (exchange_body(1), exchange_body(1), exchange_body(1, "Other."), exchange_body(7)):
+        call("POST", "/api/audit/ingest", tokens.ops, json=body)
+    call("POST", "/api/audit/events", tokens.ops, json={"session_id": "s", "first_seq": 0, "events": [{"event": "x"}, 1]})
+    call("GET", "/nowhere/at/all")
+    state = replace(engine.state(), judge_calls={"answered": 4}, spent_usd=0.25)
+    monkeypatch.setattr(engine, "state", lambda: state)
+    text = call("GET", "/metrics", tokens.root).text
+    found = figures(text)
+    outcomes = {
+        name.split('"')[1]: value for name, value in found.items() if name.startswith("driftline_ingested_exchanges_total")
+    }
+    assert {"scored": 1, "known": 1, "conflict": 1, "sampled_out": 1} == outcomes
+    assert 1 == found['driftline_ingested_events_total{outcome="refused"}']
+    assert 4 == found['driftline_judge_questions_total{outcome="answered"}']
+    assert 0.25 == found["driftline_judge_cost_usd_total"]
+    assert 1 == found['driftline_requests_total{method="GET",route="-",status="404"}']
+    assert 4 == found['driftline_request_seconds_count{method="POST",route="/api/audit/ingest"}']
+    assert 0 == found['driftline_queue_size{queue="commits"}']
+    for unwanted in ("ops", "north", "root", "nowhere", "s1", *tokens.root.split("_")[1:]):
+        assert f'"{unwanted}' not in text
+
+
+@pytest.mark.parametrize(
+    ("token", "address", "headers", "status"),
+    [
+        ("root", "203.0.113.9", {}, 200),
+        (None, "127.0.0.1", {}, 200),
+        (None, "::1", {}, 200),
+        (None, "203.0.113.9", {}, 401),
+        (None, "127.0.0.1", {"x-forwarded-for": "203.0.113.9"}, 401),
+        (None, "127.0.0.1", {"forwarded": "for=203.0.113.9"}, 401),
+        ("ops", "203.0.113.9", {}, 403),
+        ("ops_reader", "203.0.113.9", {}, 403),
+    ],
+)
+def test_figures_are_for_operators_of_everything_and_for_this_machine(call, tokens, token, address, headers, status) -> None:
+    """A proxy on this machine brings callers from elsewhere."""
+    secret = getattr(tokens, token) if token else None
+    assert status == call("GET", "/metrics", secret, address=address, headers=headers).status_code
+
+
+def test_a_wrong_token_is_wrong_on_this_machine_too(call) -> None:
+    """Whoever gives one means to be checked."""
+    assert 401 == call("GET", "/metrics", "dl_wrong", address="127.0.0.1").status_code
+
+
+def test_methods_nobody_knows_make_no_figures_of_their_own(call, tokens) -> None:
+    """The number of figures is bounded, whatever is asked."""
+    for number in range(3):
+        call(f"X{number}", "/healthz", headers={"content-type": "application/json"})
+    text = call("GET", "/metrics", tokens.root).text
+    assert 'driftline_requests_total{method="-",route="/healthz",status="405"} 3.0' in text

@@ -1,0 +1,96 @@
+"""What operators read: the rows of their projects, and no others."""
+
+from __future__ import annotations
+
+import pytest
+
+SCORES = "/api/audit/ops/scores"
+
+
+@pytest.fixture
+def filled(call, tokens, exchange_body) -> None:
+    """Two exchanges in ops, one of them anomalous, and one in web."""
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1))
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(7, response="   "))
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(8))
+    call("POST", "/api/audit/ingest", tokens.web, json=exchange_body(8, session="web-session"))
+
+
+@pytest.mark.usefixtures("filled")
+def test_scores_are_those_of_the_project_newest_first(call, tokens) -> None:
+    """One score an exchange; left out is a disposition, too."""
+    body = call("GET", SCORES, tokens.root, params={"limit": 10}).json()
+    assert ["s1:8"] == [score["exchangeId"] for score in body["scores"] if score["disposition"] == "sampling_skip"]
+    assert {"ops"} == {score["project"] for score in body["scores"]}
+    assert len(body["scores"]) == body["count"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_times_and_limit_narrow_what_is_listed(call, tokens) -> None:
+    """From is inclusive, to is not, as everywhere."""
+    late = call("GET", SCORES, tokens.root, params={"from": "2026-10-01T09:08:00Z"}).json()
+    early = call("GET", SCORES, tokens.root, params={"to": "2026-10-01T09:08:00Z"}).json()
+    assert ["s1:8"] == [score["exchangeId"] for score in late["scores"]]
+    assert "s1:8" not in [score["exchangeId"] for score in early["scores"]]
+    assert 1 == call("GET", SCORES, tokens.root, params={"limit": 1}).json()["count"]
+
+
+def test_nothing_is_known_of_a_project_nobody_named(call, tokens) -> None:
+    """Projects come into being with their first record."""
+    assert {"scores": [], "count": 0} == call("GET", "/api/audit/new/scores", tokens.root).json()
+    assert {"anomalies": [], "count": 0} == call("GET", "/api/audit/new/anomalies", tokens.root).json()
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_summary_counts_the_project(call, tokens) -> None:
+    """The panel reads these fields."""
+    body = call("GET", "/api/audit/ops/summary", tokens.root).json()
+    assert ("ops", 3, 0) == (body["project"], body["exchanges"]["total"], body["openIncidents"])
+    assert {"total", "scored", "pending", "skippedSampling", "skippedCostCap"} <= set(body["exchanges"])
+
+
+def test_the_banner_is_text_with_the_settings_in_force(call, tokens) -> None:
+    """It goes into an agent's prompt as it is."""
+    response = call("GET", "/api/audit/ops/banner", tokens.root)
+    assert "text/plain; charset=utf-8" == response.headers["content-type"]
+    assert response.text.startswith("Eval Audit Mode: Active\n")
+    assert response.text.endswith("Open incidents: 0")
+    assert call("GET", "/api/audit/dark/banner", tokens.root).text.startswith("Eval Audit Mode: Off\n")
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("from=yesterday", "from"),
+        ("from=1970-01-01", "from"),
+        ("to=2100-01-01", "to"),
+        ("from=", "from"),
+        ("from=2026-10-02&to=2026-10-01", "from"),
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=ten", "limit"),
+        ("limit=99999999999999999999", "limit"),
+        ("anomalies=maybe", "anomalies"),
+    ],
+)
+def test_a_wrong_question_is_refused_by_the_name_of_its_field(call, tokens, query, field) -> None:
+    """Not answered with everything, as if nothing had been asked."""
+    response = call("GET", f"{SCORES}?{query}", tokens.root)
+    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert response.json()["error"].startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize("project", ["OPS", "..", "%2e%2e", "a b", "-x", "x" * 64, "ops'--", "%00"])
+def test_what_is_no_project_is_no_path_either(call, tokens, project) -> None:
+    """A name is a name: it goes into no path, and comes out of none."""
+    assert call("GET", f"/api/audit/{project}/scores", tokens.root).status_code in (400, 404)
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("what", ["scores", "anomalies", "summary", "banner"])
+def test_an_operator_of_one_project_reads_no_other(call, tokens, what) -> None:
+    """Whether the other one exists is not told either."""
+    assert 200 == call("GET", f"/api/audit/ops/{what}", tokens.ops_reader).status_code
+    refused = [call("GET", f"/api/audit/{project}/{what}", tokens.ops_reader) for project in ("web", "no-such-project")]
+    assert [403, 403] == [response.status_code for response in refused]
+    assert refused[0].json() == refused[1].json()

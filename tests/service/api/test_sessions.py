@@ -1,0 +1,97 @@
+"""Signs of life and ends of sessions, by those whose sessions they are and by operators."""
+
+from __future__ import annotations
+
+import pytest
+
+from analytics.store import Store
+
+HEARTBEAT = "/api/audit/heartbeat"
+
+
+def finalize_path(session: str) -> str:
+    """Where a session is ended."""
+    return f"/api/audit/sessions/{session}/finalize"
+
+
+def test_a_heartbeat_is_a_record(call, tokens, store: Store) -> None:
+    """A sign of life that a replay must see again."""
+    response = call("POST", HEARTBEAT, tokens.web, json={"session_id": "s1", "connection": "north"})
+    assert (200, {"ok": True}) == (response.status_code, response.json())
+    rows = store.cursor().execute("SELECT connection, project, agent, session_id FROM heartbeats").fetchall()
+    assert [("south", "web", "south-agent", "s1")] == rows
+
+
+@pytest.mark.parametrize(
+    ("token", "connection", "status"),
+    [
+        ("root", "south", 200),
+        ("root", "nobody", 404),
+        ("root", "off", 403),
+        ("root", None, 400),
+        ("root", "No Name", 400),
+        ("ops_reader", "north", 200),
+        ("ops_reader", "south", 404),
+        ("dark", None, 403),
+    ],
+)
+def test_an_operator_sends_heartbeats_for_connections_it_may_see(call, tokens, store: Store, token, connection, status) -> None:
+    """One that it may not see is not told from one that is not there."""
+    body = {"session_id": "s1", "connection": connection}
+    assert status == call("POST", HEARTBEAT, getattr(tokens, token), json=body).status_code
+    assert int(status == 200) == store.count("heartbeats")
+
+
+def test_a_session_is_ended_by_its_connection(call, tokens, exchange_body, store: Store) -> None:
+    """Its last exchanges can be scored now."""
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
+    response = call("POST", finalize_path("s1"), tokens.ops, headers={"content-type": "application/json"})
+    assert (200, {"ok": True}) == (response.status_code, response.json())
+    assert [("north", "explicit")] == store.cursor().execute("SELECT connection, reason FROM session_closings").fetchall()
+
+
+def test_a_session_of_another_connection_is_not_there(call, tokens, exchange_body, store: Store) -> None:
+    """Nobody ends, or finds, what is not theirs; naming the connection does not help."""
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
+    response = call("POST", finalize_path("s1"), tokens.web, json={"connection": "north"})
+    assert (404, "not_found") == (response.status_code, response.json()["code"])
+    assert 0 == store.count("session_closings")
+
+
+@pytest.mark.parametrize(
+    ("token", "connection", "status"),
+    [
+        ("root", "north", 200),
+        ("root", "south", 404),
+        ("root", None, 400),
+        ("ops_reader", "north", 200),
+        ("ops_reader", "south", 404),
+    ],
+)
+def test_an_operator_ends_sessions_of_connections_it_may_see(call, tokens, exchange_body, token, connection, status) -> None:
+    """As with heartbeats."""
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
+    body = {"connection": connection}
+    assert status == call("POST", finalize_path("s1"), getattr(tokens, token), json=body).status_code
+
+
+def test_an_operator_of_a_project_ends_no_session_elsewhere(call, tokens, exchange_body, store: Store) -> None:
+    """Even one that is there."""
+    call("POST", "/api/audit/ingest", tokens.web, json=exchange_body())
+    assert 404 == call("POST", finalize_path("s1"), tokens.ops_reader, json={"connection": "south"}).status_code
+    assert 0 == store.count("session_closings")
+
+
+def test_an_id_with_slashes_is_an_id(call, tokens, exchange_body) -> None:
+    """Gateways name sessions like paths."""
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(session="agent:main/tg/7"))
+    for session in ("agent:main/tg/7", "agent%3Amain%2Ftg%2F7"):
+        assert 200 == call("POST", finalize_path(session), tokens.ops, json={}).status_code
+
+
+@pytest.mark.parametrize("session", ["x" * 257, "%00", "%20"])
+def test_what_is_no_id_is_refused(call, tokens, session) -> None:
+    """The same rule as in bodies."""
+    response = call("POST", finalize_path(session), tokens.ops, json={})
+    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert response.json()["error"].startswith("session_id")

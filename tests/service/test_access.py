@@ -1,0 +1,235 @@
+"""Tokens: random, stored as digests, shown once, replaceable without a gap, revocable at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sqlite3
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from schemas.errors import InputError, StoreError
+from service.access import AccessStore, Holder, access_file
+from service.commands.connections import connections_app, operators_app
+
+NORTH = Holder("connection", "north", "ops", "cleo")
+
+
+class Clock:
+    """A time that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time of a test."""
+    return Clock()
+
+
+@pytest.fixture
+def access(tmp_path: Path, clock: Clock) -> Iterator[AccessStore]:
+    """An empty file of tokens."""
+    with AccessStore(tmp_path / "fleet.access", clock) as opened:
+        yield opened
+
+
+def test_a_token_finds_its_holder(access: AccessStore) -> None:
+    """And says what its records are filed under."""
+    token = access.add(NORTH)
+    assert re.fullmatch(r"dl_[0-9a-f]{12}_[A-Za-z0-9_-]{43}", token)
+    assert NORTH == access.find(token.encode())
+
+
+def test_two_tokens_share_nothing(access: AccessStore) -> None:
+    """256 bits of each are random."""
+    first, second = access.add(NORTH), access.rotate("connection", "north")
+    assert set() == set(first.split("_")[1:]) & set(second.split("_")[1:])
+
+
+def test_the_file_holds_no_token(access: AccessStore, tmp_path: Path) -> None:
+    """Whoever copies it can sign in as nobody."""
+    token = access.add(NORTH)
+    secret = token.split("_", 2)[2].encode()
+    with sqlite3.connect(access.path) as connection:
+        assert [(hashlib.sha256(token.encode()).digest(),)] == connection.execute("SELECT digest FROM tokens").fetchall()
+    connection.close()
+    files = list(tmp_path.iterdir())
+    assert 2 <= len(files)
+    assert not [file for file in files if secret in file.read_bytes()]
+
+
+def test_the_files_are_their_owners_alone(access: AccessStore, tmp_path: Path) -> None:
+    """Digests are no secrets, but who may call is nobody else's business."""
+    access.add(NORTH)
+    assert {0o600} == {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+
+
+def test_a_file_others_could_read_is_closed_to_them(tmp_path: Path, clock: Clock) -> None:
+    """A copy that was restored carelessly, for example."""
+    path = tmp_path / "fleet.access"
+    path.touch(mode=0o644)
+    AccessStore(path, clock).close()
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=80).map(lambda text: f"dl_{text}".encode("utf-8", "surrogatepass")))
+def test_whatever_is_no_token_finds_nobody(tmp_path_factory: pytest.TempPathFactory, token: bytes) -> None:
+    """Never an error: a header can hold any bytes."""
+    path = tmp_path_factory.getbasetemp() / "any.access"
+    with AccessStore(path, Clock()) as access:
+        if not access.holders("connection"):
+            access.add(NORTH)
+        assert access.find(token) is None
+
+
+def test_a_token_cut_short_or_drawn_out_finds_nobody(access: AccessStore) -> None:
+    """The whole of it is compared."""
+    token = access.add(NORTH).encode()
+    for wrong in (token[:-1], token + b"A", token.upper(), b" " + token, token.replace(b"dl_", b""), token[:15] + b"_"):
+        assert access.find(wrong) is None
+
+
+def test_a_rotated_token_works_beside_the_old_one(access: AccessStore) -> None:
+    """So that a fleet can be given the new one without a gap."""
+    old = access.add(NORTH)
+    new = access.rotate("connection", "north")
+    assert [NORTH, NORTH] == [access.find(token.encode()) for token in (old, new)]
+
+
+def test_a_third_live_token_is_refused_by_the_names_of_the_others(access: AccessStore) -> None:
+    """Tokens that nobody remembers are never revoked."""
+    tokens = [access.add(NORTH), access.rotate("connection", "north")]
+    with pytest.raises(InputError) as error:
+        access.rotate("connection", "north")
+    assert all(token.rsplit("_", 1)[0][:15] in str(error.value) for token in tokens)
+    access.revoke("connection", tokens[0][:15])
+    assert access.rotate("connection", "north")
+
+
+def test_an_old_token_ends_with_its_grace(access: AccessStore, clock: Clock) -> None:
+    """Nobody has to come back to revoke it."""
+    old = access.add(NORTH)
+    new = access.rotate("connection", "north", timedelta(hours=1))
+    clock.now += timedelta(minutes=59, seconds=59)
+    assert NORTH == access.find(old.encode())
+    clock.now += timedelta(seconds=1)
+    assert (None, NORTH) == (access.find(old.encode()), access.find(new.encode()))
+    assert ["expired", "live"] == [token.state for token in access.holders("connection")[0][1]]
+    access.rotate("connection", "north", timedelta(hours=9999))
+    assert access.find(old.encode()) is None
+
+
+def test_one_token_or_all_of_them_are_revoked(access: AccessStore) -> None:
+    """By prefix, or by name; a whole token that somebody pastes is taken by its prefix."""
+    old, new = access.add(NORTH), access.rotate("connection", "north")
+    assert 1 == access.revoke("connection", old)
+    assert (None, NORTH) == (access.find(old.encode()), access.find(new.encode()))
+    assert 1 == access.revoke("connection", "north")
+    assert access.find(new.encode()) is None
+    assert 0 == access.revoke("connection", "north")
+    for unknown in ("south", "dl_000000000000", "dl_"):
+        with pytest.raises(InputError):
+            access.revoke("connection", unknown)
+
+
+def test_a_revoked_connection_comes_back_under_its_project(access: AccessStore) -> None:
+    """A name is never given to another project: what it delivered stays where it is."""
+    access.add(NORTH)
+    access.revoke("connection", "north")
+    with pytest.raises(InputError):
+        access.add(Holder("connection", "north", "web"))
+    assert "ops" == (access.find(access.rotate("connection", "north").encode()) or NORTH).project
+
+
+def test_connections_and_operators_have_names_of_their_own(access: AccessStore) -> None:
+    """Revoking one must not touch the other."""
+    first, second = access.add(NORTH), access.add(Holder("operator", "north", None))
+    access.revoke("operator", "north")
+    assert (NORTH, None) == (access.find(first.encode()), access.find(second.encode()))
+
+
+@pytest.mark.parametrize("name", ["", "North", "a/b", "..", "dl_0123", "a b", "x" * 64, "a\n", "ä"])
+def test_a_name_is_a_name(access: AccessStore, name: str) -> None:
+    """It is part of keys and paths, and told from a token's prefix."""
+    for holder in (Holder("connection", name, "ops"), Holder("operator", "root", name)):
+        with pytest.raises(InputError):
+            access.add(holder)
+    assert [] == access.holders("connection") + access.holders("operator")
+
+
+def test_commands_and_server_work_on_the_file_at_once(access: AccessStore, clock: Clock) -> None:
+    """A token that is revoked by a command is wrong for the server's next request."""
+    with AccessStore(access.path, clock) as command:
+        token = command.add(NORTH)
+        assert NORTH == access.find(token.encode())
+        command.revoke("connection", "north")
+        assert access.find(token.encode()) is None
+
+
+def test_threads_share_a_store(access: AccessStore) -> None:
+    """Requests are answered side by side."""
+    token = access.add(NORTH).encode()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda number: access.find(token if number % 2 else b"dl_x"), range(200)))
+    assert [None, NORTH] * 100 == found
+
+
+def test_a_file_that_is_something_else_is_refused(tmp_path: Path, clock: Clock) -> None:
+    """Nothing is written into it."""
+    path = tmp_path / "notes.access"
+    path.write_text("not a database, but long enough to be looked at as one " * 50)
+    with pytest.raises(StoreError, match=r"notes\.access"):
+        AccessStore(path, clock)
+    assert path.read_text().startswith("not a database")
+    with pytest.raises(StoreError):
+        AccessStore(tmp_path / "missing" / "x.access", clock)
+
+
+def test_a_newer_file_is_refused(tmp_path: Path, clock: Clock) -> None:
+    """An older program would misread it."""
+    path = tmp_path / "fleet.access"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreError, match="newer"):
+        AccessStore(path, clock)
+
+
+def test_the_commands_show_a_token_once(tmp_path: Path) -> None:
+    """Alone on the output, so that a script can take it; in no list afterwards."""
+    runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
+    added = runner.invoke(connections_app, ["add", "north", "--project", "ops", "--agent", "cleo", *database])
+    rotated = runner.invoke(connections_app, ["rotate", "north", "--grace", "2", *database])
+    operator = runner.invoke(operators_app, ["add", "root", *database])
+    tokens = [result.stdout.strip() for result in (added, rotated, operator)]
+    assert [0, 0, 0] == [result.exit_code for result in (added, rotated, operator)]
+    with AccessStore(access_file(tmp_path / "fleet.duckdb"), lambda: datetime.now(UTC)) as access:
+        assert [NORTH, NORTH, Holder("operator", "root", None)] == [access.find(token.encode()) for token in tokens]
+    listed = runner.invoke(connections_app, ["list", *database])
+    as_json = json.loads(runner.invoke(connections_app, ["list", "--json", *database]).stdout)
+    assert ("north", "ops", "cleo", ["live", "live"]) == (
+        as_json["name"],
+        as_json["project"],
+        as_json["agent"],
+        [token["state"] for token in as_json["tokens"]],
+    )
+    assert tokens[0][:15] in listed.stdout
+    assert "until" in listed.stdout
+    assert not [token for token in tokens if token.split("_", 2)[2] in listed.stdout + json.dumps(as_json)]
+    revoked = runner.invoke(connections_app, ["revoke", "north", *database])
+    assert "2 tokens revoked" == revoked.stdout.strip()
+    assert "(every)" in runner.invoke(operators_app, ["list", *database]).stdout

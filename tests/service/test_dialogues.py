@@ -1,0 +1,179 @@
+"""The synthetic dialogues hold what they are said to hold: one agent gets worse on a known day, and the others do not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from statistics import fmean
+
+import pytest
+from builders import exchange
+
+from audit.methodology import shipped_methodologies
+from audit.policy import Policy, RedactionSettings
+from audit.prompts import thinking_question, tier2_question, tier3_question
+from audit.questions import Question
+from audit.redaction import Redactor
+from audit.sampling import Candidate, SamplingState, close, decide
+from audit.tamper import tamper_reasons
+from audit.tier1 import check_structure
+from audit.times import parse_timestamp
+from audit.wrap import wrap_quality
+from schemas.limits import NAME
+from schemas.records import Exchange
+from service.dialogues import DAYS, PROJECTS, WORSE_AGENT, WORSE_SINCE, Session, dialogues
+from service.fleet import LAST_DAY
+from service.fleet_faults import SECRETS
+from service.simulator.scoring import simulated_answer
+
+METHODOLOGY = shipped_methodologies()["default"]
+POLICY = Policy().for_project("any")
+MAX_BODY = 512 * 1024
+
+
+@pytest.fixture(scope="module")
+def sessions() -> list[Session]:
+    """The dialogues of the demo."""
+    return dialogues()
+
+
+def _exchanges(session: Session) -> Iterator[Exchange]:
+    """The session's exchanges as records, as far as rules read them."""
+    for payload in session.payloads:
+        said = payload["exchange"]
+        answer = said["agent_response"]
+        yield exchange(
+            session.session_id,
+            said["turn_number"],
+            answer["content"],
+            user_message=said["user_message"]["content"],
+            agent_thinking=answer.get("thinking"),
+            output_tokens=answer["usage"]["output_tokens"],
+            occurred_at=parse_timestamp(said["timestamp"]),
+        )
+
+
+def _is_worse(session: Session) -> bool:
+    return session.agent == WORSE_AGENT and session.ended_at.date() >= WORSE_SINCE
+
+
+def _rated(question: Question, *names: str) -> float:
+    """Mean of the dimensions of the simulated answer, or the number of the name."""
+    materials = {one.name: json.loads(one.literal) for one in question.materials}
+    answer = simulated_answer(question.schema, materials, model=question.model)
+    return float(answer[names[0]]) if names else fmean(one["score"] for one in answer["dimensions"].values())
+
+
+def test_one_seed_gives_the_same_payloads_and_another_gives_others(sessions: list[Session]) -> None:
+    """Documentation and tests quote numbers from them."""
+    assert dialogues() == sessions
+    assert dialogues(seed=8) != sessions
+
+
+def test_they_are_of_the_size_and_shape_that_was_promised(sessions: list[Session]) -> None:
+    """The webhook must take every payload as it is."""
+    assert len(PROJECTS) * DAYS == len(sessions) == len({session.session_id for session in sessions})
+    payloads = [payload for session in sessions for payload in session.payloads]
+    assert 1500 <= len(payloads) <= 2000
+    assert len(payloads) == len({payload["exchange"]["id"] for payload in payloads})
+    assert max(len(json.dumps(payload).encode()) for payload in payloads) < MAX_BODY
+    assert min(len(session.payloads) for session in sessions) >= 6
+    assert max(len(session.payloads) for session in sessions) <= 14
+    # What no slot has filled would be seen on every page.
+    assert "{n}" not in str(payloads)
+    assert "{size}" not in str(payloads)
+
+
+def test_sessions_are_in_order_and_belong_to_their_agents(sessions: list[Session]) -> None:
+    """They are ingested as they come, a session closed where it ends."""
+    assert sorted(session.ended_at for session in sessions) == [session.ended_at for session in sessions]
+    first = datetime.combine(LAST_DAY - timedelta(days=DAYS - 1), datetime.min.time(), UTC)
+    for session in sessions:
+        times = [said.occurred_at for said in _exchanges(session)]
+        assert sorted(times) == times
+        assert (session.ended_at, True) == (times[-1], times[0] >= first)
+        assert max(later - earlier for earlier, later in itertools.pairwise(times)) < timedelta(minutes=30)
+        assert {(session.agent, session.session_id)} == {(one["agent"], one["session_id"]) for one in session.payloads}
+        assert PROJECTS[session.agent] == session.project
+    assert LAST_DAY == sessions[-1].ended_at.date()
+    assert all(re.fullmatch(NAME, name) for pair in PROJECTS.items() for name in pair)
+
+
+def test_the_worse_agent_is_rated_worse_since_its_day_and_the_others_are_not(sessions: list[Session]) -> None:
+    """What the demo shows must be there to be found, in every judged tier, and nowhere else."""
+    ratings: dict[tuple[str, str, bool], list[float]] = {}
+    for session in sessions:
+        late = session.ended_at.date() >= WORSE_SINCE
+        for said in _exchanges(session):
+            found = {
+                "tier2": _rated(tier2_question(said, POLICY)),
+                "tier3": (_rated(tier3_question(said, POLICY, METHODOLOGY.tier3)) - 1) / 4,
+            }
+            if said.agent_thinking:
+                found["tier2_5"] = _rated(thinking_question(said, POLICY), "alignment")
+            for tier, rating in found.items():
+                ratings.setdefault((session.agent, tier, late), []).append(rating)
+    for agent in PROJECTS:
+        for tier in ("tier2", "tier2_5", "tier3"):
+            fall = fmean(ratings[agent, tier, False]) - fmean(ratings[agent, tier, True])
+            if agent == WORSE_AGENT:
+                assert fall > 0.2, (agent, tier)
+            else:
+                assert abs(fall) < 0.05, (agent, tier)
+
+
+def test_structural_flags_are_raised_by_the_worse_agent_alone(sessions: list[Session]) -> None:
+    """Tier 1 must have something to say, too, and nothing of the ordinary talk."""
+    flags: Counter[str] = Counter()
+    for session in sessions:
+        for said in _exchanges(session):
+            found = check_structure(said.user_message, said.agent_response, METHODOLOGY).flags
+            assert _is_worse(session) or not found
+            flags.update(found)
+    assert {"constraint_disclosure", "silent_refusal"} == set(flags)
+    assert flags.total() >= 8
+
+
+def test_every_reason_for_sampling_occurs(sessions: list[Session]) -> None:
+    """A demonstration must show each of them, and that most of the rest is skipped."""
+    reasons: Counter[str] = Counter()
+    settings = POLICY.settings.sampling
+    for session in sessions:
+        state = SamplingState()
+        for said in _exchanges(session):
+            flags = check_structure(said.user_message, said.agent_response, METHODOLOGY).flags
+            candidate = Candidate(
+                exchange_id=said.exchange_id,
+                revision=0,
+                turn_number=said.turn_number,
+                agent_response=said.agent_response,
+                output_tokens=said.output_tokens,
+                tier1_flags=flags,
+                record=b"",
+            )
+            decision, state = decide(state, candidate, settings)
+            reasons[decision.reason] += 1
+        reasons["last_turns"] += len(close(state, settings)[0])
+    wanted = {"first_turns", "last_turns", "tier1_flags", "disagreement", "long_response", "routine_sample", "sampling_skip"}
+    assert wanted == set(reasons)
+    assert min(reasons.values()) >= 3
+
+
+def test_secrets_attempts_on_the_judge_and_wrapping_up_are_where_they_were_planted(sessions: list[Session]) -> None:
+    """Redaction, the anomaly of a swayed judge and wrap quality need a case each, and must not fire elsewhere."""
+    redactor = Redactor(RedactionSettings())
+    said = [(session.agent, one) for session in sessions for one in _exchanges(session)]
+    leaked = [agent for agent, one in said if any(secret in one.user_message for secret in SECRETS)]
+    assert ["code-review", "data-pipeline"] == sorted(leaked)
+    assert len(leaked) == sum(bool(redactor.redact(one.user_message + one.agent_response)[1]) for _, one in said)
+    attempts = [agent for agent, one in said if tamper_reasons(one)]
+    assert ["ops-oncall", "ops-oncall", "research", "travel-desk"] == sorted(attempts)
+    wrapped = [session for session in sessions if "wrap up session" in str(session.payloads[-1])]
+    assert {"code-review", "data-pipeline"} == {session.agent for session in wrapped}
+    found = [wrap_quality([one.agent_response for one in _exchanges(session)]).score for session in wrapped]
+    assert max(found) == 1.0
+    assert 0.0 < min(found) < 1.0

@@ -1,0 +1,214 @@
+"""What the judge's tests share: questions, a purse that checks, a scripted API without a network, and a clock that skips the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx2
+import pytest
+
+from audit.prices import Usage, believable, price_of, worst_case
+from audit.questions import Invalid, Material, Question
+from streams.judges.limits import Waiting
+from streams.judges.live import LiveJudge, open_live_judge
+from streams.judges.protocol import Verdict
+
+MODEL = "claude-haiku-4-5"
+KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
+GOOD = '{"score": 0.5}'
+Response = httpx2.Response | Exception | Callable[[httpx2.Request], Any]
+
+
+class SkippingClock:
+    """Goes on by itself, and skips what somebody sleeps; remembers how long that was."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        """Seconds, the skipped ones included."""
+        return time.monotonic() + sum(self.slept)
+
+    async def sleep(self, seconds: float) -> None:
+        """Skip."""
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+    @property
+    def waiting(self) -> Waiting:
+        """As the judge takes it, with the longest jitter."""
+        return Waiting(now=self.now, sleep=self.sleep, jitter=lambda: 1.0, wall=lambda: 1_800_000_000.0)
+
+
+class CheckingPurse:
+    """Money for `calls` calls of one question (None: no cap); fails the test where more is spent than was reserved."""
+
+    def __init__(self, question: Question, calls: int | None = None) -> None:
+        self._question = question
+        price = price_of(question.model, {})
+        assert price is not None
+        self._price = price
+        self.amount = worst_case(question, price)
+        self.left = calls
+        self.reserved = 0
+        self.settled: list[int] = []
+        self.usages: list[Usage | None] = []
+        self.held = False
+
+    async def reserve(self) -> bool:
+        """Set aside the worst case of one call, or use what is still set aside."""
+        await asyncio.sleep(0)
+        if not self.held:
+            if self.left is not None and self.left <= self.reserved:
+                return False
+            self.reserved += 1
+            self.held = True
+        return True
+
+    def spend(self, usage: Usage | None, model: str | None) -> None:
+        """Settle what is set aside."""
+        assert self.held, "a call is paid for that nothing was set aside for"
+        assert isinstance(model, str | None)
+        self.held = False
+        self.usages.append(usage)
+        cost = self._price.cost(usage) if usage is not None and believable(usage, self._question) else None
+        self.settled.append(self.amount if cost is None else cost)
+        assert sum(self.settled) <= self.reserved * self.amount
+
+
+class ScriptedApi(httpx2.AsyncBaseTransport):
+    """Answers request after request with what it was given; the last answer is repeated."""
+
+    def __init__(self, *responses: Response) -> None:
+        self._responses = list(responses)
+        self.requests: list[httpx2.Request] = []
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """What was asked."""
+        return [json.loads(request.content) for request in self.requests]
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The next answer."""
+        await request.aread()
+        self.requests.append(request)
+        response = self._responses.pop(0) if len(self._responses) > 1 else self._responses[0]
+        if isinstance(response, Exception):
+            raise response
+        if isinstance(response, httpx2.Response):
+            return httpx2.Response(response.status_code, headers=response.headers, content=response.content)
+        return await response(request)
+
+
+def _read(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return Invalid(("it is not JSON",))
+    score = value.get("score") if isinstance(value, dict) else None
+    return score if isinstance(score, float) and 0 <= score <= 1 else Invalid(("score: not from 0 to 1",))
+
+
+def _question(**fields: Any) -> Question:
+    values: dict[str, Any] = {
+        "purpose": "tier2",
+        "model": MODEL,
+        "instructions": "Judge the exchange. " * 40,
+        "materials": (Material("agent_response", '"It is done."'),),
+        "task": "Give a score from 0 to 1.",
+        "schema": {"type": "object", "properties": {"score": {"type": "number"}}, "required": ["score"]},
+        "max_tokens": 500,
+        "fingerprint": "f" * 64,
+        "read": _read,
+    }
+    return Question(**(values | fields))
+
+
+def _message(text: str | None = GOOD, *, headers: Mapping[str, str] | None = None, **fields: Any) -> httpx2.Response:
+    content = [] if text is None else [{"type": "text", "text": text}]
+    usage = {"input_tokens": 100, "output_tokens": 20, "cache_creation_input_tokens": None, "cache_read_input_tokens": 7}
+    body = {
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": content,
+        "stop_reason": "end_turn",
+        "usage": usage,
+    }
+    return httpx2.Response(200, json=body | fields, headers=headers)
+
+
+def _error(status: int, message: str = "no", *, headers: Mapping[str, str] | None = None) -> httpx2.Response:
+    body = {"type": "error", "error": {"type": "some_error", "message": message}}
+    return httpx2.Response(status, json=body, headers=headers)
+
+
+@pytest.fixture(scope="session")
+def build_question() -> Callable[..., Question]:
+    """Makes a question whose answer is `{"score": 0..1}`; fields can be given."""
+    return _question
+
+
+@pytest.fixture(scope="session")
+def message() -> Callable[..., httpx2.Response]:
+    """Makes a response with a message of the given text; fields of the body can be given."""
+    return _message
+
+
+@pytest.fixture(scope="session")
+def error() -> Callable[..., httpx2.Response]:
+    """Makes a response with an error of the API."""
+    return _error
+
+
+@pytest.fixture
+def clock() -> SkippingClock:
+    """A clock that skips the waiting."""
+    return SkippingClock()
+
+
+@pytest.fixture(scope="session")
+def purse_for() -> type[CheckingPurse]:
+    """Makes a purse that checks."""
+    return CheckingPurse
+
+
+class Asked:
+    """A judge over a scripted API, and what came of asking it."""
+
+    def __init__(self, clock: SkippingClock, responses: tuple[Response, ...], options: dict[str, Any]) -> None:
+        self.api = ScriptedApi(*responses)
+        self.clock = clock
+        self.purses: list[CheckingPurse] = []
+        traits = options.pop("traits", (None, False))
+        self._open = lambda: open_live_judge(
+            KEY, "http://127.0.0.1:9", lambda _model: traits, waiting=clock.waiting, transport=self.api, **options
+        )
+
+    def ask(self, *questions: Question, calls: int | None = None) -> list[Verdict]:
+        """Ask one judge the questions, one after the other."""
+
+        async def run() -> list[Verdict]:
+            judge = self._open()
+            try:
+                return [await self._one(judge, question, calls) for question in questions]
+            finally:
+                await judge.aclose()
+
+        return asyncio.run(run())
+
+    async def _one(self, judge: LiveJudge, question: Question, calls: int | None) -> Verdict:
+        self.purses.append(CheckingPurse(question, calls))
+        verdict = await judge.ask(question, self.purses[-1])
+        assert 0 == judge.limiter.in_flight
+        return verdict
+
+
+@pytest.fixture
+def judge_with(clock: SkippingClock) -> Callable[..., Asked]:
+    """Makes a judge over an API that answers with the given responses; options of `open_live_judge` can be given."""
+    return lambda *responses, **options: Asked(clock, responses, options)

@@ -1,0 +1,178 @@
+"""Two hundred questions against each fault of a provider, through the real client and over real connections.
+
+Whatever the provider does, no exception escapes, the deadline holds, no more is spent than was set aside, and every question ends in
+one verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import builders as build
+import pytest
+
+from audit.policy import Policy
+from audit.prices import price_of
+from audit.prompts import tier2_question
+from audit.questions import Invalid, Question
+from service.simulator import RunningJudge, running
+from service.simulator.script import KINDS
+from streams.judges.live import LiveJudge, open_live_judge
+from streams.judges.protocol import Verdict
+
+QUESTIONS = 200
+KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
+
+
+class Fault(NamedTuple):
+    """What 200 questions come to, and what the run is given."""
+
+    outcomes: set[str]
+    deadline: float = 20.0
+    max_body: int = 100_000
+    script: str | None = None
+    concurrency: int = 16
+    charged: str = "usage"
+    """usage, nothing, or all (of what was set aside)."""
+
+
+PROVIDER, ANSWERED, INVALID, TIMEOUT = {"provider_error"}, {"answered"}, {"invalid"}, {"timeout"}
+FAULTS = {
+    "answer": Fault(ANSWERED),
+    "slow": Fault(ANSWERED, script="slow:0.01"),
+    "thinking_first": Fault(ANSWERED),
+    "rate_limited": Fault(PROVIDER, charged="nothing"),
+    "overloaded": Fault(PROVIDER, charged="nothing"),
+    "error500": Fault(PROVIDER, charged="nothing"),
+    "bad_request": Fault(PROVIDER, charged="nothing"),
+    "unauthorized": Fault(PROVIDER, charged="nothing"),
+    "no_structured": Fault(ANSWERED),
+    "drip": Fault(TIMEOUT, deadline=0.6, script="drip:0.02", concurrency=200, charged="all"),
+    "hang": Fault(TIMEOUT, deadline=0.6, concurrency=200, charged="all"),
+    "reset": Fault(PROVIDER, charged="all"),
+    "huge": Fault(PROVIDER, script="huge:1", charged="all"),
+    "html": Fault(PROVIDER, charged="all"),
+    "truncated_json": Fault(PROVIDER, charged="all"),
+    "wrong_shape": Fault(PROVIDER, charged="all"),
+    "no_text": Fault(INVALID),
+    "no_usage": Fault(ANSWERED, charged="all"),
+    "zero_usage": Fault(ANSWERED, charged="all"),
+    "lying_usage": Fault(ANSWERED, charged="all"),
+    "refusal": Fault({"refused"}),
+    "cut_off": Fault({"cut_off"}),
+    "garbage": Fault(INVALID),
+    "out_of_range": Fault(INVALID),
+    "ignores_structured": Fault(ANSWERED),
+}
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[RunningJudge]:
+    """A simulated judge, served once for all."""
+    with running() as served:
+        yield served
+
+
+def _question(number: int) -> Question:
+    return tier2_question(build.exchange("s", number), Policy().for_project("ops"))
+
+
+def _traits(model: str) -> tuple[int | None, bool]:
+    price = price_of(model, {})
+    assert price is not None
+    return price.cache_minimum, price.switch_off_thinking
+
+
+async def _ask_all(judge: LiveJudge, pairs: list[tuple[Question, Any]]) -> list[Verdict]:
+    """Ask all at once, each with its purse."""
+    try:
+        return await asyncio.gather(*(judge.ask(*pair) for pair in pairs))
+    finally:
+        await judge.aclose()
+
+
+def _check(fault: Fault, question: Question, verdict: Verdict, purse: Any) -> None:
+    """The invariants of one question."""
+    assert sum(purse.settled) <= purse.reserved * purse.amount
+    assert purse.reserved <= verdict.attempts <= 4 or TIMEOUT == fault.outcomes
+    assert ("answered" == verdict.outcome) == (verdict.error is None)
+    if verdict.outcome == "answered":
+        assert not isinstance(question.read(verdict.answer or ""), Invalid)
+        assert verdict.simulated
+    expected = {"nothing": set(), "all": {purse.amount}}.get(fault.charged)
+    assert expected is None or expected == set(purse.settled)
+    if fault.charged == "usage":
+        assert all(0 < charge < purse.amount for charge in purse.settled)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_of_the_provider_is_an_outcome(
+    kind: str, simulator: RunningJudge, purse_for: Callable[..., Any], clock: Any
+) -> None:
+    """Every kind the simulated judge knows, 200 times: a new kind without an entry here fails."""
+    fault = FAULTS[kind]
+    simulator.reset(fault.script or kind)
+    judge = open_live_judge(
+        KEY,
+        simulator.base_url,
+        _traits,
+        deadline=fault.deadline,
+        concurrency=fault.concurrency,
+        max_body=fault.max_body,
+        waiting=clock.waiting,
+    )
+    questions = [_question(number) for number in range(QUESTIONS)]
+    pairs = [(question, purse_for(question)) for question in questions]
+    began = time.monotonic()
+    ended = asyncio.run(_ask_all(judge, pairs))
+    took = time.monotonic() - began
+    assert QUESTIONS == len(ended)
+    assert fault.outcomes == {verdict.outcome for verdict in ended}, Counter(verdict.error for verdict in ended)
+    for (question, purse), verdict in zip(pairs, ended, strict=True):
+        _check(fault, question, verdict, purse)
+    assert simulator.requests > 0, "the fault did not happen"
+    assert took < fault.deadline + 5.0
+    assert 0 == judge.limiter.in_flight
+
+
+def test_the_key_is_in_no_log(simulator: RunningJudge, purse_for: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    """The client and the HTTP library log requests and headers at DEBUG; somebody will switch that on in production."""
+    simulator.reset("unauthorized,no_structured,answer")
+    caplog.set_level(logging.DEBUG)
+    judge = open_live_judge(KEY, simulator.base_url, _traits)
+    asyncio.run(_ask_all(judge, [(question, purse_for(question)) for question in map(_question, range(3))]))
+    assert "HTTP Request" in caplog.text
+    assert KEY not in caplog.text
+    assert KEY[-8:] not in caplog.text
+
+
+def test_a_compressed_response_is_bounded_by_what_it_unpacks_to(
+    build_question: Callable[..., Any], purse_for: Callable[..., Any]
+) -> None:
+    """A megabyte of zeros is a kilobyte on the wire; only counting afterwards keeps memory flat."""
+    bomb = gzip.compress(b" " * 50_000_000)
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: {len(bomb)}\r\n\r\n"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head.encode() + bomb)
+        writer.close()
+
+    async def run() -> Verdict:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        judge = open_live_judge(None, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", _traits)
+        async with server:
+            question = build_question()
+            verdict = await judge.ask(question, purse_for(question))
+            await judge.aclose()
+        return verdict
+
+    verdict = asyncio.run(run())
+    assert ("provider_error", "the response is too large") == (verdict.outcome, verdict.error)

@@ -1,0 +1,249 @@
+"""How many calls may be under way, and what the headers of a provider do to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.judges.limits import MAX_PAUSE_SECONDS, Limiter, Waiting, exhausted_for, retry_after
+
+T = TypeVar("T")
+NOON = 1_800_014_400.0
+DATE = "Fri, 15 Jan 2027 12:00:00 GMT"
+
+
+class HandClock:
+    """Stands still unless somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    async def sleep(self, seconds: float) -> None:
+        """Move on."""
+        self.at += seconds
+        await asyncio.sleep(0)
+
+    @property
+    def waiting(self) -> Waiting:
+        """As the limiter takes it."""
+        return Waiting(now=lambda: self.at, sleep=self.sleep, jitter=lambda: 1.0, wall=lambda: NOON)
+
+
+def run(task: Coroutine[Any, Any, T]) -> T:
+    """Run to the end."""
+    return asyncio.run(task)
+
+
+def test_no_more_calls_are_under_way_than_the_limit() -> None:
+    """The bound is what keeps a fleet from being refused as a whole; it must hold in every order of coming and going."""
+
+    async def scenario() -> tuple[int, int]:
+        limiter = Limiter(3)
+        most = 0
+
+        async def call() -> None:
+            nonlocal most
+            assert await limiter.acquire(float("inf")) is None
+            most = max(most, limiter.in_flight)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            limiter.release()
+
+        await asyncio.gather(*(call() for _ in range(50)))
+        return most, limiter.in_flight
+
+    assert (3, 0) == run(scenario())
+
+
+def test_who_waits_longest_is_next() -> None:
+    """A worker that asks one question after the other must not keep the others out until their deadline."""
+
+    async def scenario() -> list[int]:
+        limiter, order = Limiter(1), []
+        await limiter.acquire(float("inf"))
+
+        async def call(number: int) -> None:
+            await limiter.acquire(float("inf"))
+            order.append(number)
+            limiter.release()
+
+        waiting = [asyncio.create_task(call(number)) for number in range(3)]
+        await asyncio.sleep(0)
+        limiter.release()
+        waiting.append(asyncio.create_task(call(3)))
+        await asyncio.gather(*waiting)
+        return order
+
+    assert [0, 1, 2, 3] == run(scenario())
+
+
+@pytest.mark.parametrize("rounds", range(4))
+def test_a_cancelled_wait_loses_no_slot(rounds: int) -> None:
+    """A deadline can strike before, while or after a slot is handed over; a slot lost each time would stop all judging."""
+
+    async def scenario() -> tuple[int, float | None]:
+        limiter = Limiter(1)
+        await limiter.acquire(float("inf"))
+        waiter = asyncio.create_task(limiter.acquire(float("inf")))
+        other = asyncio.create_task(limiter.acquire(float("inf")))
+        for step in range(4):
+            if step == rounds:
+                waiter.cancel()
+            if step == 2:
+                limiter.release()
+            await asyncio.sleep(0)
+        if not waiter.cancelled() and waiter.done():
+            limiter.release()
+        async with asyncio.timeout(5):
+            got = await other
+        limiter.release()
+        return limiter.in_flight, got
+
+    assert (0, None) == run(scenario())
+
+
+def test_the_limit_halves_once_a_round_and_grows_back() -> None:
+    """Sixteen calls refused together are one message, not sixteen; and a limit that never grew back would stay slow for good."""
+    clock = HandClock()
+    limiter = Limiter(16, clock.waiting)
+    began = clock.at
+    for _ in range(16):
+        clock.at += 1
+        limiter.shrink(started=began)
+    assert 8 == limiter.limit
+    for _ in range(10):
+        limiter.shrink(started=clock.at)
+    assert 1 == limiter.limit
+    for _ in range(400):
+        limiter.grow()
+    assert 16 == limiter.limit
+
+
+def test_growth_lets_the_next_ones_in() -> None:
+    """Who waits because the limit was low must not wait for a slot to come back when the limit rises."""
+
+    async def scenario() -> int:
+        clock = HandClock()
+        limiter = Limiter(2, clock.waiting)
+        limiter.shrink(clock.at)
+        await limiter.acquire(float("inf"))
+        waiter = asyncio.create_task(limiter.acquire(float("inf")))
+        await asyncio.sleep(0)
+        limiter.grow()
+        await waiter
+        return limiter.in_flight
+
+    assert 2 == run(scenario())
+
+
+def test_a_pause_holds_everybody_back_until_it_ends() -> None:
+    """What one call is told holds for all who use the key."""
+    clock = HandClock()
+    limiter = Limiter(2, clock.waiting)
+    limiter.pause(30)
+    limiter.pause(10)
+    assert 1030.0 == limiter.paused_until
+    assert run(limiter.acquire(1031)) is None
+    assert (1030.0, None) == (clock.at, limiter.paused_until)
+
+
+def test_a_pause_beyond_the_deadline_is_told_at_once() -> None:
+    """Waiting for what cannot come in time only keeps a session busy."""
+    clock = HandClock()
+    limiter = Limiter(2, clock.waiting)
+    limiter.pause(300)
+    assert 300.0 == run(limiter.acquire(1120))
+    assert (1000.0, 0) == (clock.at, limiter.in_flight)
+
+
+def test_a_pause_that_begins_while_somebody_queues_holds_for_them_too() -> None:
+    """The queue is where most calls are when a provider says stop."""
+
+    async def scenario() -> tuple[float | None, int]:
+        clock = HandClock()
+        limiter = Limiter(1, clock.waiting)
+        await limiter.acquire(2000)
+        waiter = asyncio.create_task(limiter.acquire(1100))
+        await asyncio.sleep(0)
+        limiter.pause(200)
+        limiter.release()
+        return await waiter, limiter.in_flight
+
+    assert (200.0, 0) == run(scenario())
+
+
+def test_no_pause_is_endless() -> None:
+    """A server that asks for a year of silence must not switch judging off."""
+    clock = HandClock()
+    limiter = Limiter(1, clock.waiting)
+    limiter.pause(1e9)
+    assert 1000.0 + MAX_PAUSE_SECONDS == limiter.paused_until
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "7", "retry-after-ms": "1500"}, 1.5),
+        ({"retry-after": "7", "retry-after-ms": "soon"}, 7.0),
+        ({"retry-after": "Fri, 15 Jan 2027 12:00:30 GMT"}, 30.0),
+        ({"retry-after": "Fri, 15 Jan 2027 12:00:30 GMT", "date": "Fri, 15 Jan 2027 12:00:10 GMT"}, 20.0),
+        ({"retry-after": "Fri, 15 Jan 2027 11:00:00 GMT"}, 0.0),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "later"}, None),
+    ],
+)
+def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: float | None) -> None:
+    """A wait that is misread is either a burst of calls or an idle hour."""
+    assert seconds == retry_after(headers, lambda: NOON)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, 0.0),
+        ({"anthropic-ratelimit-requests-remaining": "0"}, 0.0),
+        ({"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": "2027-01-15T12:00:40Z"}, 40.0),
+        ({"anthropic-ratelimit-requests-remaining": "3", "anthropic-ratelimit-requests-reset": "2027-01-15T12:00:40Z"}, 0.0),
+        (
+            {
+                "anthropic-ratelimit-input-tokens-remaining": "0",
+                "anthropic-ratelimit-input-tokens-reset": "2027-01-15T13:00:40Z",
+                "date": "Fri, 15 Jan 2027 13:00:00 GMT",
+            },
+            40.0,
+        ),
+        ({"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": "soon"}, 0.0),
+        ({"anthropic-ratelimit-requests-remaining": "none", "anthropic-ratelimit-requests-reset": "2027-01-15T12:00:40Z"}, 0.0),
+        ({"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": "2027-01-15T11:00:00Z"}, 0.0),
+    ],
+)
+def test_an_empty_allowance_pauses_until_its_reset(headers: dict[str, str], seconds: float) -> None:
+    """Times are the server's: on its own clock where it shows one, because ours may be off by an hour."""
+    assert seconds == exhausted_for(headers, lambda: NOON)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["retry-after", "retry-after-ms", "date"]
+            + [f"anthropic-ratelimit-{what}-{part}" for what in ("requests", "tokens") for part in ("remaining", "reset")]
+        ),
+        st.text(max_size=40)
+        | st.sampled_from(["0", "9" * 400, "1e999", DATE, "0001-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59"]),
+    )
+)
+def test_no_header_can_break_the_reading(headers: dict[str, str]) -> None:
+    """Headers come from whatever stands at the address; garbage counts as missing and never as negative time."""
+    after = retry_after(headers, lambda: NOON)
+    assert after is None or after >= 0
+    assert exhausted_for(headers, lambda: NOON) >= 0

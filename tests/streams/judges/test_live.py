@@ -1,0 +1,475 @@
+"""The live judge over a scripted API: what it asks, what it makes of each answer, and what it never does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.prices import Usage
+from schemas.errors import SettingsError
+from streams.judges.live import open_live_judge
+from streams.judges.requests import Format, Repair, Rung, parameters
+from streams.judges.transport import Credentials, credentials
+
+KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
+LOCAL = "http://127.0.0.1:9"
+GOOD = '{"score": 0.5}'
+Build = Callable[..., Any]
+
+
+def test_a_question_becomes_one_call_and_one_answered_verdict(judge_with: Build, build_question: Build, message: Build) -> None:
+    """The whole of the ordinary case: what is sent, and that everything a judgement records is there."""
+    asked = judge_with(message())
+    (verdict,) = asked.ask(build_question())
+    (body,) = asked.api.bodies
+    assert {"model", "max_tokens", "system", "messages", "output_config"} == body.keys()
+    assert [{"type": "text", "text": build_question().instructions, "cache_control": {"type": "ephemeral"}}] == body["system"]
+    assert {"format": {"type": "json_schema", "schema": build_question().schema}} == body["output_config"]
+    assert ("answered", GOOD, None, 1, ()) == (
+        verdict.outcome,
+        verdict.answer,
+        verdict.error,
+        verdict.attempts,
+        verdict.attempt_errors,
+    )
+    assert Usage(100, 20, 0, 7) == verdict.usage
+    assert ("claude-haiku-4-5", "end_turn", False) == (verdict.model, verdict.stop_reason, verdict.simulated)
+    assert [Usage(100, 20, 0, 7)] == asked.purses[0].usages
+    assert f"Bearer {KEY}" == asked.api.requests[0].headers["authorization"]
+
+
+def test_each_request_has_a_boundary_of_its_own(judge_with: Build, build_question: Build, message: Build) -> None:
+    """A boundary that is used again can be known to the author of a later text."""
+    asked = judge_with(message())
+    asked.ask(build_question(), build_question())
+    contents = {body["messages"][0]["content"] for body in asked.api.bodies}
+    assert 2 == len(contents)
+    assert all(content.endswith("Give a score from 0 to 1.") for content in contents)
+
+
+@pytest.mark.parametrize(("minimum", "marked"), [(None, True), (100, True), (4096, False)])
+def test_a_prefix_too_short_to_be_cached_is_not_marked(minimum: int | None, marked: bool, build_question: Build) -> None:
+    """The mark costs nothing where it is ignored, but it makes a promise that is not kept."""
+    system = parameters(build_question(), Format(cache_minimum=minimum), "b")["system"][0]
+    assert marked == ("cache_control" in system)
+
+
+def test_thinking_is_switched_off_only_where_a_model_thinks_by_default(
+    judge_with: Build, build_question: Build, message: Build
+) -> None:
+    """Older models and servers that imitate the API may not know the parameter."""
+    for off in (False, True):
+        asked = judge_with(message(), traits=(None, off))
+        asked.ask(build_question())
+        assert ({"type": "disabled"} if off else None) == asked.api.bodies[0].get("thinking")
+
+
+def test_half_a_surrogate_pair_in_a_text_is_sent_as_something_else(
+    judge_with: Build, build_question: Build, message: Build
+) -> None:
+    """No UTF-8 can say it, and a text of an agent must not be able to fail its own judging."""
+    asked = judge_with(message())
+    (verdict,) = asked.ask(build_question(task="Score \ud800 this."))
+    assert "answered" == verdict.outcome
+    assert asked.api.bodies[0]["messages"][0]["content"].endswith("Score ? this.")
+
+
+def test_the_answer_is_the_first_block_of_text(judge_with: Build, build_question: Build, message: Build) -> None:
+    """A thinking block may come first; reading the first block whatever it is has broken others."""
+    blocks = [
+        {"type": "thinking", "thinking": "hm", "signature": "x"},
+        {"type": "text", "text": GOOD},
+        {"type": "text", "text": "!"},
+    ]
+    (verdict,) = judge_with(message(content=blocks)).ask(build_question())
+    assert ("answered", GOOD) == (verdict.outcome, verdict.answer)
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome", "answer"),
+    [
+        ({"stop_reason": "refusal"}, "refused", GOOD),
+        ({"stop_reason": "max_tokens"}, "cut_off", GOOD),
+        ({"stop_reason": "model_context_window_exceeded"}, "cut_off", GOOD),
+        ({"content": []}, "invalid", None),
+        ({"content": [{"type": "thinking", "thinking": "hm"}]}, "invalid", None),
+        ({"content": [{"type": "text", "text": " \n"}]}, "invalid", " \n"),
+    ],
+)
+def test_an_answer_that_is_none_is_not_asked_for_again(
+    *, fields: dict[str, Any], outcome: str, answer: str | None, judge_with: Build, build_question: Build, message: Build
+) -> None:
+    """Each is a failure of the judge with its own name, never a score; it was run, so it costs what its usage says."""
+    asked = judge_with(message(**fields))
+    (verdict,) = asked.ask(build_question())
+    assert (outcome, answer, 1) == (verdict.outcome, verdict.answer, verdict.attempts)
+    assert verdict.error
+    assert [Usage(100, 20, 0, 7)] == asked.purses[0].usages
+
+
+def test_a_server_without_structured_output_is_asked_with_the_schema_in_the_prompt(
+    judge_with: Build, build_question: Build, message: Build, error: Build
+) -> None:
+    """Servers that imitate the API refuse the parameter; the refusal is free, and it is remembered."""
+    refused = error(400, "output_config: Extra inputs are not permitted")
+    asked = judge_with(refused, message(f"```json\n{GOOD}\n```"))
+    verdicts = asked.ask(build_question(), build_question())
+    assert [("answered", GOOD, 2), ("answered", GOOD, 1)] == [(one.outcome, one.answer, one.attempts) for one in verdicts]
+    assert [True, False, False] == ["output_config" in body for body in asked.api.bodies]
+    schema = '{"properties":{"score":{"type":"number"}},"required":["score"],"type":"object"}'
+    assert asked.api.bodies[1]["messages"][0]["content"].endswith(schema)
+    assert asked.api.bodies[0]["system"] == asked.api.bodies[1]["system"]
+    assert [(1, 1), (1, 1)] == [(purse.reserved, len(purse.settled)) for purse in asked.purses]
+
+
+def test_json_in_prose_is_taken_and_the_schema_goes_into_the_next_prompt(
+    judge_with: Build, build_question: Build, message: Build
+) -> None:
+    """What is recorded is the text that was read, so that a replay reads the same."""
+    asked = judge_with(message(f"Here you are: {GOOD} I hope it helps."))
+    verdicts = asked.ask(build_question(), build_question())
+    assert [("answered", GOOD, 1)] * 2 == [(one.outcome, one.answer, one.attempts) for one in verdicts]
+    assert [True, False] == ["output_config" in body for body in asked.api.bodies]
+
+
+def test_prose_is_asked_again_with_the_schema_then_mended_once_then_invalid(
+    judge_with: Build, build_question: Build, message: Build
+) -> None:
+    """Each step costs a call; without an end to them a stubborn model would eat a session's money."""
+    asked = judge_with(message("I would rather not say."))
+    (verdict,) = asked.ask(build_question())
+    assert ("invalid", "I would rather not say.", 3, 3) == (
+        verdict.outcome,
+        verdict.answer,
+        verdict.attempts,
+        len(verdict.attempt_errors),
+    )
+    assert [["user"], ["user"], ["user", "assistant", "user"]] == [
+        [turn["role"] for turn in body["messages"]] for body in asked.api.bodies
+    ]
+    assert (3, 3) == (asked.purses[0].reserved, len(asked.purses[0].settled))
+    assert Usage(300, 60, 0, 21) == verdict.usage
+
+
+def test_a_wrong_answer_is_sent_back_once_with_what_is_wrong(judge_with: Build, build_question: Build, message: Build) -> None:
+    """Most wrong answers are mended by one word; the last turn is the user's, because a prefilled answer is refused."""
+    asked = judge_with(message('{"score": 7.0}'), message())
+    (verdict,) = asked.ask(build_question())
+    assert ("answered", GOOD, 2) == (verdict.outcome, verdict.answer, verdict.attempts)
+    assert ("the answer cannot be used: score: not from 0 to 1",) == verdict.attempt_errors
+    turns = asked.api.bodies[1]["messages"]
+    assert '{"score": 7.0}' == turns[1]["content"]
+    assert "- score: not from 0 to 1" in turns[2]["content"]
+    assert "output_config" in asked.api.bodies[1]
+
+
+@given(answer=st.text(min_size=1, max_size=5000), problems=st.lists(st.text(max_size=300), min_size=1, max_size=12))
+def test_a_repair_keeps_within_what_was_reserved(build_question: Build, answer: str, problems: list[str]) -> None:
+    """The reservation counts a token for each byte; the second half of our own words must pay for what a repair adds."""
+    question = build_question()
+    plain = parameters(question, Format(Rung.IN_PROMPT), "b")["messages"]
+    mended = parameters(question, Format(Rung.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
+    own = len(question.instructions) + len(question.task) + len(json.dumps(question.schema))
+    assert plain[0] == mended[0]
+    assert sum(len(turn["content"].encode()) for turn in mended[1:]) <= own // 2 + 200
+
+
+def test_an_answer_beyond_all_measure_is_not_kept_nor_sent_back(
+    judge_with: Build, build_question: Build, message: Build
+) -> None:
+    """A judgement has to fit into a record, and a repair into a prompt."""
+    (verdict,) = judge_with(message("x" * 100_000)).ask(build_question())
+    assert ("invalid", 1, 65_536) == (verdict.outcome, verdict.attempts, len(verdict.answer or ""))
+
+
+def test_what_fails_for_a_while_is_tried_again_and_costs_nothing(
+    judge_with: Build, build_question: Build, message: Build, error: Build, clock: Any
+) -> None:
+    """The API does not bill an error; the backoff grows, and each failure is told."""
+    asked = judge_with(error(529, "Overloaded"), error(500, "oops"), error(409, "locked"), message())
+    (verdict,) = asked.ask(build_question())
+    assert ("answered", 4) == (verdict.outcome, verdict.attempts)
+    assert ("overloaded: Overloaded", "HTTP 500: oops", "HTTP 409: locked") == verdict.attempt_errors
+    assert [0.5, 1.0, 2.0] == clock.slept
+    assert (1, [Usage(100, 20, 0, 7)]) == (asked.purses[0].reserved, asked.purses[0].usages)
+
+
+def test_the_number_of_calls_is_bounded(judge_with: Build, build_question: Build, error: Build) -> None:
+    """A provider that is down must not keep a session for ever."""
+    asked = judge_with(error(503, "down"), max_attempts=3)
+    (verdict,) = asked.ask(build_question())
+    assert ("provider_error", "HTTP 503: down", 3) == (verdict.outcome, verdict.error, verdict.attempts)
+    assert (1, []) == (asked.purses[0].reserved, asked.purses[0].settled)
+
+
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404])
+def test_what_will_fail_again_is_not_tried_again(status: int, judge_with: Build, build_question: Build, error: Build) -> None:
+    """A wrong key does not become right by asking four times, whatever a server says of trying again."""
+    asked = judge_with(error(status, headers={"x-should-retry": "true"}))
+    (verdict,) = asked.ask(build_question())
+    assert ("provider_error", 1, []) == (verdict.outcome, verdict.attempts, asked.purses[0].settled)
+
+
+@pytest.mark.parametrize(("status", "hint", "attempts"), [(500, "false", 1), (413, "true", 4), (413, "", 1)])
+def test_a_server_may_say_whether_to_try_again(
+    *, status: int, hint: str, attempts: int, judge_with: Build, build_question: Build, error: Build
+) -> None:
+    """It knows more about the failure than its status says."""
+    (verdict,) = judge_with(error(status, headers={"x-should-retry": hint})).ask(build_question())
+    assert ("provider_error", attempts) == (verdict.outcome, verdict.attempts)
+
+
+@pytest.mark.parametrize("headers", [{"retry-after": "30"}, {"retry-after": "30", "retry-after-ms": "30000"}])
+def test_a_rate_limit_is_waited_out(
+    *, headers: dict[str, str], judge_with: Build, build_question: Build, message: Build, error: Build, clock: Any
+) -> None:
+    """The server says when; asking sooner only makes it worse."""
+    (verdict,) = judge_with(error(429, headers=headers), message()).ask(build_question())
+    assert ("answered", ("rate limited: retry after 30 s",)) == (verdict.outcome, verdict.attempt_errors)
+    assert [30.0] == clock.slept
+
+
+def test_a_rate_limit_beyond_the_deadline_ends_this_question_and_the_next_at_once(
+    judge_with: Build, build_question: Build, error: Build, clock: Any
+) -> None:
+    """Waiting would only keep the session busy; the next question is not even sent."""
+    asked = judge_with(error(429, headers={"retry-after": "300"}))
+    first, second = asked.ask(build_question(), build_question())
+    assert ("provider_error", "rate limited: retry after 300 s", 1) == (first.outcome, first.error, first.attempts)
+    assert ("provider_error", "rate limited: retry after 300 s", 0) == (second.outcome, second.error, second.attempts)
+    assert (1, []) == (len(asked.api.requests), clock.slept)
+    assert [(1, []), (0, [])] == [(purse.reserved, purse.settled) for purse in asked.purses]
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "billed"),
+    [
+        (httpx2.ConnectError("no route"), "provider_error", False),
+        (httpx2.ConnectTimeout("slow"), "timeout", False),
+        (httpx2.PoolTimeout("full"), "timeout", False),
+        (httpx2.ReadTimeout("slow"), "timeout", True),
+        (httpx2.ReadError("reset"), "provider_error", True),
+        (httpx2.RemoteProtocolError("gone"), "provider_error", True),
+        (httpx2.WriteError("reset"), "provider_error", True),
+    ],
+)
+def test_only_a_call_that_cannot_have_begun_is_free(
+    fault: Exception, outcome: str, billed: bool, judge_with: Build, build_question: Build
+) -> None:
+    """Once something was sent, the answer may have been made and be on the bill, although nobody has seen it."""
+    asked = judge_with(fault, max_attempts=2)
+    (verdict,) = asked.ask(build_question())
+    assert (outcome, 2) == (verdict.outcome, verdict.attempts)
+    purse = asked.purses[0]
+    assert ([purse.amount] * 2 if billed else []) == purse.settled
+
+
+def test_the_error_of_a_gateway_may_hide_an_answer_that_was_paid_for(
+    judge_with: Build, build_question: Build, error: Build
+) -> None:
+    """A 504 of the API itself is not billed; one of a proxy before it says nothing of what the API did."""
+    page = httpx2.Response(504, html="<h1>Gateway time-out</h1>")
+    for response, billed in ((page, 1), (error(504), 0)):
+        asked = judge_with(response, max_attempts=1)
+        asked.ask(build_question())
+        assert billed == len(asked.purses[0].settled)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<html>sign in</html>",
+        b'{"content": [{"type": "text", "te',
+        b'{"content": null}',
+        b'{"content": "text"}',
+        b'{"content": [[]]}',
+        b'{"type": "error", "error": {"type": "overloaded_error"}}',
+        b"[]",
+        b"",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"content": [], "usage": {"input_tokens": ' + b"9" * 5000 + b"}}",
+    ],
+)
+def test_an_unreadable_answer_is_an_outcome_charged_in_full(content: bytes, judge_with: Build, build_question: Build) -> None:
+    """Status 200 says that it was run, so it is paid for; asking again would pay for the same thing twice."""
+    asked = judge_with(httpx2.Response(200, content=content, headers={"content-type": "application/json"}))
+    (verdict,) = asked.ask(build_question())
+    assert ("provider_error", 1) == (verdict.outcome, verdict.attempts)
+    assert (verdict.error or "").startswith("unreadable answer: ")
+    assert [None] == asked.purses[0].usages
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        "many",
+        {},
+        {"input_tokens": 5},
+        {"input_tokens": -1, "output_tokens": 5},
+        {"input_tokens": 5, "output_tokens": 2.5},
+        {"input_tokens": True, "output_tokens": 5},
+        {"input_tokens": 2**40, "output_tokens": 5},
+        {"input_tokens": 5, "output_tokens": 5, "cache_read_input_tokens": "7"},
+    ],
+)
+def test_usage_that_is_no_usage_is_unknown(usage: Any, judge_with: Build, build_question: Build, message: Build) -> None:
+    """The answer counts all the same, but nobody knows what it cost, and a record must be able to hold what is kept."""
+    asked = judge_with(message(usage=usage))
+    (verdict,) = asked.ask(build_question())
+    assert ("answered", None) == (verdict.outcome, verdict.usage)
+    assert [None] == asked.purses[0].usages
+
+
+@pytest.mark.parametrize(("calls", "outcome", "attempts"), [(0, "cost_cap", 0), (1, "cost_cap", 1), (2, "invalid", 2)])
+def test_every_call_needs_a_reservation(
+    *, calls: int, outcome: str, attempts: int, judge_with: Build, build_question: Build, message: Build
+) -> None:
+    """The cap is hard: a repair is a call like any other."""
+    asked = judge_with(message('{"score": 7.0}'))
+    (verdict,) = asked.ask(build_question(), calls=calls)
+    assert (outcome, attempts, attempts) == (verdict.outcome, verdict.attempts, len(asked.api.requests))
+
+
+def test_words_of_a_server_are_short_and_hold_no_secret(judge_with: Build, build_question: Build, error: Build) -> None:
+    """They are recorded and shown; a server may repeat the key, or write to a terminal."""
+    said = f"bad key {KEY}\x1b[31m\u202e\nAuthorization: Bearer abcdefghijklmnopqrstuvwxyz012345 " + "x" * 10_000
+    (verdict,) = judge_with(error(401, said)).ask(build_question())
+    words = verdict.error or ""
+    assert words.startswith("unauthorized: bad key [key] [31m Authorization: ")
+    assert "abcdefghijklmnopqrstuvwxyz" not in words
+    assert len(words) <= 220
+    assert words.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers"), [({"model": "driftline-simulated-judge"}, {}), ({}, {"x-driftline-simulated": "1"})]
+)
+def test_a_simulated_answer_is_marked(
+    fields: dict[str, Any], headers: dict[str, str], judge_with: Build, build_question: Build, message: Build
+) -> None:
+    """Nobody must take a rule's rating for a model's, whichever sign a proxy has left."""
+    (verdict,) = judge_with(message(headers=headers, **fields)).ask(build_question())
+    assert verdict.simulated
+
+
+def test_a_redirect_is_not_followed(judge_with: Build, build_question: Build) -> None:
+    """The texts of an exchange go where they were sent and nowhere else."""
+    asked = judge_with(httpx2.Response(307, headers={"location": "http://127.0.0.2:9/v1/messages"}))
+    (verdict,) = asked.ask(build_question())
+    assert ("provider_error", 1) == (verdict.outcome, len(asked.api.requests))
+
+
+async def _never(_request: httpx2.Request) -> Any:
+    await asyncio.Event().wait()
+
+
+def test_the_deadline_holds_over_everything(judge_with: Build, build_question: Build) -> None:
+    """A server that never answers costs one deadline; each call that may have been run is charged in full."""
+    asked = judge_with(_never, deadline=0.2)
+    (verdict,) = asked.ask(build_question())
+    assert "timeout" == verdict.outcome
+    purse = asked.purses[0]
+    assert verdict.attempts == len(verdict.attempt_errors) == len(purse.settled) == purse.reserved
+    assert {purse.amount} == set(purse.settled)
+
+
+def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build, purse_for: Build, clock: Any) -> None:
+    """At shutdown the worker goes away; what was under way is unknown, and unknown is charged in full."""
+
+    began = asyncio.Event()
+
+    class Hangs(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            began.set()
+            return await _never(request)
+
+    async def run() -> tuple[int, list[int]]:
+        judge = open_live_judge(KEY, LOCAL, lambda _model: (None, False), waiting=clock.waiting, transport=Hangs())
+        purse = purse_for(build_question())
+        asking = asyncio.create_task(judge.ask(build_question(), purse))
+        await began.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await judge.aclose()
+        return judge.limiter.in_flight, [amount - purse.amount for amount in purse.settled]
+
+    assert (0, [0]) == asyncio.run(run())
+
+
+def test_an_error_of_the_purse_is_raised_and_gives_the_slot_back(
+    judge_with: Build, build_question: Build, message: Build
+) -> None:
+    """A store that cannot write is no failure of the judge; hiding it would let calls go on without a record."""
+
+    class Broken:
+        async def reserve(self) -> bool:
+            raise TimeoutError("the store is busy")
+
+        def spend(self, usage: Usage | None, model: str | None) -> None:
+            raise AssertionError((usage, model))
+
+    async def run() -> int:
+        judge = open_live_judge(KEY, LOCAL, lambda _model: (None, False), transport=judge_with(message()).api)
+        with pytest.raises(TimeoutError, match="the store is busy"):
+            await judge.ask(build_question(), Broken())
+        await judge.aclose()
+        return judge.limiter.in_flight
+
+    assert 0 == asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("key", "url", "words", "hint"),
+    [
+        (None, None, "no key", "ANTHROPIC_API_KEY"),
+        (None, "https://api.anthropic.com/", "no key", "ANTHROPIC_API_KEY"),
+        (KEY, "http://127.0.0.1:8000/v1", "ends in /v1", "set ANTHROPIC_BASE_URL=http://127.0.0.1:8000"),
+        (KEY, "https://llm.example/proxy/v1/", "ends in /v1", "set ANTHROPIC_BASE_URL=https://llm.example/proxy"),
+        (KEY, "https://llm.example/v1/messages", "ends in /v1/messages", "set ANTHROPIC_BASE_URL=https://llm.example"),
+        (KEY, "127.0.0.1:8000", "does not start with http", "ANTHROPIC_BASE_URL"),
+        (KEY, "ftp://llm.example", "does not start with http", "ANTHROPIC_BASE_URL"),
+        (KEY, "http://", "does not start with http", "ANTHROPIC_BASE_URL"),
+        (KEY, "http://[::1", "no URL", "ANTHROPIC_BASE_URL"),
+        (KEY, "https://me:secret@llm.example", "password", "ANTHROPIC_API_KEY"),
+        (KEY, "https://llm.example?key=secret", "query", "ANTHROPIC_BASE_URL"),
+        ("two words", None, "characters that no key has", "Copy"),
+        ("smart\u2019quote", None, "characters that no key has", "Copy"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_start_up(key: str | None, url: str | None, words: str, hint: str) -> None:
+    """The client itself would find out at the first call; and what it is told must not repeat a secret."""
+    with pytest.raises(SettingsError, match=words) as refused:
+        open_live_judge(key, url, lambda _model: (None, False))
+    assert hint in refused.value.hint
+    shown = f"{refused.value} {refused.value.hint}"
+    assert "secret" not in shown
+    assert KEY not in shown
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:11434", "http://localhost:8000/", "http://[::1]:8000", "https://llm.example/proxy"]
+)
+def test_a_server_that_imitates_the_api_needs_no_key(url: str) -> None:
+    """Local servers have none; the client refuses to send a request without any."""
+    asyncio.run(open_live_judge(None, url, lambda _model: (None, False)).aclose())
+
+
+def test_credentials_come_from_what_is_given() -> None:
+    """The key wins over the token, and what is empty was not set."""
+    assert Credentials(None, None) == credentials({})
+    assert Credentials("k", "http://u") == credentials(
+        {"ANTHROPIC_API_KEY": " k\n", "ANTHROPIC_AUTH_TOKEN": "t", "ANTHROPIC_BASE_URL": "http://u"}
+    )
+    assert Credentials("t", None) == credentials(
+        {"ANTHROPIC_API_KEY": " ", "ANTHROPIC_AUTH_TOKEN": "t", "ANTHROPIC_BASE_URL": ""}
+    )
