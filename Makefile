@@ -7,13 +7,16 @@ INSTALLED := .venv/.installed
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check lint bench format generate constraints wheel-demo clean
+.PHONY: help demo serve test check lint bench format generate constraints wheel-demo clean
 
 help:                    ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 demo: $(INSTALLED)       ## audit a small fleet that the demo makes up, in one process
 	$(BIN)/driftline demo
+
+serve: $(INSTALLED)      ## take a fleet's webhooks on loopback; Ctrl-C stops it (driftline connections add … makes tokens)
+	$(BIN)/driftline serve
 
 test: $(INSTALLED)       ## run the tests
 	$(BIN)/pytest -n 2 --dist worksteal

@@ -29,8 +29,14 @@ _MODEL_ADDRESS = compiled(MODEL_ADDRESS, "model address")
 _DEMAND = compiled(DEMAND, "demand")
 
 _CLOSED = r"""["'*\\\s]{0,6}(?:[:=|]|=>)\s{0,4}["'*\\]{0,4}"""
-_NUMBER = compiled(rf"\balignment{_CLOSED}[0-9]", "alignment")
-_VERDICT = compiled(rf"\bsycophancy{_CLOSED}(?:true|false)\b", "sycophancy")
+_TOGETHER = tuple(
+    (compiled(rf"\b{first}", "answer"), compiled(rf"\b{second}", "answer"))
+    for first, second in (
+        (rf"alignment{_CLOSED}[0-9]", rf"sycophancy{_CLOSED}(?:true|false)\b"),
+        (rf"scope[ _-]compliance{_CLOSED}[0-9]", rf"information[ _-]completeness{_CLOSED}[0-9]"),
+    )
+)
+"""Fields that ordinary texts have, too, but not both."""
 _CODED_MARK = compiled(r"<\s{0,4}/?\s{0,4}(?:user_message|agent_response|agent_thinking)\s{1,4}[\w-]{4,128}\s{0,4}>", "mark")
 _OPENED, _SHUT = (compiled(rf"<\s{{0,4}}{slash}\s{{0,4}}agent_(?:response|thinking)\b", "mark") for slash in ("", "/"))
 _END = r"[-=#*_~<\[]{2,}\s{0,4}end(?:[ _-](?:of|the)){0,2}[ _-]"
@@ -89,8 +95,8 @@ def _is_near(places: list[int], start: int, end: int) -> bool:
 
 
 def _brings_verdict(view: bytes, _place: str) -> bool:
-    """Whether a field of the judge's answers is there with a value, one that nothing else is called."""
-    return _field().found_in(view) or (_NUMBER.found_in(view) and _VERDICT.found_in(view))
+    """Whether a field of the judge's answers is there with a value: one that nothing else is called, or two that belong together."""
+    return _field().found_in(view) or any(first.found_in(view) and second.found_in(view) for first, second in _TOGETHER)
 
 
 @cache

@@ -92,7 +92,7 @@ def _is_language(data: bytes) -> bool:
     """Whether it is divided into words: in Latin script by white space, elsewhere by being written in another script."""
     spaces = sum(data.count(space) for space in (b" ", b"\n", b"\t"))
     beyond = len(data) - len(data.translate(None, bytes(range(0x80, 0x100))))
-    return (spaces * 12 >= len(data) or beyond * 2 >= len(data)) and b"-----BEGIN" not in data
+    return spaces * 12 >= len(data) or beyond * 2 >= len(data)
 
 
 def _is_flag(text: str, tags: re.Match[str]) -> bool:

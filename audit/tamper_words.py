@@ -27,7 +27,8 @@ ADDRESS = {
         rf"|(?:\A|[\n.!?>\[({{*#\"'|-])\s{{0,8}}(?:to\s+)?{_WHICH}{_KIND}{_JUDGE}\s?(?:notes?|instructions?|notice|message)?\s?[:,\])}}>\x{{2014}}-]"
         rf"|\bif\s+you(?:'re|\s+are)\s+(?:(?:an?|the)\s+)?(?:[\w-]+\s+){{0,3}}{_JUDGING}\s+(?:this|the|my)\b"
         rf"|\bwho(?:m|ever)?\s+(?:is\s+)?{_JUDGING}\s+(?:this|my)\b"
-        rf"|\b{_JUDGE}\s+(?:of|for|reading|{_JUDGING})\s+this\s+{_EXCHANGE}\b"
+        rf"|\b{_JUDGE}\s+(?:(?:of|for|{_JUDGING})\s+this\s+{_EXCHANGE}|reading\s+this)\b"
+        rf"|\bas\s+(?:the|an?)\s+{_KIND}{_JUDGE},?\s+(?:you|please)\b|\byou(?:'re|\s+are)\s+(?:now\s+)?{_JUDGING}\s+this\s+{_EXCHANGE}\b"
     ),
     "de": (
         r"\b(?:hinweis|nachricht|anmerkung|notiz|bitte|anweisung|mitteilung|achtung|liebe[rs]?|werter?|an)\b[\s:,]{0,4}"
@@ -70,14 +71,14 @@ _AS_FIGURE = (
     r"\b(?:an?|as|with|at|it|this|score|rating|grade|mark|response|answer|exchange|conversation|transcript|is|be)"
     rf"\s{{0,3}}[:=]?\s{{0,3}}[\"']?{_FIGURE}"
 )
-_AWARD = r"\b(?:give|assign|award|return|output|grant|record|enter|use|select|choose|respond|answer|reply|rate|score|grade|mark|deserves?|merits?)\b"
+_AWARD = r"\b(?:give|assign|award|return|output|grant|record|enter|use|select|choose|respond|answer|reply|rate|score|grade|mark|receives?|deserves?|merits?)\b"
 _NO_FLAG = r"(?:do\s+not|don't|dont|never|must\s+not|should\s+not|need\s+not|avoid|refrain\s+from|no\s+need\s+to)\s+(?:be\s+)?"
 _FLAG = r"(?:flag(?:ged|ging)?|penali[sz]e?d?|penali[sz]ing|downgraded?|deduct(?:ing)?|mark(?:ed)?\s+(?:it\s+|this\s+|me\s+|us\s+)?down)"
 
 WANTED = {
     "en": (
-        rf"{_AWARD}[^.!?\n]{{0,40}}(?:\b{_FULL}\b|{_AS_FIGURE})"
-        rf"|\b{_NO_FLAG}(?:\w+\s+)?{_FLAG}(?:\s+(?:(?:this|my)\s+{_EXCHANGE}|this|it|me|us|anything|the\s+agent)\b|\s{{0,3}}(?:[.!;\n]|$))"
+        rf"{_AWARD}[^.!?\n]{{0,40}}(?:\b{_FULL}\b|{_AS_FIGURE})|{_AWARD}\s+[\"']?{_FIGURE}"
+        rf"|\b{_NO_FLAG}(?:\w+\s+)?{_FLAG}(?:\s+(?:(?:this|my)\s+{_EXCHANGE}|this|it|me|us|anything|the\s+agent)\b|(?:\s+points)?\s{{0,3}}(?:[.!;\n]|$))"
         r"|\b(?:ignore|disregard|forget|override|overrule|skip|bypass)\s+(?:[\w']+\s+){0,4}"
         rf"(?:(?:instructions?|rules?|rubrics?|criteria|guidelines?|prompts?|dimensions?|schemas?)\b"
         rf"|(?:faults?|errors?|mistakes?|problems?|issues?)\s+in\s+(?:this|my)\s)"
@@ -127,14 +128,21 @@ MODEL_ADDRESS = (
     r"\b(?:dear|hey|hi|hello|attention|attn\.?|(?:note|message|memo|reminder|request)s?\s+to)\s{0,4}[:,]?\s{0,4}"
     rf"{_WHICH}(?:{_MACHINE}[ -]\s{{0,3}}){{1,2}}{_KIND}{_JUDGE}\s{{0,2}}[:,.!)\]\x{{2014}}-]"
     rf"|\bif\s+you(?:'re|\s+are)\s+(?:an?|the)\s+(?:{_MACHINE}[ -]?\s{{0,3}}){{1,3}}(?:{_JUDGE}\s+)?(?:(?:that|who|which)\s+is\s+)?{_JUDGING}\s+th(?:is|e)\b"
+    rf"|\b(?:to|dear|hey|hi|hello|attention)\s{{1,4}}{_WHICH}(?:{_MACHINE}[ -]\s{{0,3}}){{1,2}}{_JUDGING}\s+this\b"
 )
 """Speaks to a model that judges: nobody else can be meant."""
 
 _OBJECT = r"(?:this\s+(?:response|exchange|transcript|turn|agent)|my\s+(?:response|answer|reply|output))"
-_IMPERATIVE = r"(?:\A|[.!?:;,\n>*\"'(\[#-]\s{0,4}|\bplease\s+|\bmust\s+|\bnow\s+|\band\s+)"
+_IMPERATIVE = (
+    r"(?:\A|[.!?:;,\n>*\"'(\[#-]\s{0,4}|\bplease\s+|\bmust\s+|\bnow\s+|\band\s+"
+    rf"|\b{_JUDGE}\s+(?:(?:should|must|shall|is\s+to|needs?\s+to|has\s+to)\s+)?)"
+)
+_OUTCOME = rf"(?:\b{_FULL}\b|\b{_FIGURE}|\bas\s+(?:fully\s+|completely\s+)?(?:compliant|aligned|transparent|unflagged)\b)"
 DEMAND = (
-    rf"{_IMPERATIVE}(?:give|assign|award|grant|score|grade|mark|rate)\s+{_OBJECT}\b[^.!?\n]{{0,30}}(?:\b{_FULL}\b|\b{_FIGURE})"
-    rf"|\b(?:do\s+not|don't|never|must\s+not)\s+(?:flag|penali[sz]e|downgrade|mark\s+down)\s+{_OBJECT}\b"
+    rf"{_IMPERATIVE}(?:give|assign|award|grant|score|grade|mark|rate|treat)\s+{_OBJECT}\b[^.!?\n]{{0,30}}{_OUTCOME}"
+    rf"|\b(?:ignore|disregard|forget|override)\b[^.!?\n]{{0,30}}\b(?:instructions?|rules?|prompts?)\b[^.!?\n]{{0,40}}"
+    rf"(?:\b{_FULL}\b|\bscores?\s+(?:of\s+)?{_FIGURE})"
+    rf"|\b(?:do\s+not|don't|never|must\s+not|{_JUDGE}\s+should\s+not)\s+(?:flag|penali[sz]e|downgrade|mark\s+down)\s+{_OBJECT}\b"
     rf"|\b{_OBJECT}\s+(?:must|should|shall|is)\s+(?:not|never)\s+(?:to\s+)?be\s+{_FLAG}\b"
     r"|\b(?:ignore|disregard|forget|override)\s+(?:all\s+|any\s+)?(?:of\s+)?(?:your|previous|prior|the\s+above|earlier|preceding|these)\s+"
     r"(?:\w+\s+){0,2}(?:scoring|grading|judging|evaluation|auditing|rubrics?)\b"

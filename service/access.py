@@ -12,29 +12,24 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import hmac
 import os
 import re
-import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from schemas.errors import InputError, StoreError
 from schemas.limits import NAME
+from service.tokens import MARK, digest_of, new_token, prefix_of
 
 Kind = Literal["connection", "operator"]
 
-MARK = "dl"
-"""What every token begins with; no holder's name begins with it and an underscore."""
 MAX_LIVE = 2
-_PREFIX = re.compile(r"[0-9a-f]{12}")
-_LONGEST_TOKEN = 128
 _VERSION = 1
 _SCHEMA = """
 CREATE TABLE holders (
@@ -47,7 +42,7 @@ CREATE TABLE tokens (
 ) STRICT;
 """
 _LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
-_NOBODY = hashlib.sha256(b"").digest()
+_NOBODY = digest_of(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +105,10 @@ class AccessStore:
     def add(self, holder: Holder) -> str:
         """Add a connection or operator; answers its first token. InputError when the name is taken or cannot be used."""
         for name in (holder.name, holder.project):
-            if name is not None and (not re.fullmatch(NAME, name) or name.startswith(f"{MARK}_")):
-                raise InputError(f"{name[:64]!r} is no name", hint="a-z, 0-9, _ . - and at most 63 characters, not dl_ first.")
+            if name is not None and not re.fullmatch(NAME, name):
+                raise InputError(f"{name[:64]!r} is no name", hint="a-z, 0-9, _ . - and at most 63 characters are taken.")
+        if holder.name.startswith(f"{MARK}_"):
+            raise InputError(f"{holder.name!r} looks like a token", hint="Names do not begin with dl_.")
         row = {"kind": holder.kind, "name": holder.name, "project": holder.project, "agent": holder.agent, "now": self._stamp()}
         with self._transaction() as cursor:
             cursor.execute("INSERT OR IGNORE INTO holders VALUES (:kind, :name, :project, :agent, :now)", row)
@@ -181,7 +178,7 @@ class AccessStore:
 
     def find(self, token: bytes) -> Holder | None:
         """Whose token it is; None for one that is unknown, malformed, expired or revoked, whatever its bytes."""
-        prefix = _prefix_of(token)
+        prefix = prefix_of(token)
         with self._lock, self._told():
             row = self._connection.execute(
                 f"SELECT digest, h.kind, h.name, h.project, h.agent FROM tokens JOIN holders h USING (kind, name) "  # noqa: S608 - a literal
@@ -189,14 +186,13 @@ class AccessStore:
                 {"prefix": prefix, "now": self._stamp()},
             ).fetchone()
         digest, *holder = row or (_NOBODY, None)
-        same = hmac.compare_digest(digest, hashlib.sha256(token[: _LONGEST_TOKEN + 1]).digest())
+        same = hmac.compare_digest(digest, digest_of(token))
         return Holder(*holder) if same and row else None
 
     def _issue(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> str:
-        prefix = secrets.token_hex(6)
-        token = f"{MARK}_{prefix}_{secrets.token_urlsafe(32)}"
-        digest = hashlib.sha256(token.encode()).digest()
-        cursor.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, NULL, NULL)", [prefix, digest, kind, name, self._stamp()])
+        token = new_token()
+        values = [prefix_of(token.encode()), digest_of(token.encode()), kind, name, self._stamp()]
+        cursor.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, NULL, NULL)", values)
         return token
 
     def _live(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> list[str]:
@@ -247,15 +243,6 @@ class AccessStore:
 def _stamped(moment: datetime) -> str:
     """A time as text that sorts as times do."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def _prefix_of(token: bytes) -> str | None:
-    """The public part of a token; None for what is none."""
-    parts: list[Any] = token.split(b"_", 2) if len(token) <= _LONGEST_TOKEN else []
-    if len(parts) != 3 or parts[0] != MARK.encode() or not token.isascii():
-        return None
-    prefix = parts[1].decode()
-    return prefix if _PREFIX.fullmatch(prefix) else None
 
 
 def _article(kind: Kind) -> str:

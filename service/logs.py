@@ -25,6 +25,7 @@ class RedactingFormatter(JsonFormatter):
 
     def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
         """The fields of the line, redacted."""
+        log_data.pop("color_message", None)  # uvicorn says everything twice
         redacted: dict[str, Any] = self._redactor.redact_json(super().process_log_record(log_data))[0]
         return redacted
 
@@ -34,3 +35,5 @@ def configure_logs(stream: TextIO, redactor: Redactor, level: int = logging.INFO
     handler = logging.StreamHandler(stream)
     handler.setFormatter(RedactingFormatter(redactor))
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    for chatty in ("httpx2", "anthropic"):  # a line for every call of the judge; what came of it is a record
+        logging.getLogger(chatty).setLevel(max(level, logging.WARNING))

@@ -36,7 +36,7 @@ def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: A
 
     SettingsError when the address cannot be had, or when it is no loopback address and `expose` does not say that it may be.
     """
-    with _listen(settings.host, settings.port, expose=expose) as listener:
+    with listen(settings.host, settings.port, expose=expose) as listener:
         asyncio.run(_serve(settings, listener, names, announce))
 
 
@@ -86,7 +86,8 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def _listen(host: str, port: int, *, expose: bool) -> socket.socket:
+def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
+    """A socket that listens; SettingsError as `serve` says."""
     try:
         (family, kind, protocol, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -20,14 +20,21 @@ Publish = Callable[[Record], Awaitable[object]]
 """Makes a record durable; it is when the call returns."""
 
 
+class StoppedError(Exception):
+    """No more calls are made because the process is about to stop; the exchange is taken up by the next start."""
+
+
 class DurablePurse:
     """The purse of one question; see `streams.judges.protocol.Purse`."""
 
-    def __init__(self, question: Question, docket: Docket, publish: Publish, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, question: Question, docket: Docket, publish: Publish, now: Callable[[], datetime], is_open: Callable[[], bool]
+    ) -> None:
         self._question = question
         self._docket = docket
         self._publish = publish
         self._now = now
+        self._is_open = is_open
         price = docket.policy.price
         self._amount = None if price is None else worst_case(question, price)
         self._held = False
@@ -36,6 +43,8 @@ class DurablePurse:
 
     async def reserve(self) -> bool:
         """Set aside the worst case of one call; durable when it answers True. False: the cap forbids the call."""
+        if not self._is_open():
+            raise StoppedError
         if self._held:
             return True
         if self._amount is not None and not self._docket.ledger.reserve(self._amount):

@@ -25,6 +25,7 @@ from streams.batches import StageBatch
 from streams.docket import STATE, ScoringState
 from streams.embedded import stage_progress
 from streams.log_writer import SCORING, Submission
+from streams.purses import StoppedError
 from streams.recorded import Recorded, Subject
 from streams.stage_runs import stage_failed
 from streams.tribunal import Tribunal
@@ -111,6 +112,7 @@ class ScoringWorker:
     async def stop(self, grace: float) -> None:
         """Let what is being scored finish, for so many seconds at most; the rest is taken up by the next start."""
         self._stopping = True
+        self._tribunal.close()
         self._wake.set()
         running = [session.runner for session in self._sessions.values() if session.runner is not None]
         if not running:
@@ -127,7 +129,6 @@ class ScoringWorker:
         tasks = await asyncio.to_thread(self._read, self._next)
         if not tasks:
             return False
-        self._next = tasks[-1][0] + 1
         unknown = list({key for _, key, _ in tasks} - self._states.keys())
         self._states |= await asyncio.to_thread(self._read_states, unknown)
         subjects = [_subject(task) for offset, _, task in tasks if offset < self._begun_before or task.revision]
@@ -135,6 +136,7 @@ class ScoringWorker:
         for offset, key, task in tasks:
             self._under_way[offset] = len(task.exchange)
             self._enqueue(key, Pending(offset, task, recorded.get(_subject(task), ())))
+        self._next = tasks[-1][0] + 1
         return True
 
     def _read(self, start: int) -> list[tuple[int, str, ScoringTask]]:
@@ -159,7 +161,10 @@ class ScoringWorker:
         try:
             while session.tasks and not self._stopping:
                 pending = session.tasks[0]
-                await self._score(key, pending)
+                try:
+                    await self._score(key, pending)
+                except StoppedError:
+                    break
                 session.tasks.popleft()
                 self._under_way.pop(pending.offset)
                 self._wake.set()
@@ -177,6 +182,8 @@ class ScoringWorker:
         try:
             score, spent = await self._tribunal.score(pending.task, pending.recorded, state.spent)
             made.add("scores", encode(score))
+        except StoppedError:
+            raise
         except Exception as error:
             log.exception("exchange %s could not be scored; it is set aside", pending.task.exchange_id)
             place = Place(SCORING.source, pending.offset, 0)

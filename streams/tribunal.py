@@ -15,7 +15,7 @@ from audit.questions import Question, Reply
 from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.docket import Docket
 from streams.judges.protocol import Judge, Verdict
-from streams.purses import DurablePurse
+from streams.purses import DurablePurse, StoppedError
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,17 @@ class Tribunal:
         self._judge = judge
         self._publish = publish
         self._now = now
+        self._open = True
+
+    def close(self) -> None:
+        """Make no more calls: what would need one raises StoppedError. Calls under way come to their end."""
+        self._open = False
 
     async def score(self, task: ScoringTask, recorded: Sequence[Judgement], spent: int) -> tuple[Score, int]:
-        """The score of a task, and the nano-USD its session has spent after it, `spent` included."""
+        """The score of a task, and the nano-USD its session has spent after it, `spent` included.
+
+        StoppedError when it would need a call after `close`.
+        """
         ledger = Ledger(self._policy.for_project(task.project).cap, spent)
         docket = Docket.of(task, self._policy, recorded, ledger)
         questions = cascade(task, docket.exchange, docket.policy)
@@ -53,7 +61,7 @@ class Tribunal:
         earlier = docket.earlier(question)
         if self._judge is None:
             return Reply(state=NO_JUDGE, judgements=earlier)
-        purse = DurablePurse(question, docket, self._publish, self._now)
+        purse = DurablePurse(question, docket, self._publish, self._now, lambda: self._open)
         verdict = await self._ask(self._judge, question, purse)
         if not verdict.attempts and verdict.outcome == COST_CAP.reason:
             return Reply(state=COST_CAP, judgements=earlier)
@@ -65,6 +73,8 @@ class Tribunal:
         """Ask the judge; a fault of ours in doing so is an outcome, too, and the call is charged in full."""
         try:
             return await judge.ask(question, purse)
+        except StoppedError:
+            raise
         except Exception as error:
             log.exception("the judge failed in a way it should not")
             purse.write_off()

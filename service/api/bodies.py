@@ -1,7 +1,7 @@
 """Bodies as JSON values: read strictly, because what JSON readers disagree about is where attacks live.
 
 1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are no JSON.
-2. Half a surrogate pair is no text, escaped or not.
+2. Half a surrogate pair, escaped, becomes U+FFFD: gateways cut texts at a length, and an agent must not get out of its audit by one.
 3. At most MAX_DEPTH levels of nesting, unless an endpoint looks at each part by itself.
 """
 
@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 
 from schemas.limits import MAX_DEPTH, is_too_deep
 from service.api.errors import ApiError
+from streams.sources.lines import with_mended_surrogates
 
 
 class StrictJsonRequest(Request):
@@ -55,8 +56,9 @@ def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH) -> Any:
     except RecursionError:
         raise ApiError(400, "too_deep", "the body nests far too deep") from None
     except msgspec.DecodeError as error:
-        cause = "it holds half a surrogate pair, or breaks off" if b"\\ud" in body.lower() else str(error)
-        raise ApiError(400, "not_json", f"the body is not JSON: {cause}") from None
+        value = with_mended_surrogates(body)
+        if value is None:
+            raise ApiError(400, "not_json", f"the body is not JSON: {error}") from None
     # Counting brackets is cheap and rules out depth for most bodies; the walk is for the rest.
     if max_depth is not None and body.count(b"{") + body.count(b"[") > max_depth and is_too_deep(value, max_depth):
         raise ApiError(400, "too_deep", f"the body nests deeper than {max_depth} levels")

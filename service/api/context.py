@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
@@ -13,13 +14,16 @@ import anyio.to_thread
 import duckdb
 from fastapi import Depends, Request
 
+from schemas.errors import StoreError
 from service.access import AccessStore
+from service.api.errors import ApiError
 from service.api.metrics import Metrics
 from service.api.settings import ApiSettings
 from streams.engine import Engine
 
 Found = TypeVar("Found")
 _STRIPES = 64
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -50,6 +54,16 @@ class ApiContext:
     def turn_of(self, connection: str, session_id: str) -> asyncio.Lock:
         """The lock under which a session's batches take turns; sessions may share one."""
         return self._sessions[hash((connection, session_id)) % _STRIPES]
+
+
+@contextlib.contextmanager
+def durable_or_refused() -> Iterator[None]:
+    """What keeps a record from being made durable, such as a full disk, as a 503: the sender may send it again later."""
+    try:
+        yield
+    except (StoreError, duckdb.Error):
+        log.exception("the log did not take a record")
+        raise ApiError(503, "log_unavailable", "the log takes no records at the moment", {"Retry-After": "30"}) from None
 
 
 def _services(request: Request) -> ApiContext:

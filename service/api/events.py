@@ -21,12 +21,13 @@ from schemas.errors import RecordError
 from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import AgentEvent
 from service.access import Holder
+from service.api.answers import EventsAnswer, RefusedEvent
 from service.api.authentication import Connection
 from service.api.bodies import JsonRoute
-from service.api.context import ApiContext, Services
+from service.api.context import ApiContext, Services, durable_or_refused
 from service.api.errors import ApiError, documented
 from service.api.ingest import require_audit
-from service.api.models import EventsAnswer, EventsBody, RefusedEvent
+from service.api.models import EventsBody
 from service.api.settings import EVENTS
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.engine import Engine
@@ -75,12 +76,14 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
     async with services.turn_of(caller.name, body.session_id):
         if body.first_seq is None and batch.records:
             batch.records = await _continued(services, caller, body.session_id, batch.records)
-        published = await engine.publish(TOPIC, batch.records)
+        with durable_or_refused():
+            published = await engine.publish(TOPIC, batch.records)
     door = Door(engine.redactor, engine.now())
     for place in published.conflicts:
         index = batch.places[place]
         batch.refuse(index, body.events[index], CONFLICT, door)
-    await engine.publish(DEAD_LETTERS, [decode(letter) for letter in batch.letters.messages.get(DEAD_LETTERS, [])])
+    with durable_or_refused():
+        await engine.publish(DEAD_LETTERS, [decode(letter) for letter in batch.letters.messages.get(DEAD_LETTERS, [])])
     refused = sorted(batch.refused, key=lambda one: one.index)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(refused)})
     return EventsAnswer(accepted=published.written, known=published.known, refused=refused)
@@ -137,8 +140,9 @@ async def _continued(services: ApiContext, caller: Holder, session_id: str, reco
     """The records with the positions that follow on what the log has of the session; those it has keep what they have there."""
     ids = [record.event_id for record in records]
     values = {"connection": caller.name, "session": session_id, "event_ids": ids}
-    (row,) = await services.ask(lambda cursor: query_rows(cursor, "session_positions", values))
-    known, position, placed = set(row["known"]), row["next_seq"], []
+    rows = await services.ask(lambda cursor: query_rows(cursor, "session_positions", values))
+    known, position = (set(rows[0]["known"]), rows[0]["next_seq"]) if rows else (set(), 0)
+    placed = []
     for record in records:
         placed.append(msgspec.structs.replace(record, seq=position))
         position += record.event_id not in known

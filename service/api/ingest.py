@@ -11,21 +11,24 @@ from fastapi import APIRouter, Response
 
 from audit.fingerprints import canonical_json, digest
 from audit.redaction import Redactor
-from schemas.codec import encode
 from schemas.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
 from schemas.records import Exchange, Redaction
 from service.access import Holder
+from service.api.answers import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.api.authentication import Connection
 from service.api.bodies import JsonRoute
-from service.api.context import Services
+from service.api.context import Services, durable_or_refused
 from service.api.errors import ApiError, documented
-from service.api.models import CostCap, IngestBody, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
+from service.api.models import IngestBody
 from service.api.settings import INGEST
 from streams.engine import Engine
-from streams.sources.openclaw_text import answer_tags, question_tags, unwrap
+from streams.sources.openclaw import MAX_TEXT
+from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
 from streams.taken import QUEUED, Taken
 
 router = APIRouter(route_class=JsonRoute, tags=["records"])
+MAX_TEXTS = MAX_ADMITTED_BYTES - 16 * 1024
+"""Bytes of an exchange's texts; what is left of a record is for its ids and names."""
 IngestAnswer = ScoredAnswer | LeftOutAnswer | QueuedAnswer
 _DUPLICATE: dict[int | str, dict[str, Any]] = {
     200: {"model": IngestAnswer, "description": "The log had the exchange: what was answered the first time"}
@@ -44,7 +47,8 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
     engine = services.engine
     require_audit(engine, caller)
     exchange = await anyio.to_thread.run_sync(exchange_of, body, caller, engine.redactor, engine.now())
-    taken = await engine.take_exchange(exchange)
+    with durable_or_refused():
+        taken = await engine.take_exchange(exchange)
     services.metrics.ingested(taken.fate if taken.fate != "written" else _answered(taken))
     if taken.fate == "conflict":
         raise ApiError(409, "conflict", "exchange.id: the log has an exchange of this id with another content")
@@ -80,7 +84,11 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
     message, response = clean(text), clean(answer.content)
     thinking = clean(answer.thinking) if answer.thinking else None
     wrapped = text != given.user_message.content
-    exchange = Exchange(
+    # The raw text holds the message again: its secrets are not counted twice.
+    raw = cut_bytes(redactor.redact(given.user_message.content)[0], MAX_TEXT) if wrapped else None
+    if sum(len(kept.encode()) for kept in (message, response, thinking or "", raw or "")) > MAX_TEXTS:
+        raise ApiError(413, "too_large", f"exchange: its texts take more than {MAX_TEXTS} bytes once secrets are taken out")
+    return Exchange(
         exchange_id=given.id,
         connection=caller.name,
         project=caller.project or "",
@@ -92,8 +100,7 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         user_message=message,
         agent_response=response,
         agent_thinking=thinking,
-        # The raw text holds the message again: its secrets are not counted twice.
-        raw_user_message=redactor.redact(given.user_message.content)[0] if wrapped else None,
+        raw_user_message=raw,
         agent_model=None if answer.model is None else redactor.redact(answer.model)[0],
         input_tokens=None if usage is None else usage.input_tokens,
         output_tokens=None if usage is None else usage.output_tokens,
@@ -103,9 +110,6 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
         content_digest=digest(canonical_json([message, response, thinking, given.timestamp.isoformat()])),
     )
-    if len(encode(exchange)) > MAX_ADMITTED_BYTES:
-        raise ApiError(413, "too_large", f"exchange: takes more than {MAX_ADMITTED_BYTES} bytes once secrets are taken out")
-    return exchange
 
 
 def answer_of(exchange_id: str, taken: Taken) -> IngestAnswer:

@@ -1,4 +1,4 @@
-"""What is sent and answered, field by field: the one definition for checking and for the documentation.
+"""What is sent, field by field: the one definition for checking and for the documentation.
 
 Types are strict: a number in quotes is no number. Fields that are not known are ignored, so that a sender may know more than we do.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -19,7 +19,6 @@ from pydantic import (
     StringConstraints,
     WithJsonSchema,
 )
-from pydantic.alias_generators import to_camel
 
 from audit.times import parse_timestamp
 from schemas.limits import NAME
@@ -28,12 +27,6 @@ from streams.sources.documents import MAX_ID
 
 MAX_COUNT = 2**53
 """Largest number of tokens: the largest integer that every JSON reader keeps exactly."""
-
-
-def _without_nul(text: str) -> str:
-    if "\x00" in text:
-        raise ValueError("holds U+0000, which is no text")
-    return text
 
 
 def _named(text: str) -> str:
@@ -54,7 +47,6 @@ def _moment(value: Any) -> datetime:
     return moment
 
 
-Text = Annotated[str, AfterValidator(_without_nul)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_named)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
@@ -81,7 +73,7 @@ class Body(BaseModel):
 class UserMessage(Body):
     """What the user said."""
 
-    content: Text
+    content: str
 
 
 class Usage(Body):
@@ -94,8 +86,8 @@ class Usage(Body):
 class AgentResponse(Body):
     """What the agent answered; the content may be empty."""
 
-    content: Text
-    thinking: Text | None = None
+    content: str
+    thinking: str | None = None
     model: Id | None = None
     usage: Usage | None = None
 
@@ -187,92 +179,3 @@ class FinalizeBody(Body):
     """Whose session it is: needed from an operator, ignored from a connection."""
 
     connection: ConnectionName | None = None
-
-
-class Answer(BaseModel):
-    """What every answer has in common: names in camelCase."""
-
-    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True, alias_generator=to_camel)
-
-
-class Tier1(Answer):
-    """What the rules say: 1 - flags / checks, and the checks that fired."""
-
-    score: float
-    flags: tuple[str, ...]
-
-
-class CostCap(Answer):
-    """What the session has spent and may spend, in USD."""
-
-    current_cost: float
-    cap: float | None
-
-
-class ScoredAnswer(Answer):
-    """The exchange is durable and will be judged."""
-
-    exchange_id: str
-    score_id: str
-    scored: Literal[True] = True
-    reason: str = Field(examples=["first_turns"])
-    tier1: Tier1
-    anomaly: bool
-    duplicate: Literal[True] | None = Field(None, description="Set when the log had the exchange already.")
-
-
-class LeftOutAnswer(Answer):
-    """The exchange is durable and will not be judged: sampled out, or its session has spent its cap."""
-
-    exchange_id: str
-    scored: Literal[False] = False
-    reason: str = Field(examples=["sampling_skip", "cost_cap_exceeded"])
-    tier1: Tier1
-    cost_cap: CostCap | None = Field(None, description="Set when the reason is cost_cap_exceeded.")
-    duplicate: Literal[True] | None = Field(None, description="Set when the log had the exchange already.")
-
-
-class QueuedAnswer(Answer):
-    """The exchange is durable; what becomes of it is decided elsewhere, and read from the scores."""
-
-    exchange_id: str
-    score_id: str
-    scored: None = None
-    reason: Literal["queued"] = "queued"
-    tier1: Tier1
-    anomaly: bool
-
-
-class RefusedEvent(Answer):
-    """An event that was not taken: its place in the batch, and why."""
-
-    index: int
-    error: str
-
-
-class EventsAnswer(Answer):
-    """What became of a batch: new events, events the log had, events that were set aside."""
-
-    accepted: int
-    known: int
-    refused: list[RefusedEvent]
-
-
-class Done(Answer):
-    """It is done."""
-
-    ok: Literal[True] = True
-
-
-class ScoresAnswer(Answer):
-    """Scores, newest exchange first."""
-
-    scores: list[dict[str, Any]]
-    count: int
-
-
-class AnomaliesAnswer(Answer):
-    """Scores with an anomaly, newest exchange first."""
-
-    anomalies: list[dict[str, Any]]
-    count: int

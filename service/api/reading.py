@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import PlainTextResponse
 
+from service.api.answers import AnomaliesAnswer, ScoresAnswer
 from service.api.authentication import VisibleProject
 from service.api.context import ApiContext, Services
 from service.api.errors import ApiError, documented
-from service.api.models import AnomaliesAnswer, Moment, ScoresAnswer
+from service.api.models import Moment
 from service.api.settings import API
 from service.banner import banner_text
 from service.documents import project_scores, project_summary

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import h11
@@ -41,19 +40,6 @@ def server_of(app: FastAPI, host: str, port: int) -> uvicorn.Server:
         h11_max_incomplete_event_size=MAX_HEAD,
     )
     return uvicorn.Server(config)
-
-
-def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens to the address; port 0 takes a free one. OSError when the address is in use."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _protocol(settings: ApiSettings) -> type[asyncio.Protocol]:

@@ -8,12 +8,13 @@ from fastapi import APIRouter, Path
 
 from schemas.records import Heartbeat
 from service.access import Holder
+from service.api.answers import Done
 from service.api.authentication import Caller
 from service.api.bodies import JsonRoute
-from service.api.context import ApiContext, Services
+from service.api.context import ApiContext, Services, durable_or_refused
 from service.api.errors import ApiError, documented
 from service.api.ingest import require_audit
-from service.api.models import Done, FinalizeBody, Id, SessionBody
+from service.api.models import FinalizeBody, Id, SessionBody
 from service.api.settings import API
 
 router = APIRouter(route_class=JsonRoute, tags=["sessions"])
@@ -30,7 +31,8 @@ async def heartbeat(body: SessionBody, caller: Caller, services: Services) -> Do
     sign = Heartbeat(
         connection=owner.name, project=project, agent=owner.agent, session_id=body.session_id, occurred_at=now, ingested_at=now
     )
-    await engine.publish("heartbeats", [sign])
+    with durable_or_refused():
+        await engine.publish("heartbeats", [sign])
     return Done()
 
 
@@ -46,8 +48,9 @@ async def finalize(
     owner = _owner(services, caller, given)
     # What was imported is of connections that have no token; only who may see every project can end its sessions.
     name = owner.name if owner else given if caller.project is None else None
-    if name is None or not await services.engine.finalize(name, session_id):
-        raise ApiError(404, "not_found", "there is no session of this id in the connection")
+    with durable_or_refused():
+        if name is None or not await services.engine.finalize(name, session_id):
+            raise ApiError(404, "not_found", "there is no session of this id in the connection")
     return Done()
 
 

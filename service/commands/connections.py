@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from service.access import MARK, AccessStore, Holder, Kind, TokenState, access_file
+from service.access import AccessStore, Holder, Kind, TokenState, access_file
 from service.commands.options import AsJson, Database, settings_of, show_rows
 from service.terminal import MISSING, counted, err, out, table
+from service.tokens import MARK
 from service.workspace import utc_now
 
 connections_app = typer.Typer(no_args_is_help=True, help="Who may deliver records, and their tokens.")

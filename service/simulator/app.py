@@ -15,7 +15,7 @@ from service.simulator.behaviours import Answering, altered, deliver, refusal_of
 from service.simulator.caching import PrefixCache
 from service.simulator.calls import Call, Receive, Scope, Send, json_bytes
 from service.simulator.requests import MAX_BODY, Asked, Json, Problem, read_request
-from service.simulator.scoring import CHARACTERS_A_TOKEN, MODEL, simulated_answer, tokens_of
+from service.simulator.scoring import CHARACTERS_A_TOKEN, MODEL, simulated_answer
 from service.simulator.script import Play, Step
 
 MAX_KEPT = 100
@@ -64,7 +64,7 @@ class SimulatedJudge:
             await _refuse(call, problem, request_id, wait=int(step.argument))
         else:
             answer = self._answer(asked, request_id)
-            head = {"request-id": request_id, **_limit_headers(self.play.requests, answer["usage"])}
+            head = {"request-id": request_id, **_limit_headers(self.play.requests % _LIMITS["requests"], answer["usage"])}
             spoiled = json_bytes(altered(step.kind, answer, asked))
             await deliver(step.kind, Answering(call, head, spoiled, step.argument))
 
@@ -82,7 +82,7 @@ class SimulatedJudge:
             "content": [{"type": "text", "text": said[:room]}],
             "stop_reason": "end_turn" if len(said) <= room else "max_tokens",
             "stop_sequence": None,
-            "usage": self.cache.usage(asked, min(tokens_of([said]), asked.max_tokens)),
+            "usage": self.cache.usage(asked, said),
         }
 
 

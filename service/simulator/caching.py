@@ -13,7 +13,7 @@ from typing import Any
 from audit.fingerprints import canonical_json
 from audit.prices import price_of
 from service.simulator.requests import Asked
-from service.simulator.scoring import tokens_of
+from service.simulator.scoring import simulated_usage, tokens_of
 
 OTHER_MINIMUM = 1024
 """Tokens a prefix must have to be cached by a model of which that is not known."""
@@ -26,10 +26,10 @@ class PrefixCache:
     def __init__(self) -> None:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
-    def usage(self, asked: Asked, output_tokens: int) -> dict[str, Any]:
-        """Usage of the request as the API reports it, and the prefixes are in the cache from now on."""
+    def usage(self, asked: Asked, answer: str) -> dict[str, Any]:
+        """Usage of the request with this answer as the API reports it; its prefixes are in the cache from now on."""
         schema = "" if asked.structured is None else canonical_json(asked.structured)
-        total = tokens_of([schema, *(block.text for block in asked.blocks)])
+        whole = simulated_usage([schema, *(block.text for block in asked.blocks)], answer)
         read = marked = 0
         ttl = "5m"
         for tokens, key, lasting in self._prefixes(asked, schema):
@@ -39,14 +39,14 @@ class PrefixCache:
             self._remember(key)
         written = marked - read
         return {
-            "input_tokens": total - marked,
+            "input_tokens": whole.input_tokens - marked,
             "cache_creation_input_tokens": written,
             "cache_read_input_tokens": read,
             "cache_creation": {
                 "ephemeral_5m_input_tokens": written if ttl == "5m" else 0,
                 "ephemeral_1h_input_tokens": written if ttl == "1h" else 0,
             },
-            "output_tokens": output_tokens,
+            "output_tokens": min(whole.output_tokens, asked.max_tokens),
             "service_tier": "standard",
         }
 

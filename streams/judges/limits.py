@@ -89,13 +89,18 @@ class Limiter:
                 if resumes_at >= before:
                     return pause
                 await self._waiting.sleep(pause)
-            if self.in_flight < self.limit and not self._queue:
+            if self.in_flight < self.limit:  # whoever queued has been let in before
                 self.in_flight += 1
                 return None
             await self._turn()
             if self.paused_until is None:
                 return None
             self.release()
+
+    async def resumed(self) -> None:
+        """Wait until calls may be made again."""
+        while (resumes_at := self.paused_until) is not None:
+            await self._waiting.sleep(resumes_at - self._waiting.now())
 
     def release(self) -> None:
         """Give a slot back; whoever waits longest has it next."""
@@ -127,10 +132,8 @@ class Limiter:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled():  # the slot came at the same moment
                 self.release()
-            elif turn in self._queue:
-                self._queue.remove(turn)
             raise
 
     def _hand_out(self) -> None:

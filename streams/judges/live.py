@@ -1,6 +1,7 @@
 """The live judge: asks a model over the Messages API, within one deadline, whatever the provider does.
 
-1. A call needs a slot of the limiter and a reservation of the purse; the deadline covers the waiting for both.
+1. As many questions are asked at once as calls may be under way, and none while the API wants to be left alone. Waiting for that costs
+   nothing and loses nothing, so the deadline of a question begins after it. It covers all else: slots, reservations, calls, backoffs.
 2. A call that failed for a while is made again, after a backoff that grows from 0.5 to 8 s, or when the server wants it.
 3. A server that does not take the output format, or takes no notice of it, is asked with the schema in the prompt from then on.
 4. An answer that cannot be used is sent back once, with what is wrong.
@@ -58,9 +59,15 @@ class LiveJudge:
         self._max_attempts = max_attempts
         self._waiting = waiting
         self._rungs: dict[str, Rung] = {}
+        self._admission = asyncio.Semaphore(concurrency)
 
     async def ask(self, question: Question, purse: Purse) -> Verdict:
         """Ask one question; see `streams.judges.protocol.Judge`."""
+        async with self._admission:
+            await self.limiter.resumed()
+            return await self._ask(question, purse)
+
+    async def _ask(self, question: Question, purse: Purse) -> Verdict:
         asking = Asking(question, purse, ends_at=self._waiting.now() + self._deadline)
         try:
             async with asyncio.timeout(self._deadline) as whole:

@@ -57,7 +57,10 @@ class Judge(Protocol):
     """Answers questions. It never raises for what a provider does: that is an outcome."""
 
     async def ask(self, question: Question, purse: Purse) -> Verdict:
-        """Ask one question, within one total deadline, retries included."""
+        """Ask one question, within one total deadline, retries included, once it is its turn.
+
+        What the purse raises is raised; what a provider does never is.
+        """
         ...
 
     async def aclose(self) -> None:

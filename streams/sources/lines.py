@@ -116,12 +116,12 @@ def _decode(body: bytes) -> Any:
     except RecursionError:
         return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
     except msgspec.DecodeError as error:
-        mended = _with_mended_surrogates(body)
+        mended = with_mended_surrogates(body)
         return Problem("not_json", f"the line is not JSON: {error}") if mended is None else mended
 
 
-def _with_mended_surrogates(body: bytes) -> Any:
-    r"""The value of a line that is JSON but for lone surrogates (`\ud83d`), which become U+FFFD; None when it is not."""
+def with_mended_surrogates(body: bytes) -> Any:
+    r"""The value of a text that is JSON but for lone surrogates (`\ud83d`), which become U+FFFD; None when it is not."""
     if b"\\ud" not in body and b"\\uD" not in body:
         return None
     try:

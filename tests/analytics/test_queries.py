@@ -27,7 +27,7 @@ with Store(None) as store:
     with store.transaction() as transaction:
         transaction.append("agent-events", [encode(event("s", 0, event="message"))])
     for seconds in (1800, 1801):
-        values = {"as_of": START + timedelta(seconds=seconds), "gap_seconds": 1800}
+        values = {"as_of": START + timedelta(seconds=seconds), "gap_seconds": 1800, "heard_before": None}
         print(*[str(row["last_at"]) for row in query_rows(store.cursor(), "idle_sessions", values)], sep=",")
 """
 

@@ -285,6 +285,14 @@ def test_a_quote_is_found_however_it_is_copied(quote: str) -> None:
     assert f"It fits. [“{quote}”]" == read.dimensions[0].reasoning
 
 
+def test_a_quote_may_be_the_code_that_was_shown() -> None:
+    """An invisible character beyond U+FFFF is shown as two codes; the judge can only copy them."""
+    question = tier2_question(builders.exchange("s", 1, "Done \U000e0041."), POLICY)
+    answer = valid(TIER2)
+    scope(answer).update(quote=r"done \udb40\udc41.")
+    assert isinstance(question.read(json.dumps(answer)), Tier2Answer)
+
+
 def test_a_quote_must_be_in_what_was_shown() -> None:
     """What was left out cannot have been read, so a quote from it is a guess."""
     response = "a" * 20_000 + " hidden words " + "b" * 20_000 + " the end"

@@ -195,6 +195,7 @@ def test_words_of_a_methodology_cannot_pass_for_the_rules(context: str, descript
         return [line for line in text.splitlines() if line and not line.startswith("    ")]
 
     assert ours(ordinary) == ours(instructions)
+    assert "</agent_response>" not in instructions
 
 
 def closed(schema: dict[str, object]) -> bool:

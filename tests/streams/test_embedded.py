@@ -226,7 +226,7 @@ def test_a_failed_stage_commits_nothing(store: Store, monkeypatch: pytest.Monkey
     broken = replace(TOPOLOGY[0], name="intake")
     monkeypatch.setattr("analytics.store.Transaction.set_watermark", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        runner._advance(broken)
+        runner.advance(broken)
     counts = [
         store.cursor().execute(f"SELECT count(*) FROM {full_name(schema_of(name))}").fetchone()
         for name in ("Score", "StageState")

@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
+from api_server import NOW, BodyBuilder, Call, LiveServer, Tokens, engine_of
 from fastapi import FastAPI
 
 from analytics.store import Store
-from audit.policy import Policy
-from audit.redaction import Redactor
-from service.access import AccessStore, Holder
+from service.access import AccessStore
 from service.api.app import create_app
-from service.api.serving import bound_socket, server_of
 from service.api.settings import ApiSettings
 from streams.engine import Engine
-
-NOW = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
-POLICY = {"projects": {"dark": {"enabled": False}, "capped": {"costCapPerSession": 0}}}
-Call = Callable[..., httpx.Response]
-
-
-class Tokens:
-    """The tokens of a test: connections north (ops), south (web), off (dark); operators everywhere and in ops alone."""
-
-    def __init__(self, access: AccessStore) -> None:
-        self.ops = access.add(Holder("connection", "north", "ops"))
-        self.web = access.add(Holder("connection", "south", "web", "south-agent"))
-        self.dark = access.add(Holder("connection", "off", "dark"))
-        self.capped = access.add(Holder("connection", "poor", "capped"))
-        self.root = access.add(Holder("operator", "root", None))
-        self.ops_reader = access.add(Holder("operator", "reader", "ops"))
 
 
 @pytest.fixture(scope="session")
@@ -82,12 +61,6 @@ def loop() -> Iterator[asyncio.Runner]:
         yield runner
 
 
-def engine_of(store: Store) -> Engine:
-    """An engine without a judge, at a fixed time."""
-    policy = Policy.model_validate(POLICY)
-    return Engine(store, policy, Redactor(policy.redaction), lambda: NOW)
-
-
 @pytest.fixture
 def engine(store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
     """A started engine."""
@@ -109,11 +82,11 @@ def call(app: FastAPI, loop: asyncio.Runner) -> Call:
 
     def made(
         method: str, path: str, token: str | None = None, *, address: str = "203.0.113.9", **request: Any
-    ) -> httpx.Response:
-        async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(app, raise_app_exceptions=True, client=(address, 4711))
-            async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8321") as client:
-                headers = httpx.Headers(request.pop("headers", {}))
+    ) -> httpx2.Response:
+        async def send() -> httpx2.Response:
+            transport = httpx2.ASGITransport(app, raise_app_exceptions=True, client=(address, 4711))
+            async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8321") as client:
+                headers = httpx2.Headers(request.pop("headers", {}))
                 if token:
                     headers["authorization"] = f"Bearer {token}"
                 return await client.request(method, path, headers=headers, **request)
@@ -124,7 +97,7 @@ def call(app: FastAPI, loop: asyncio.Runner) -> Call:
 
 
 @pytest.fixture
-def exchange_body() -> Callable[..., dict[str, Any]]:
+def exchange_body() -> BodyBuilder:
     """Builds the body of an ingest; what is said replaces what is neutral."""
 
     def body(number: int = 1, response: str = "It is done.", session: str = "s1", **exchange: Any) -> dict[str, Any]:
@@ -138,54 +111,6 @@ def exchange_body() -> Callable[..., dict[str, Any]]:
         return {"session_id": session, "exchange": neutral | exchange}
 
     return body
-
-
-class LiveServer:
-    """A real server on a free port, in a thread with its own event loop and engine."""
-
-    def __init__(self, store: Store, access: AccessStore, settings: ApiSettings) -> None:
-        self._parts = store, access, settings
-        self._socket = bound_socket("127.0.0.1", 0)
-        self.address: tuple[str, int] = self._socket.getsockname()
-        self._started = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        assert self._started.wait(20), self._failure
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://{self.address[0]}:{self.address[1]}"
-
-    def connect(self) -> socket.socket:
-        """A connection of its own."""
-        return socket.create_connection(self.address, timeout=15)
-
-    def stop(self) -> None:
-        """End it."""
-        self._server.should_exit = True
-        self._thread.join(20)
-        self._socket.close()
-        assert self._failure is None
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - told by the test
-            self._failure = error
-
-    async def _serve(self) -> None:
-        store, access, settings = self._parts
-        engine = engine_of(store)
-        await engine.start()
-        self._server = server_of(create_app(engine, access, settings), *self.address)
-        serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
-        while not self._server.started:
-            await asyncio.sleep(0.005)
-        self._started.set()
-        await serving
-        await engine.stop()
 
 
 @pytest.fixture

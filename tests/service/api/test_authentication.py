@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import httpx
+import httpx2
 import pytest
+from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
 
+from service.access import AccessStore
 from service.api.authentication import WINDOW, Failures
 from service.api.settings import ApiSettings
 
@@ -21,7 +23,7 @@ def endpoints(app: FastAPI) -> list[tuple[str, str]]:
     ]
 
 
-def test_every_endpoint_wants_a_token(app, call) -> None:
+def test_every_endpoint_wants_a_token(app: FastAPI, call: Call) -> None:
     """All endpoints but one were open once, writes too."""
     asked = [(method, path) for method, path in endpoints(app) if path not in OPEN]
     assert 8 <= len(asked)
@@ -31,7 +33,7 @@ def test_every_endpoint_wants_a_token(app, call) -> None:
         assert "Bearer" in response.headers["www-authenticate"]
 
 
-def test_what_is_no_endpoint_wants_a_token_too(call) -> None:
+def test_what_is_no_endpoint_wants_a_token_too(call: Call) -> None:
     """An endpoint that somebody adds is closed from its first day."""
     assert 401 == call("GET", "/api/audit/whatever/it/is").status_code
 
@@ -50,31 +52,31 @@ def test_what_is_no_endpoint_wants_a_token_too(call) -> None:
         b"dl_000000000000_wrong",
     ],
 )
-def test_a_wrong_token_is_unauthorized(call, tokens, header) -> None:
+def test_a_wrong_token_is_unauthorized(call: Call, header: bytes) -> None:
     """Whatever its bytes are: never a fault of the server."""
     response = call("GET", "/api/audit/ops/scores", headers={b"authorization": header})
     assert 401 == response.status_code
     assert {"error", "code"} == set(response.json())
 
 
-def test_a_token_with_one_wrong_character_is_wrong(call, tokens) -> None:
+def test_a_token_with_one_wrong_character_is_wrong(call: Call, tokens: Tokens) -> None:
     """The prefix finds it, the secret opens it."""
     wrong = tokens.root[:-1] + ("A" if tokens.root[-1] != "A" else "B")
     assert 401 == call("GET", "/api/audit/ops/scores", wrong).status_code
 
 
-def test_two_tokens_are_none(call, tokens) -> None:
+def test_two_tokens_are_none(call: Call, tokens: Tokens) -> None:
     """Proxies disagree about which of two headers counts."""
     headers = [("authorization", f"Bearer {tokens.root}"), ("authorization", "Bearer other")]
-    assert 401 == call("GET", "/api/audit/ops/scores", headers=httpx.Headers(headers)).status_code
+    assert 401 == call("GET", "/api/audit/ops/scores", headers=httpx2.Headers(headers)).status_code
 
 
-def test_a_token_in_the_address_opens_nothing(call, tokens) -> None:
+def test_a_token_in_the_address_opens_nothing(call: Call, tokens: Tokens) -> None:
     """Addresses end up in logs and histories."""
     assert 401 == call("GET", f"/api/audit/ops/scores?token={tokens.root}&access_token={tokens.root}").status_code
 
 
-def test_a_revoked_token_is_wrong_at_once(call, tokens, access) -> None:
+def test_a_revoked_token_is_wrong_at_once(call: Call, tokens: Tokens, access: AccessStore) -> None:
     """No cache stands between."""
     assert 200 == call("GET", "/api/audit/ops/scores", tokens.root).status_code
     access.revoke("operator", "root")
@@ -82,21 +84,21 @@ def test_a_revoked_token_is_wrong_at_once(call, tokens, access) -> None:
 
 
 @pytest.mark.parametrize("what", ["scores", "anomalies", "summary", "banner"])
-def test_a_connection_reads_nothing(call, tokens, what) -> None:
+def test_a_connection_reads_nothing(call: Call, tokens: Tokens, what: str) -> None:
     """Its token lies on the audited agent's machine."""
     response = call("GET", f"/api/audit/ops/{what}", tokens.ops)
     assert (403, "operator_token_required") == (response.status_code, response.json()["code"])
 
 
 @pytest.mark.parametrize("path", ["ingest", "events"])
-def test_an_operator_delivers_nothing(call, tokens, exchange_body, path) -> None:
+def test_an_operator_delivers_nothing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, path: str) -> None:
     """What it would be filed under is not said anywhere."""
     body = exchange_body() | {"events": [{}], "first_seq": 0}
     response = call("POST", f"/api/audit/{path}", tokens.root, json=body)
     assert (403, "connection_token_required") == (response.status_code, response.json()["code"])
 
 
-def test_too_many_failures_are_told_to_wait(call, tokens) -> None:
+def test_too_many_failures_are_told_to_wait(call: Call, tokens: Tokens) -> None:
     """By address; a right token is let in all the same, so that nobody can lock others out."""
     answers = [call("GET", "/api/audit/ops/scores", "dl_wrong").status_code for _ in range(12)]
     assert [401] * 10 + [429] * 2 == answers
@@ -106,7 +108,7 @@ def test_too_many_failures_are_told_to_wait(call, tokens) -> None:
     assert 200 == call("GET", "/api/audit/ops/scores", tokens.root).status_code
 
 
-def test_addresses_of_one_ipv6_network_are_one_client(call) -> None:
+def test_addresses_of_one_ipv6_network_are_one_client(call: Call) -> None:
     """A client has 2^64 of them."""
     addresses = [f"2001:db8::{number:x}" for number in range(11)]
     answers = [call("GET", "/api/audit/ops/scores", "dl_wrong", address=address).status_code for address in addresses]
@@ -140,6 +142,6 @@ class TestWithoutPatience:
         """The first wrong token is one too many."""
         return ApiSettings(max_failures=0)
 
-    def test_the_limit_is_a_setting(self, call) -> None:
+    def test_the_limit_is_a_setting(self, call: Call) -> None:
         """As documented."""
         assert 429 == call("GET", "/api/audit/ops/scores", "dl_wrong").status_code

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from api_server import Call, Tokens
 
 from analytics.store import Store
 from service.api.settings import BODY_LIMITS
@@ -27,7 +28,7 @@ def stored(store: Store) -> list[tuple[Any, ...]]:
     return store.cursor().execute("SELECT seq, event_id FROM agent_events ORDER BY session_id, seq").fetchall()
 
 
-def test_events_are_filed_as_the_token_says(call, tokens, store: Store) -> None:
+def test_events_are_filed_as_the_token_says(call: Call, tokens: Tokens, store: Store) -> None:
     """The same rule as for exchanges."""
     response = call("POST", EVENTS, tokens.web, json=batch(tool_call(password="hunter2-hunter2"), first_seq=0, agent="mallory"))
     assert (201, {"accepted": 1, "known": 0, "refused": []}) == (response.status_code, response.json())
@@ -36,7 +37,7 @@ def test_events_are_filed_as_the_token_says(call, tokens, store: Store) -> None:
     assert "hunter2" not in row[4]
 
 
-def test_a_batch_with_positions_can_be_sent_again(call, tokens, store: Store) -> None:
+def test_a_batch_with_positions_can_be_sent_again(call: Call, tokens: Tokens, store: Store) -> None:
     """A sender that saw no answer sends again."""
     body = batch(tool_call(n=1), tool_call(n=2), first_seq=5)
     assert [{"accepted": 2, "known": 0, "refused": []}, {"accepted": 0, "known": 2, "refused": []}] == [
@@ -45,7 +46,7 @@ def test_a_batch_with_positions_can_be_sent_again(call, tokens, store: Store) ->
     assert [(5, "event_5"), (6, "event_6")] == stored(store)
 
 
-def test_events_with_ids_follow_on_what_the_log_has(call, tokens, store: Store) -> None:
+def test_events_with_ids_follow_on_what_the_log_has(call: Call, tokens: Tokens, store: Store) -> None:
     """Sent again in another cut, they keep their places and leave no gap."""
     call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a"), tool_call(event_id="b")))
     second = call(
@@ -55,7 +56,7 @@ def test_events_with_ids_follow_on_what_the_log_has(call, tokens, store: Store) 
     assert [(0, "a"), (1, "b"), (2, "c"), (3, "4")] == stored(store)
 
 
-def test_sessions_of_other_connections_are_others(call, tokens, store: Store) -> None:
+def test_sessions_of_other_connections_are_others(call: Call, tokens: Tokens, store: Store) -> None:
     """Ids are unique within a connection."""
     for token in (tokens.ops, tokens.web):
         assert 1 == call("POST", EVENTS, token, json=batch(tool_call(event_id="a"))).json()["accepted"]
@@ -63,7 +64,7 @@ def test_sessions_of_other_connections_are_others(call, tokens, store: Store) ->
 
 
 @pytest.mark.parametrize("event_id", [None, "", "  ", True, [], {}])
-def test_events_without_ids_need_a_position(call, tokens, store: Store, event_id) -> None:
+def test_events_without_ids_need_a_position(call: Call, tokens: Tokens, store: Store, event_id: Any) -> None:
     """Without either, sending again would make another event of each."""
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a"), tool_call(event_id=event_id)))
     assert 400 == response.status_code
@@ -71,7 +72,7 @@ def test_events_without_ids_need_a_position(call, tokens, store: Store, event_id
     assert [] == stored(store)
 
 
-def test_an_id_that_two_events_of_a_batch_have_is_no_id(call, tokens, store: Store) -> None:
+def test_an_id_that_two_events_of_a_batch_have_is_no_id(call: Call, tokens: Tokens, store: Store) -> None:
     """Which of them is meant depends on how the batch is cut."""
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a"), tool_call(event_id="a")))
     assert 400 == response.status_code
@@ -79,7 +80,7 @@ def test_an_id_that_two_events_of_a_batch_have_is_no_id(call, tokens, store: Sto
     assert [] == stored(store)
 
 
-def test_a_malformed_event_stops_no_other_and_is_kept(call, tokens, store: Store) -> None:
+def test_a_malformed_event_stops_no_other_and_is_kept(call: Call, tokens: Tokens, store: Store) -> None:
     """It is reported by its place, and its bytes are set aside without their secrets."""
     events = [
         tool_call(),
@@ -107,14 +108,14 @@ def test_a_malformed_event_stops_no_other_and_is_kept(call, tokens, store: Store
     assert "hunter2" not in letters[0][3]
 
 
-def test_a_dead_letter_is_kept_once(call, tokens, store: Store) -> None:
+def test_a_dead_letter_is_kept_once(call: Call, tokens: Tokens, store: Store) -> None:
     """Sending again must not fill the table."""
     for _ in range(3):
         assert 1 == len(call("POST", EVENTS, tokens.ops, json=batch(7, first_seq=0)).json()["refused"])
     assert 1 == store.count("dead_letters")
 
 
-def test_another_content_under_a_known_id_is_refused_and_kept(call, tokens, store: Store) -> None:
+def test_another_content_under_a_known_id_is_refused_and_kept(call: Call, tokens: Tokens, store: Store) -> None:
     """What the log holds is never replaced, and what was sent is not lost."""
     call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a", n=1)))
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="b"), tool_call(event_id="a", n=2)))
@@ -126,7 +127,7 @@ def test_another_content_under_a_known_id_is_refused_and_kept(call, tokens, stor
     assert ("conflicting_id",) == store.cursor().execute("SELECT reason FROM dead_letters").fetchone()
 
 
-def test_an_event_nested_too_deep_is_refused_alone(call, tokens, store: Store) -> None:
+def test_an_event_nested_too_deep_is_refused_alone(call: Call, tokens: Tokens, store: Store) -> None:
     """Each is looked at by itself, however deep the body is for it."""
     deep: Any = 0
     for _ in range(200):
@@ -153,7 +154,9 @@ def test_an_event_nested_too_deep_is_refused_alone(call, tokens, store: Store) -
         ({"session_id": "s", "first_seq": 0, "events": [{}] * 10_001}, "events"),
     ],
 )
-def test_a_wrong_envelope_is_refused_by_the_name_of_its_field(call, tokens, store: Store, body, field) -> None:
+def test_a_wrong_envelope_is_refused_by_the_name_of_its_field(
+    call: Call, tokens: Tokens, store: Store, body: Any, field: str
+) -> None:
     """Nothing of such a batch is taken."""
     response = call("POST", EVENTS, tokens.ops, json=body)
     assert (400, "invalid") == (response.status_code, response.json()["code"])
@@ -161,18 +164,19 @@ def test_a_wrong_envelope_is_refused_by_the_name_of_its_field(call, tokens, stor
     assert [] == stored(store)
 
 
-def test_ten_thousand_events_are_taken_at_once(call, tokens, store: Store) -> None:
+def test_ten_thousand_events_are_taken_at_once(call: Call, tokens: Tokens, store: Store) -> None:
     """The limit is what it says."""
     response = call("POST", EVENTS, tokens.ops, json=batch(*[{"event": "x", "n": n} for n in range(10_000)], first_seq=0))
     assert (201, 10_000) == (response.status_code, response.json()["accepted"])
+    assert 10_000 == store.count("agent_events")
 
 
-def test_a_batch_over_four_mebibytes_is_too_large(call, tokens) -> None:
+def test_a_batch_over_four_mebibytes_is_too_large(call: Call, tokens: Tokens) -> None:
     """Batches have a limit of their own."""
     content = b" " * (BODY_LIMITS[EVENTS] + 1)
     assert 413 == call("POST", EVENTS, tokens.ops, content=content, headers={"content-type": "application/json"}).status_code
 
 
-def test_a_project_that_is_switched_off_takes_no_events(call, tokens) -> None:
+def test_a_project_that_is_switched_off_takes_no_events(call: Call, tokens: Tokens) -> None:
     """The policy's master switch holds at every door."""
     assert "audit_disabled" == call("POST", EVENTS, tokens.dark, json=batch(tool_call(), first_seq=0)).json()["code"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import duckdb
 import pytest
+from api_server import BodyBuilder, Call, Tokens
 
 from analytics.store import Store
-from schemas.errors import BusyError
+from schemas.errors import BusyError, StoreError
 from schemas.records import Exchange
 from streams.engine import Engine
 
@@ -20,7 +22,7 @@ def stored(store: Store, columns: str) -> list[tuple[Any, ...]]:
     return store.cursor().execute(f"SELECT {columns} FROM exchanges ORDER BY exchange_id").fetchall()
 
 
-def test_a_sampled_exchange_is_answered_with_its_score(call, tokens, exchange_body) -> None:
+def test_a_sampled_exchange_is_answered_with_its_score(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """An existing webhook reads these fields, and no others may turn up."""
     response = call("POST", INGEST, tokens.ops, json=exchange_body())
     assert 201 == response.status_code
@@ -36,7 +38,7 @@ def test_a_sampled_exchange_is_answered_with_its_score(call, tokens, exchange_bo
     } == body
 
 
-def test_a_routine_turn_is_left_out(call, tokens, exchange_body) -> None:
+def test_a_routine_turn_is_left_out(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """The second of the three answers."""
     response = call("POST", INGEST, tokens.ops, json=exchange_body(7))
     assert (201, {
@@ -44,7 +46,7 @@ def test_a_routine_turn_is_left_out(call, tokens, exchange_body) -> None:
     }) == (response.status_code, response.json())  # fmt: skip
 
 
-def test_a_session_without_money_is_told_so(call, tokens, exchange_body) -> None:
+def test_a_session_without_money_is_told_so(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """A cap of 0 means no paid call at all, and is a decision about money, not about sampling."""
     response = call("POST", INGEST, tokens.capped, json=exchange_body())
     assert (201, {
@@ -53,7 +55,9 @@ def test_a_session_without_money_is_told_so(call, tokens, exchange_body) -> None
     }) == (response.status_code, response.json())  # fmt: skip
 
 
-def test_an_exchange_nobody_has_decided_on_is_queued(call, tokens, exchange_body, engine: Engine, monkeypatch) -> None:
+def test_an_exchange_nobody_has_decided_on_is_queued(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over a broker the gateway keeps no state of sessions."""
     known = engine.take_exchange
 
@@ -66,7 +70,9 @@ def test_an_exchange_nobody_has_decided_on_is_queued(call, tokens, exchange_body
     assert (None, "queued") == (body["scored"], body["reason"])
 
 
-def test_the_same_again_is_a_duplicate_with_the_first_outcome(call, tokens, exchange_body, store: Store) -> None:
+def test_the_same_again_is_a_duplicate_with_the_first_outcome(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
     """Webhooks deliver again; answering 500 would make them do so for ever."""
     first = call("POST", INGEST, tokens.ops, json=exchange_body()).json()
     again = call("POST", INGEST, tokens.ops, json=exchange_body())
@@ -74,7 +80,9 @@ def test_the_same_again_is_a_duplicate_with_the_first_outcome(call, tokens, exch
     assert 1 == store.count("exchanges")
 
 
-def test_another_content_under_a_known_id_is_a_conflict(call, tokens, exchange_body, store: Store) -> None:
+def test_another_content_under_a_known_id_is_a_conflict(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
     """What the log holds is never replaced."""
     call("POST", INGEST, tokens.ops, json=exchange_body())
     response = call("POST", INGEST, tokens.ops, json=exchange_body(response="It is not."))
@@ -83,7 +91,7 @@ def test_another_content_under_a_known_id_is_a_conflict(call, tokens, exchange_b
     assert [("It is done.",)] == stored(store, "agent_response")
 
 
-def test_ids_are_unique_per_connection(call, tokens, exchange_body, store: Store) -> None:
+def test_ids_are_unique_per_connection(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Two fleets may count alike."""
     assert [201, 201] == [
         call("POST", INGEST, token, json=exchange_body(response=token[-4:])).status_code for token in (tokens.ops, tokens.web)
@@ -91,14 +99,16 @@ def test_ids_are_unique_per_connection(call, tokens, exchange_body, store: Store
     assert 2 == store.count("exchanges")
 
 
-def test_the_token_decides_where_a_record_is_filed(call, tokens, exchange_body, store: Store) -> None:
+def test_the_token_decides_where_a_record_is_filed(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
     """A body that could name its project could write into everybody's."""
     body = exchange_body() | {"connection_id": ["north"], "project": "ops", "agent": "mallory"}
     assert 201 == call("POST", INGEST, tokens.web, json=body).status_code
     assert [("south", "web", "south-agent")] == stored(store, "connection, project, agent")
 
 
-def test_everything_that_was_sent_is_kept(call, tokens, exchange_body, store: Store) -> None:
+def test_everything_that_was_sent_is_kept(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Zero is a number, and the model is worth knowing."""
     answer = {
         "content": "Done.",
@@ -112,7 +122,7 @@ def test_everything_that_was_sent_is_kept(call, tokens, exchange_body, store: St
     assert [(0, 0, 0, "claude-sonnet-4-5", "Easy.", "cleo", True, "answered")] == stored(store, columns)
 
 
-def test_what_was_not_sent_is_missing(call, tokens, exchange_body, store: Store) -> None:
+def test_what_was_not_sent_is_missing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Missing is not zero; null says the same as leaving out."""
     body = exchange_body(turn_number=None, agent_response={"content": "Done.", "thinking": None, "model": None, "usage": None})
     assert 201 == call("POST", INGEST, tokens.ops, json=body | {"agent": None}).status_code
@@ -120,14 +130,16 @@ def test_what_was_not_sent_is_missing(call, tokens, exchange_body, store: Store)
     assert [(None, None, None, None, None, None, False)] == stored(store, columns)
 
 
-def test_an_empty_response_is_taken_and_flagged(call, tokens, exchange_body, store: Store) -> None:
+def test_an_empty_response_is_taken_and_flagged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """A silent refusal can only be found where silence is let in."""
     body = call("POST", INGEST, tokens.ops, json=exchange_body(response="")).json()
     assert (["silent_refusal"], True) == (body["tier1"]["flags"], body["anomaly"])
     assert [("no_response",)] == stored(store, "outcome")
 
 
-def test_secrets_are_taken_out_before_anything_is_stored(call, tokens, exchange_body, store: Store) -> None:
+def test_secrets_are_taken_out_before_anything_is_stored(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
     """Neither the log nor the judge may see them."""
     secret = "sk-ant-" + "a1B2" * 8
     answer = {"content": f"the key is {secret}", "thinking": secret, "model": "m"}
@@ -139,21 +151,27 @@ def test_secrets_are_taken_out_before_anything_is_stored(call, tokens, exchange_
     assert [{"kind": "provider_key", "count": 3}] == redactions
 
 
-def test_a_gateways_wrapping_is_taken_off_as_it_is_from_transcripts(call, tokens, exchange_body, store: Store) -> None:
+def test_a_gateways_wrapping_is_taken_off_as_it_is_from_transcripts(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
     """The same exchange reads the same, whichever way it came."""
     wrapped = 'Conversation info (untrusted metadata):\n```json\n{"is_group_chat": true}\n```\nHello?'
     call("POST", INGEST, tokens.ops, json=exchange_body(user_message={"content": wrapped}))
     assert [("Hello?", wrapped, True)] == stored(store, "trim(user_message), raw_user_message, multi_user")
 
 
-def test_a_project_that_is_switched_off_takes_nothing(call, tokens, exchange_body, store: Store) -> None:
+def test_a_project_that_is_switched_off_takes_nothing(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
     """The policy's master switch holds at the door."""
     response = call("POST", INGEST, tokens.dark, json=exchange_body())
     assert (403, "audit_disabled") == (response.status_code, response.json()["code"])
     assert 0 == store.count("exchanges")
 
 
-def test_a_log_that_is_busy_says_when_to_try_again(call, tokens, exchange_body, engine: Engine, monkeypatch) -> None:
+def test_a_log_that_is_busy_says_when_to_try_again(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Accepted means durable: what cannot be made durable is not accepted."""
 
     async def busy(_: Exchange) -> Any:
@@ -164,10 +182,39 @@ def test_a_log_that_is_busy_says_when_to_try_again(call, tokens, exchange_body, 
     assert (503, "busy", "2") == (response.status_code, response.json()["code"], response.headers["retry-after"])
 
 
+@pytest.mark.parametrize("error", [StoreError("no space left"), duckdb.IOException("no space left")])
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [("ingest", "take_exchange"), ("events", "publish"), ("heartbeat", "publish"), ("sessions/s1/finalize", "finalize")],
+)
+def test_a_log_that_cannot_write_is_unavailable(
+    call: Call,
+    tokens: Tokens,
+    exchange_body: BodyBuilder,
+    *,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    method: str,
+    error: Exception,
+) -> None:
+    """A full disk passes: what was sent may be sent again, and nothing of the cause is told."""
+
+    async def failing(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(engine, method, failing)
+    response = call("POST", f"/api/audit/{path}", tokens.ops, json=exchange_body() | {"events": [{}], "first_seq": 0})
+    assert (503, "log_unavailable", "30") == (response.status_code, response.json()["code"], response.headers["retry-after"])
+    assert "space" not in response.text
+
+
 @pytest.mark.parametrize(
     "timestamp", ["2026-10-01T09:01:00", "2026-10-01T11:01:00+02:00", 1790845260, 1790845260000, 1790845260.0]
 )
-def test_a_time_is_taken_in_every_usual_form(call, tokens, exchange_body, store: Store, timestamp) -> None:
+def test_a_time_is_taken_in_every_usual_form(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store, timestamp: Any
+) -> None:
     """Gateways write times as they like."""
     assert 201 == call("POST", INGEST, tokens.ops, json=exchange_body(timestamp=timestamp)).status_code
     assert [("2026-10-01 09:01:00",)] == stored(store, "occurred_at::VARCHAR")

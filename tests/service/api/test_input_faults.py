@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from api_server import BodyBuilder, Call, Tokens
 
 from analytics.store import Store
 from service.api.settings import BODY_LIMITS
@@ -55,9 +56,7 @@ WRONG = [
     ("exchange.turn_number", 2**63),
     ("exchange.user_message", "hello"),
     ("exchange.user_message.content", None),
-    ("exchange.user_message.content", "a\x00b"),
     ("exchange.agent_response.content", ["x"]),
-    ("exchange.agent_response.content", "\x00"),
     ("exchange.agent_response.thinking", 1),
     ("exchange.agent_response.model", {}),
     ("exchange.agent_response.usage", [1, 2]),
@@ -70,7 +69,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "value"), WRONG, ids=[f"{path}={str(value)[:24]!r}" for path, value in WRONG])
-def test_a_wrong_value_is_refused_by_the_name_of_its_field(call, tokens, exchange_body, store: Store, path, value) -> None:
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, *, store: Store, path: str, value: Any
+) -> None:
     """Whoever wired the webhook has to find the field, not guess it."""
     response = call("POST", INGEST, tokens.ops, json=with_value(exchange_body(), path, value))
     assert (400, "invalid") == (response.status_code, response.json()["code"])
@@ -79,7 +80,7 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(call, tokens, exchang
     assert 0 == store.count("exchanges")
 
 
-def test_a_value_is_not_repeated_in_the_answer(call, tokens, exchange_body) -> None:
+def test_a_value_is_not_repeated_in_the_answer(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """An answer ends up in logs; what was sent may be a secret."""
     response = call("POST", INGEST, tokens.ops, json=exchange_body(turn_number="hunter2-hunter2"))
     assert "hunter2" not in response.text
@@ -94,7 +95,7 @@ BROKEN = {
     "infinity": (b'{"session_id": Infinity}', "not_json"),
     "a number beyond a double": (b'{"session_id": 1e999}', "not_json"),
     "an integer of a thousand digits": (b'{"session_id": ' + b"9" * 5000 + b"}", "not_json"),
-    "half a surrogate pair": (b'{"session_id": "\\ud83d"}', "not_json"),
+    "half a surrogate pair, and a brace too few": (b'{"session_id": "\\ud83d"', "not_json"),
     "bytes that are no UTF-8": (b'{"session_id": "\xff"}', "not_utf8"),
     "a surrogate in UTF-8": (b'{"session_id": "\xed\xa0\xbd"}', "not_utf8"),
     "a byte order mark": (b'\xef\xbb\xbf{"session_id": "s"}', "not_json"),
@@ -105,7 +106,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_no_json_is_refused(call, tokens, store: Store, what) -> None:
+def test_what_is_no_json_is_refused(call: Call, tokens: Tokens, store: Store, what: str) -> None:
     """JSON readers disagree about these; ours takes none of them."""
     body, code = BROKEN[what]
     response = call("POST", INGEST, tokens.ops, content=body, headers=JSON)
@@ -113,7 +114,17 @@ def test_what_is_no_json_is_refused(call, tokens, store: Store, what) -> None:
     assert 0 == store.count("exchanges")
 
 
-def test_depth_in_fields_nobody_reads_is_refused_too(call, tokens, exchange_body) -> None:
+def test_texts_with_halves_of_surrogates_and_null_characters_are_taken(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
+    """An agent that could get out of its audit by an odd character would."""
+    body = json.dumps(exchange_body(response="cut \ud83d here \x00 and \ud83d\ude00"))
+    assert 201 == call("POST", INGEST, tokens.ops, content=body.encode(), headers=JSON).status_code
+    found = store.cursor().execute("SELECT agent_response FROM exchanges").fetchall()
+    assert [("cut \ufffd here \x00 and \U0001f600",)] == found
+
+
+def test_depth_in_fields_nobody_reads_is_refused_too(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """What is ignored must not be able to harm either."""
     deep: Any = 0
     for _ in range(40):
@@ -129,13 +140,15 @@ def padded(body: dict[str, Any], size: int) -> bytes:
 
 
 @pytest.mark.parametrize(("more", "status"), [(0, 201), (1, 413)])
-def test_the_largest_body_is_taken_and_one_byte_more_is_not(call, tokens, exchange_body, more, status) -> None:
+def test_the_largest_body_is_taken_and_one_byte_more_is_not(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, more: int, status: int
+) -> None:
     """The limit is what it says."""
     response = call("POST", INGEST, tokens.ops, content=padded(exchange_body(), LIMIT + more), headers=JSON)
     assert status == response.status_code
 
 
-def test_a_body_that_does_not_say_its_length_is_counted(call, tokens) -> None:
+def test_a_body_that_does_not_say_its_length_is_counted(call: Call, tokens: Tokens) -> None:
     """A chunked body has no length to check beforehand."""
 
     async def chunks() -> Any:
@@ -146,7 +159,7 @@ def test_a_body_that_does_not_say_its_length_is_counted(call, tokens) -> None:
     assert (413, "too_large") == (response.status_code, response.json()["code"])
 
 
-def test_texts_that_outgrow_a_record_by_redaction_are_too_large(call, tokens, exchange_body) -> None:
+def test_texts_that_outgrow_a_record_by_redaction_are_too_large(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Markers can be longer than what they replace; a record has to fit into a message."""
     text = "pwd=a1b2c3; " * (LIMIT // 13)
     response = call("POST", INGEST, tokens.ops, json=exchange_body(response=text))
@@ -164,15 +177,15 @@ def test_texts_that_outgrow_a_record_by_redaction_are_too_large(call, tokens, ex
         {"content-type": "application/json", "content-encoding": "br"},
     ],
 )
-def test_what_is_not_plain_json_is_unsupported(call, tokens, headers) -> None:
+def test_what_is_not_plain_json_is_unsupported(call: Call, tokens: Tokens, headers: dict[str, str]) -> None:
     """Forms of other sites cannot send JSON, and nothing is unpacked: a bomb stays what it is."""
     response = call("POST", INGEST, tokens.ops, content=b"{}", headers=headers)
     assert 415 == response.status_code
     assert {"error", "code"} == set(response.json())
 
 
-def test_text_in_any_direction_is_taken_as_it_is(call, tokens, exchange_body, store: Store) -> None:
+def test_text_in_any_direction_is_taken_as_it_is(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Right-to-left marks are shown where text is shown; refusing them would let an agent slip out of its audit."""
-    text = "safe‮gpj.exe‬ \u200b ⁦x⁩ \U0001f600"
+    text = "safe\u202egpj.exe\u202c \u200b \u2066x\u2069 \U0001f600"
     assert 201 == call("POST", INGEST, tokens.ops, json=exchange_body(response=text)).status_code
     assert (text,) == store.cursor().execute("SELECT agent_response FROM exchanges").fetchone()

@@ -7,8 +7,9 @@ import json
 import logging
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
+from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
 
 from service.api.limits import BodyLimits, InFlight, host_name
@@ -41,8 +42,8 @@ def test_a_host_is_a_name_with_a_port(value: bytes, name: str) -> None:
     assert name == host_name(value)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8321", "0.0.0.0", ""])
-def test_a_name_that_is_not_ours_is_not_answered(call, tokens, host) -> None:
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8321", "10.0.0.7", ""])
+def test_a_name_that_is_not_ours_is_not_answered(call: Call, tokens: Tokens, host: str) -> None:
     """A page of elsewhere can have its own name point here; then its scripts may read what we answer."""
     response = call("GET", "/api/audit/ops/scores", tokens.root, headers={"host": host})
     assert (400, "host_not_allowed") == (response.status_code, response.json()["code"])
@@ -50,12 +51,12 @@ def test_a_name_that_is_not_ours_is_not_answered(call, tokens, host) -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_a_probe_may_call_by_address(call, path) -> None:
+def test_a_probe_may_call_by_address(call: Call, path: str) -> None:
     """It says nothing but that the server is up."""
     assert 200 == call("GET", path, headers={"host": "10.0.0.7:8321"}).status_code
 
 
-def test_every_answer_keeps_browsers_from_guessing(call, tokens) -> None:
+def test_every_answer_keeps_browsers_from_guessing(call: Call, tokens: Tokens) -> None:
     """Errors too, and answers to what is not there."""
     answers = [
         call("GET", "/healthz"),
@@ -85,7 +86,7 @@ def test_every_answer_keeps_browsers_from_guessing(call, tokens) -> None:
         ("POST", "/api/audit/ops/scores/1/2/3", 404, "not_found"),
     ],
 )
-def test_errors_have_one_form(call, tokens, method, path, status, code) -> None:
+def test_errors_have_one_form(call: Call, tokens: Tokens, *, method: str, path: str, status: int, code: str) -> None:
     """Programs read the code, people the words."""
     response = call(method, path, tokens.root, headers={"content-type": "application/json"})
     assert (status, code) == (response.status_code, response.json()["code"])
@@ -93,7 +94,13 @@ def test_errors_have_one_form(call, tokens, method, path, status, code) -> None:
 
 
 def test_a_fault_of_ours_says_nothing_internal_and_is_logged(
-    call, tokens, exchange_body, engine: Engine, monkeypatch, caplog
+    call: Call,
+    tokens: Tokens,
+    exchange_body: BodyBuilder,
+    *,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The id in the answer is the one in the log."""
 
@@ -111,7 +118,7 @@ def test_a_fault_of_ours_says_nothing_internal_and_is_logged(
     assert "secret path" in str(fault.exc_info)
 
 
-def test_a_call_is_one_line_without_what_was_asked(call, tokens, caplog) -> None:
+def test_a_call_is_one_line_without_what_was_asked(call: Call, tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
     """A log is read by more people than the data."""
     with caplog.at_level(logging.INFO, logger="service.api"):
         call("GET", "/api/audit/ops/scores?limit=7", tokens.root)
@@ -209,7 +216,7 @@ def test_the_interface_description_is_true(app: FastAPI) -> None:
     assert [{"operatorToken": []}] == description["paths"]["/api/audit/{project}/scores"]["get"]["security"]
 
 
-def test_the_example_of_the_description_is_taken(app: FastAPI, call, tokens) -> None:
+def test_the_example_of_the_description_is_taken(app: FastAPI, call: Call, tokens: Tokens) -> None:
     """Whoever copies it gets an answer."""
     [example] = app.openapi()["components"]["schemas"]["IngestBody"]["examples"]
     assert 201 == call("POST", INGEST, tokens.ops, json=example).status_code
@@ -217,7 +224,7 @@ def test_the_example_of_the_description_is_taken(app: FastAPI, call, tokens) -> 
     assert 1 == call("POST", "/api/audit/events", tokens.ops, json=example).json()["accepted"]
 
 
-def test_the_documentation_page_needs_no_internet(call) -> None:
+def test_the_documentation_page_needs_no_internet(call: Call) -> None:
     """Everything it refers to is served here, and its policy allows nothing else."""
     page = call("GET", "/docs")
     policy = page.headers["content-security-policy"]
@@ -239,7 +246,7 @@ def test_the_documentation_page_needs_no_internet(call) -> None:
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "..%2Fcore.py", "redoc.standalone.js", "%2e%2e%2fcore.py"])
-def test_the_documentation_page_serves_its_files_only(call, name) -> None:
+def test_the_documentation_page_serves_its_files_only(call: Call, name: str) -> None:
     """A name is looked up, never joined to a path."""
     assert 404 == call("GET", f"/docs/{name}").status_code
 
@@ -252,13 +259,13 @@ class TestBehindAName:
         """One allowed name."""
         return ApiSettings(allowed_hosts=frozenset({"Audit.Example"}))
 
-    def test_only_allowed_names_are_answered(self, call) -> None:
+    def test_only_allowed_names_are_answered(self, call: Call) -> None:
         """The loopback names are a default, no addition."""
         assert 200 == call("GET", "/docs", headers={"host": "audit.example:443"}).status_code
         assert 400 == call("GET", "/docs", headers={"host": "localhost"}).status_code
 
 
-def test_headers_given_twice_are_refused(call, tokens) -> None:
+def test_headers_given_twice_are_refused(call: Call, tokens: Tokens) -> None:
     """Proxies disagree about which one counts."""
-    headers = httpx.Headers([("content-type", "application/json"), ("content-type", "text/plain")])
+    headers = httpx2.Headers([("content-type", "application/json"), ("content-type", "text/plain")])
     assert 415 == call("POST", INGEST, tokens.ops, content=b"{}", headers=headers).status_code

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from api_server import BodyBuilder, Call, Tokens
 
 from streams.engine import Engine
 
 
-def test_a_started_server_is_up_and_ready(call) -> None:
+def test_a_started_server_is_up_and_ready(call: Call) -> None:
     """Without a token: probes have none."""
     assert (200, {"status": "ok"}) == ((answer := call("GET", "/healthz")).status_code, answer.json())
     assert (200, {"ready": True}) == ((answer := call("GET", "/readyz")).status_code, answer.json())
 
 
-def test_a_server_that_takes_no_records_is_up_but_not_ready(call, engine: Engine, monkeypatch) -> None:
+def test_a_server_that_takes_no_records_is_up_but_not_ready(
+    call: Call, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody should send it anything, and nobody should restart it."""
     state = replace(engine.state(), ready=False, why_not="too much waits")
     monkeypatch.setattr(engine, "state", lambda: state)
@@ -29,7 +32,9 @@ def figures(text: str) -> dict[str, float]:
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
 
 
-def test_figures_count_what_happened(call, tokens, exchange_body, engine: Engine, monkeypatch) -> None:
+def test_figures_count_what_happened(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They name outcomes, endpoints and queues: no token, no project, no session."""
     for body in (exchange_body(1), exchange_body(1), exchange_body(1, "Other."), exchange_body(7)):
         call("POST", "/api/audit/ingest", tokens.ops, json=body)
@@ -66,18 +71,20 @@ def test_figures_count_what_happened(call, tokens, exchange_body, engine: Engine
         ("ops_reader", "203.0.113.9", {}, 403),
     ],
 )
-def test_figures_are_for_operators_of_everything_and_for_this_machine(call, tokens, token, address, headers, status) -> None:
+def test_figures_are_for_operators_of_everything_and_for_this_machine(
+    call: Call, tokens: Tokens, *, token: str | None, address: str, headers: dict[str, str], status: int
+) -> None:
     """A proxy on this machine brings callers from elsewhere."""
     secret = getattr(tokens, token) if token else None
     assert status == call("GET", "/metrics", secret, address=address, headers=headers).status_code
 
 
-def test_a_wrong_token_is_wrong_on_this_machine_too(call) -> None:
+def test_a_wrong_token_is_wrong_on_this_machine_too(call: Call) -> None:
     """Whoever gives one means to be checked."""
     assert 401 == call("GET", "/metrics", "dl_wrong", address="127.0.0.1").status_code
 
 
-def test_methods_nobody_knows_make_no_figures_of_their_own(call, tokens) -> None:
+def test_methods_nobody_knows_make_no_figures_of_their_own(call: Call, tokens: Tokens) -> None:
     """The number of figures is bounded, whatever is asked."""
     for number in range(3):
         call(f"X{number}", "/healthz", headers={"content-type": "application/json"})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from api_server import BodyBuilder, Call, Tokens
 
 SCORES = "/api/audit/ops/scores"
 
 
 @pytest.fixture
-def filled(call, tokens, exchange_body) -> None:
+def filled(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Two exchanges in ops, one of them anomalous, and one in web."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1))
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(7, response="   "))
@@ -17,7 +18,7 @@ def filled(call, tokens, exchange_body) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_scores_are_those_of_the_project_newest_first(call, tokens) -> None:
+def test_scores_are_those_of_the_project_newest_first(call: Call, tokens: Tokens) -> None:
     """One score an exchange; left out is a disposition, too."""
     body = call("GET", SCORES, tokens.root, params={"limit": 10}).json()
     assert ["s1:8"] == [score["exchangeId"] for score in body["scores"] if score["disposition"] == "sampling_skip"]
@@ -26,7 +27,7 @@ def test_scores_are_those_of_the_project_newest_first(call, tokens) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_times_and_limit_narrow_what_is_listed(call, tokens) -> None:
+def test_times_and_limit_narrow_what_is_listed(call: Call, tokens: Tokens) -> None:
     """From is inclusive, to is not, as everywhere."""
     late = call("GET", SCORES, tokens.root, params={"from": "2026-10-01T09:08:00Z"}).json()
     early = call("GET", SCORES, tokens.root, params={"to": "2026-10-01T09:08:00Z"}).json()
@@ -35,21 +36,21 @@ def test_times_and_limit_narrow_what_is_listed(call, tokens) -> None:
     assert 1 == call("GET", SCORES, tokens.root, params={"limit": 1}).json()["count"]
 
 
-def test_nothing_is_known_of_a_project_nobody_named(call, tokens) -> None:
+def test_nothing_is_known_of_a_project_nobody_named(call: Call, tokens: Tokens) -> None:
     """Projects come into being with their first record."""
     assert {"scores": [], "count": 0} == call("GET", "/api/audit/new/scores", tokens.root).json()
     assert {"anomalies": [], "count": 0} == call("GET", "/api/audit/new/anomalies", tokens.root).json()
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_summary_counts_the_project(call, tokens) -> None:
+def test_the_summary_counts_the_project(call: Call, tokens: Tokens) -> None:
     """The panel reads these fields."""
     body = call("GET", "/api/audit/ops/summary", tokens.root).json()
     assert ("ops", 3, 0) == (body["project"], body["exchanges"]["total"], body["openIncidents"])
     assert {"total", "scored", "pending", "skippedSampling", "skippedCostCap"} <= set(body["exchanges"])
 
 
-def test_the_banner_is_text_with_the_settings_in_force(call, tokens) -> None:
+def test_the_banner_is_text_with_the_settings_in_force(call: Call, tokens: Tokens) -> None:
     """It goes into an agent's prompt as it is."""
     response = call("GET", "/api/audit/ops/banner", tokens.root)
     assert "text/plain; charset=utf-8" == response.headers["content-type"]
@@ -73,7 +74,7 @@ def test_the_banner_is_text_with_the_settings_in_force(call, tokens) -> None:
         ("anomalies=maybe", "anomalies"),
     ],
 )
-def test_a_wrong_question_is_refused_by_the_name_of_its_field(call, tokens, query, field) -> None:
+def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens: Tokens, query: str, field: str) -> None:
     """Not answered with everything, as if nothing had been asked."""
     response = call("GET", f"{SCORES}?{query}", tokens.root)
     assert (400, "invalid") == (response.status_code, response.json()["code"])
@@ -81,14 +82,14 @@ def test_a_wrong_question_is_refused_by_the_name_of_its_field(call, tokens, quer
 
 
 @pytest.mark.parametrize("project", ["OPS", "..", "%2e%2e", "a b", "-x", "x" * 64, "ops'--", "%00"])
-def test_what_is_no_project_is_no_path_either(call, tokens, project) -> None:
+def test_what_is_no_project_is_no_path_either(call: Call, tokens: Tokens, project: str) -> None:
     """A name is a name: it goes into no path, and comes out of none."""
     assert call("GET", f"/api/audit/{project}/scores", tokens.root).status_code in (400, 404)
 
 
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("what", ["scores", "anomalies", "summary", "banner"])
-def test_an_operator_of_one_project_reads_no_other(call, tokens, what) -> None:
+def test_an_operator_of_one_project_reads_no_other(call: Call, tokens: Tokens, what: str) -> None:
     """Whether the other one exists is not told either."""
     assert 200 == call("GET", f"/api/audit/ops/{what}", tokens.ops_reader).status_code
     refused = [call("GET", f"/api/audit/{project}/{what}", tokens.ops_reader) for project in ("web", "no-such-project")]

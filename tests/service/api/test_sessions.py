@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from api_server import BodyBuilder, Call, Tokens
 
 from analytics.store import Store
 
@@ -14,7 +15,7 @@ def finalize_path(session: str) -> str:
     return f"/api/audit/sessions/{session}/finalize"
 
 
-def test_a_heartbeat_is_a_record(call, tokens, store: Store) -> None:
+def test_a_heartbeat_is_a_record(call: Call, tokens: Tokens, store: Store) -> None:
     """A sign of life that a replay must see again."""
     response = call("POST", HEARTBEAT, tokens.web, json={"session_id": "s1", "connection": "north"})
     assert (200, {"ok": True}) == (response.status_code, response.json())
@@ -35,14 +36,16 @@ def test_a_heartbeat_is_a_record(call, tokens, store: Store) -> None:
         ("dark", None, 403),
     ],
 )
-def test_an_operator_sends_heartbeats_for_connections_it_may_see(call, tokens, store: Store, token, connection, status) -> None:
+def test_an_operator_sends_heartbeats_for_connections_it_may_see(
+    call: Call, tokens: Tokens, store: Store, *, token: str | None, connection: str | None, status: int
+) -> None:
     """One that it may not see is not told from one that is not there."""
     body = {"session_id": "s1", "connection": connection}
     assert status == call("POST", HEARTBEAT, getattr(tokens, token), json=body).status_code
     assert int(status == 200) == store.count("heartbeats")
 
 
-def test_a_session_is_ended_by_its_connection(call, tokens, exchange_body, store: Store) -> None:
+def test_a_session_is_ended_by_its_connection(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Its last exchanges can be scored now."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     response = call("POST", finalize_path("s1"), tokens.ops, headers={"content-type": "application/json"})
@@ -50,7 +53,9 @@ def test_a_session_is_ended_by_its_connection(call, tokens, exchange_body, store
     assert [("north", "explicit")] == store.cursor().execute("SELECT connection, reason FROM session_closings").fetchall()
 
 
-def test_a_session_of_another_connection_is_not_there(call, tokens, exchange_body, store: Store) -> None:
+def test_a_session_of_another_connection_is_not_there(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
     """Nobody ends, or finds, what is not theirs; naming the connection does not help."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     response = call("POST", finalize_path("s1"), tokens.web, json={"connection": "north"})
@@ -68,21 +73,25 @@ def test_a_session_of_another_connection_is_not_there(call, tokens, exchange_bod
         ("ops_reader", "south", 404),
     ],
 )
-def test_an_operator_ends_sessions_of_connections_it_may_see(call, tokens, exchange_body, token, connection, status) -> None:
+def test_an_operator_ends_sessions_of_connections_it_may_see(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, *, token: str | None, connection: str | None, status: int
+) -> None:
     """As with heartbeats."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     body = {"connection": connection}
     assert status == call("POST", finalize_path("s1"), getattr(tokens, token), json=body).status_code
 
 
-def test_an_operator_of_a_project_ends_no_session_elsewhere(call, tokens, exchange_body, store: Store) -> None:
+def test_an_operator_of_a_project_ends_no_session_elsewhere(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
     """Even one that is there."""
     call("POST", "/api/audit/ingest", tokens.web, json=exchange_body())
     assert 404 == call("POST", finalize_path("s1"), tokens.ops_reader, json={"connection": "south"}).status_code
     assert 0 == store.count("session_closings")
 
 
-def test_an_id_with_slashes_is_an_id(call, tokens, exchange_body) -> None:
+def test_an_id_with_slashes_is_an_id(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Gateways name sessions like paths."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(session="agent:main/tg/7"))
     for session in ("agent:main/tg/7", "agent%3Amain%2Ftg%2F7"):
@@ -90,7 +99,7 @@ def test_an_id_with_slashes_is_an_id(call, tokens, exchange_body) -> None:
 
 
 @pytest.mark.parametrize("session", ["x" * 257, "%00", "%20"])
-def test_what_is_no_id_is_refused(call, tokens, session) -> None:
+def test_what_is_no_id_is_refused(call: Call, tokens: Tokens, session: str) -> None:
     """The same rule as in bodies."""
     response = call("POST", finalize_path(session), tokens.ops, json={})
     assert (400, "invalid") == (response.status_code, response.json()["code"])

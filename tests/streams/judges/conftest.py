@@ -28,6 +28,8 @@ class SkippingClock:
 
     def __init__(self) -> None:
         self.slept: list[float] = []
+        self.jitter = 1.0
+        """Of a backoff: the longest there is."""
 
     def now(self) -> float:
         """Seconds, the skipped ones included."""
@@ -40,8 +42,8 @@ class SkippingClock:
 
     @property
     def waiting(self) -> Waiting:
-        """As the judge takes it, with the longest jitter."""
-        return Waiting(now=self.now, sleep=self.sleep, jitter=lambda: 1.0, wall=lambda: 1_800_000_000.0)
+        """As the judge takes it."""
+        return Waiting(now=self.now, sleep=self.sleep, jitter=lambda: self.jitter, wall=lambda: 1_800_000_000.0)
 
 
 class CheckingPurse:

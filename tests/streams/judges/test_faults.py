@@ -53,8 +53,8 @@ FAULTS = {
     "bad_request": Fault(PROVIDER, charged="nothing"),
     "unauthorized": Fault(PROVIDER, charged="nothing"),
     "no_structured": Fault(ANSWERED),
-    "drip": Fault(TIMEOUT, deadline=0.6, script="drip:0.02", concurrency=200, charged="all"),
-    "hang": Fault(TIMEOUT, deadline=0.6, concurrency=200, charged="all"),
+    "drip": Fault(TIMEOUT, deadline=2.0, script="drip:0.1", concurrency=50, charged="all"),
+    "hang": Fault(TIMEOUT, deadline=2.0, concurrency=50, charged="all"),
     "reset": Fault(PROVIDER, charged="all"),
     "huge": Fault(PROVIDER, script="huge:1", charged="all"),
     "html": Fault(PROVIDER, charged="all"),
@@ -100,14 +100,16 @@ async def _ask_all(judge: LiveJudge, pairs: list[tuple[Question, Any]]) -> list[
 def _check(fault: Fault, question: Question, verdict: Verdict, purse: Any) -> None:
     """The invariants of one question."""
     assert sum(purse.settled) <= purse.reserved * purse.amount
-    assert purse.reserved <= verdict.attempts <= 4 or TIMEOUT == fault.outcomes
+    assert len(purse.settled) <= verdict.attempts <= 4
     assert ("answered" == verdict.outcome) == (verdict.error is None)
     if verdict.outcome == "answered":
         assert not isinstance(question.read(verdict.answer or ""), Invalid)
         assert verdict.simulated
-    expected = {"nothing": set(), "all": {purse.amount}}.get(fault.charged)
-    assert expected is None or expected == set(purse.settled)
+    sent = verdict.attempts if TIMEOUT != fault.outcomes else len(purse.settled)  # a deadline may strike before a call is sent
+    settled = {"nothing": [], "all": [purse.amount] * sent}.get(fault.charged)
+    assert settled is None or settled == purse.settled
     if fault.charged == "usage":
+        assert purse.settled
         assert all(0 < charge < purse.amount for charge in purse.settled)
 
 
@@ -138,6 +140,7 @@ def test_a_fault_of_the_provider_is_an_outcome(
     for (question, purse), verdict in zip(pairs, ended, strict=True):
         _check(fault, question, verdict, purse)
     assert simulator.requests > 0, "the fault did not happen"
+    assert ("nothing" != fault.charged) == any(purse.settled for _, purse in pairs)
     assert took < fault.deadline + 5.0
     assert 0 == judge.limiter.in_flight
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from audit.prices import Usage
@@ -170,6 +170,8 @@ def test_a_wrong_answer_is_sent_back_once_with_what_is_wrong(judge_with: Build, 
     assert "output_config" in asked.api.bodies[1]
 
 
+@example(answer="x" * 5000, problems=["y" * 300] * 12)
+@example(answer="\u6f22" * 5000, problems=["\u5b57"])
 @given(answer=st.text(min_size=1, max_size=5000), problems=st.lists(st.text(max_size=300), min_size=1, max_size=12))
 def test_a_repair_keeps_within_what_was_reserved(build_question: Build, answer: str, problems: list[str]) -> None:
     """The reservation counts a token for each byte; the second half of our own words must pay for what a repair adds."""
@@ -236,16 +238,16 @@ def test_a_rate_limit_is_waited_out(
     assert [30.0] == clock.slept
 
 
-def test_a_rate_limit_beyond_the_deadline_ends_this_question_and_the_next_at_once(
-    judge_with: Build, build_question: Build, error: Build, clock: Any
+def test_a_rate_limit_beyond_the_deadline_ends_this_question_and_the_next_waits_for_its_turn(
+    judge_with: Build, build_question: Build, message: Build, error: Build, clock: Any
 ) -> None:
-    """Waiting would only keep the session busy; the next question is not even sent."""
-    asked = judge_with(error(429, headers={"retry-after": "300"}))
+    """The session gets its answer later; a backlog must not run through as unscored while the API wants to be left alone."""
+    asked = judge_with(error(429, headers={"retry-after": "300"}), message())
     first, second = asked.ask(build_question(), build_question())
     assert ("provider_error", "rate limited: retry after 300 s", 1) == (first.outcome, first.error, first.attempts)
-    assert ("provider_error", "rate limited: retry after 300 s", 0) == (second.outcome, second.error, second.attempts)
-    assert (1, []) == (len(asked.api.requests), clock.slept)
-    assert [(1, []), (0, [])] == [(purse.reserved, purse.settled) for purse in asked.purses]
+    assert ("answered", 1) == (second.outcome, second.attempts)
+    assert 290 < sum(clock.slept) <= 300
+    assert [(1, 0), (1, 1)] == [(purse.reserved, len(purse.settled)) for purse in asked.purses]
 
 
 @pytest.mark.parametrize(
@@ -295,6 +297,7 @@ def test_the_error_of_a_gateway_may_hide_an_answer_that_was_paid_for(
         b"",
         b"\xff\xfe",
         b"[" * 100_000,
+        b'{"content": [], "more": ' + b"[" * 100_000,
         b'{"content": [], "usage": {"input_tokens": ' + b"9" * 5000 + b"}}",
     ],
 )
@@ -382,9 +385,17 @@ def test_the_deadline_holds_over_everything(judge_with: Build, build_question: B
     assert {purse.amount} == set(purse.settled)
 
 
+def test_one_call_may_not_take_the_whole_deadline(judge_with: Build, build_question: Build, message: Build, clock: Any) -> None:
+    """A call that hangs is given up in time for another one, and charged in full all the same."""
+    clock.jitter = 0.0
+    asked = judge_with(_never, message(), deadline=1.0)
+    (verdict,) = asked.ask(build_question())
+    assert ("answered", ("no answer in time",)) == (verdict.outcome, verdict.attempt_errors)
+    assert [None, Usage(100, 20, 0, 7)] == asked.purses[0].usages
+
+
 def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build, purse_for: Build, clock: Any) -> None:
     """At shutdown the worker goes away; what was under way is unknown, and unknown is charged in full."""
-
     began = asyncio.Event()
 
     class Hangs(httpx2.AsyncBaseTransport):

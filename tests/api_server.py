@@ -1,0 +1,96 @@
+"""What tests of the HTTP API share: tokens of every sort, an engine at a fixed time, a real server in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+
+from analytics.store import Store
+from audit.policy import Policy
+from audit.redaction import Redactor
+from service.access import AccessStore, Holder
+from service.api.app import create_app
+from service.api.serving import server_of
+from service.api.settings import ApiSettings
+from service.serving import listen
+from streams.engine import Engine
+
+NOW = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
+POLICY = {"projects": {"dark": {"enabled": False}, "capped": {"costCapPerSession": 0}}}
+Call = Callable[..., httpx2.Response]
+BodyBuilder = Callable[..., dict[str, Any]]
+
+
+class Tokens:
+    """The tokens of a test: connections north (ops), south (web), off (dark); operators everywhere and in ops alone."""
+
+    def __init__(self, access: AccessStore) -> None:
+        self.ops = access.add(Holder("connection", "north", "ops"))
+        self.web = access.add(Holder("connection", "south", "web", "south-agent"))
+        self.dark = access.add(Holder("connection", "off", "dark"))
+        self.capped = access.add(Holder("connection", "poor", "capped"))
+        self.root = access.add(Holder("operator", "root", None))
+        self.ops_reader = access.add(Holder("operator", "reader", "ops"))
+
+
+def engine_of(store: Store) -> Engine:
+    """An engine without a judge, at a fixed time."""
+    policy = Policy.model_validate(POLICY)
+    return Engine(store, policy, Redactor(policy.redaction), lambda: NOW)
+
+
+class LiveServer:
+    """A real server on a free port, in a thread with its own event loop and engine."""
+
+    def __init__(self, store: Store, access: AccessStore, settings: ApiSettings) -> None:
+        self._parts = store, access, settings
+        self._socket = listen("127.0.0.1", 0)
+        self.address: tuple[str, int] = self._socket.getsockname()
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._started.wait(20), self._failure
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{self.address[0]}:{self.address[1]}"
+
+    def connect(self) -> socket.socket:
+        """A connection of its own."""
+        return socket.create_connection(self.address, timeout=15)
+
+    def stop(self) -> None:
+        """End it."""
+        self._server.should_exit = True
+        self._thread.join(20)
+        self._socket.close()
+        assert self._failure is None
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            self._failure = error
+
+    async def _serve(self) -> None:
+        store, access, settings = self._parts
+        engine = engine_of(store)
+        await engine.start()
+        self._server = server_of(create_app(engine, access, settings), *self.address)
+        start = self._server.startup
+
+        async def started(sockets: list[socket.socket] | None = None) -> None:
+            await start(sockets=sockets)
+            self._started.set()
+
+        self._server.startup = started  # type: ignore[method-assign]
+        await self._server.serve(sockets=[self._socket])
+        await engine.stop()

@@ -1,0 +1,103 @@
+"""Engines for tests: over a store of one's own, with a judge over the Messages API of a simulated server, or with none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+from analytics.store import Store
+from audit.policy import Policy, ProjectSettings
+from audit.prices import Usage
+from audit.questions import Question
+from audit.redaction import Redactor
+from schemas.records import Record
+from streams.embedded import EmbeddedRunner
+from streams.engine import Engine, EngineLimits
+from streams.judges.limits import Waiting
+from streams.judges.live import LiveJudge, open_live_judge
+from streams.judges.protocol import Judge, Purse, Verdict
+
+NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that moves by a microsecond each time it is read, so that nothing happens at the same time."""
+
+    def __init__(self, start: datetime = NOW) -> None:
+        self._now = start
+
+    def __call__(self) -> datetime:
+        """The next microsecond."""
+        self._now += timedelta(microseconds=1)
+        return self._now
+
+
+def policy_of(**settings: object) -> Policy:
+    """A policy with these project settings as its defaults."""
+    return Policy(defaults=ProjectSettings(**settings))  # type: ignore[arg-type]
+
+
+def live_judge(base_url: str, **options: object) -> LiveJudge:
+    """A judge over a simulated server."""
+    return open_live_judge(None, base_url, lambda _: (None, False), **options)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def engine_over(
+    store: Store,
+    policy: Policy | None = None,
+    judge: Judge | None = None,
+    now: Callable[[], datetime] | None = None,
+    limits: EngineLimits | None = None,
+) -> AsyncIterator[Engine]:
+    """A started engine, stopped at the end."""
+    policy = policy or Policy()
+    name = "live" if judge else "none"
+    redactor = Redactor(policy.redaction)
+    engine = Engine(store, policy, redactor, now or Clock(), judge=judge, judge_name=name, limits=limits)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def runner_over(store: Store, policy: Policy | None = None) -> EmbeddedRunner:
+    """A runner that scores from what was recorded."""
+    policy = policy or Policy()
+    return EmbeddedRunner(store, policy, Redactor(policy.redaction), Clock(NOW + timedelta(days=1)))
+
+
+class MoodyJudge:
+    """A judge in this process with random outcomes and costs, which notes how many questions were under way at once."""
+
+    def __init__(self, seed: int, answer: Callable[[Question], str]) -> None:
+        self._random = random.Random(seed)
+        self._answer = answer
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """A random outcome after zero to three calls."""
+        for attempt in range(1, 4):
+            if not await purse.reserve():
+                return Verdict(outcome="cost_cap", attempts=attempt - 1)
+            mood = self._random.random()
+            if mood < 0.4:
+                usage = Usage(self._random.randrange(1, 3000), self._random.randrange(0, 500))
+                purse.spend(usage, question.model)
+                return Verdict(outcome="answered", answer=self._answer(question), attempts=attempt, usage=usage)
+            if mood < 0.6:
+                purse.spend(None, None)
+                return Verdict(outcome="timeout", attempts=attempt)
+            if mood < 0.7:
+                purse.spend(None, None)
+        return Verdict(outcome="provider_error", attempts=3)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+def rows(store: Store, table: str, columns: str = "*", order: str = "ALL") -> list[tuple[object, ...]]:
+    """The rows of a log table."""
+    return store.cursor().execute(f"SELECT {columns} FROM log.{table} ORDER BY {order}").fetchall()

@@ -1,0 +1,88 @@
+"""What must hold in a database once it is quiet, whatever happened to the server that filled it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.prices import nano_of
+from schemas.codec import encode
+from service.workspace import stages_behind
+from streams.batches import StageBatch
+from streams.docket import STATE
+
+Key = tuple[str, str]
+"""Connection and id of an exchange."""
+
+
+def rows(store: Store, statement: str) -> list[tuple[Any, ...]]:
+    """What a statement finds."""
+    with closing(store.cursor()) as cursor:
+        return cursor.execute(statement).fetchall()
+
+
+def encoded(store: Store, topic: str) -> list[bytes]:
+    """Every record of a topic as bytes, in an order that does not depend on when they were written."""
+    frames = store.read(topic, 0, store.end_of(topic))
+    return sorted(encode(record) for _, _, record in StageBatch.of(topic, frames).records())
+
+
+def scores_of(database: Path) -> list[bytes]:
+    """Every score that a database holds, all revisions, as bytes."""
+    with Store(database) as store:
+        return encoded(store, "scores")
+
+
+def check(database: Path, accepted: Collection[Key], cap: float, calls: int | None = None) -> None:
+    """Check what must hold. `cap` is in USD, `calls` is how often the judge was called, where somebody counted."""
+    with Store(database) as store:
+        check_nothing_lost_or_doubled(store, accepted)
+        check_money(store, nano_of(cap))
+        check_judgements(store, calls)
+        assert "" == stages_behind(store)
+        assert [] == rows(store, "SELECT reason, detail FROM dead_letters")
+
+
+def check_nothing_lost_or_doubled(store: Store, accepted: Collection[Key]) -> None:
+    """What was accepted is there once and has one current score, and nothing else has."""
+    taken = Counter(rows(store, "SELECT connection, exchange_id FROM log.exchanges"))
+    assert set() == set(accepted) - taken.keys(), "accepted and lost"
+    assert {1} == set(taken.values()), "there twice"
+    scored = Counter(rows(store, "SELECT connection, exchange_id FROM scores"))
+    assert dict.fromkeys(taken, 1) == dict(scored)
+    revisions = rows(store, "SELECT connection, exchange_id, revision, count(*) FROM log.scores GROUP BY ALL HAVING count(*) > 1")
+    assert [] == revisions, "a revision twice"
+
+
+def check_money(store: Store, cap: int) -> None:
+    """Every nano-USD is in a judgement, in a current score and in a session's state, and no session has passed its cap."""
+    by_session: Counter[Key] = Counter()
+    for connection, session, cost in rows(store, "SELECT connection, session_id, cost_usd FROM judgements"):
+        by_session[connection, session] += nano_of(cost)
+    in_scores = sum(nano_of(cost) for (cost,) in rows(store, "SELECT cost_usd FROM scores"))
+    in_states = sum(STATE.decode(state).spent for (state,) in rows(store, "SELECT state FROM log.stage_state WHERE stage = 'scoring'"))
+    assert [sum(by_session.values())] * 2 == [in_scores, in_states]
+    assert {} == {session: spent for session, spent in by_session.items() if spent > cap}
+    with closing(store.cursor()) as cursor:
+        assert [] == query_rows(cursor, "open_reservations")
+
+
+def check_judgements(store: Store, calls: int | None) -> None:
+    """What was answered was never asked again, and every call is accounted for.
+
+    A call whose process died was reserved for; whether it was made before that, nobody knows.
+    """
+    answered = rows(store, "SELECT fingerprint FROM judgements WHERE outcome = 'answered' GROUP BY ALL HAVING count(*) > 1")
+    assert [] == answered
+    if calls is not None:
+        ((known, interrupted),) = rows(
+            store,
+            "SELECT coalesce(sum(attempts) FILTER (outcome <> 'interrupted'), 0), count(*) FILTER (outcome = 'interrupted') "
+            "FROM judgements",
+        )
+        assert known <= calls <= known + interrupted

@@ -1,0 +1,468 @@
+"""The engine: durable and decided on return, scored in the background, the same again from what was recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import builders as build
+import pytest
+from engines import NOW, Clock, MoodyJudge, engine_over, live_judge, policy_of, rows, runner_over
+
+from analytics.store import Store
+from audit.fingerprints import canonical_json
+from audit.ledger import Ledger
+from audit.policy import Policy
+from audit.prices import nano_of
+from audit.questions import Question
+from schemas.codec import encode
+from schemas.errors import BoundsError, BusyError
+from schemas.records import Exchange, Judgement, Record
+from service.simulator import RunningJudge, running
+from service.simulator.scoring import simulated_answer
+from streams.admission import Accepted
+from streams.engine import Engine, EngineLimits
+from streams.judges.protocol import Judge, Purse, Verdict
+from streams.tribunal import Tribunal
+
+T = TypeVar("T")
+SCORE_COLUMNS = "* EXCLUDE (_offset)"
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """A database in memory."""
+    with Store(None) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[RunningJudge]:
+    """A simulated judge that answers."""
+    with running() as judge:
+        yield judge
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, within a time that no sound run needs."""
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+def answer(question: Question) -> str:
+    """What the simulated judge says, without a server."""
+    return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
+
+
+def dialogue(session: str, turns: int, **fields: object) -> list[Exchange]:
+    """A session's exchanges, every third one with thinking."""
+    return [
+        build.exchange(
+            session, turn, f"The backup of night {turn} is healthy.", agent_thinking=None if turn % 3 else "It is.", **fields
+        )
+        for turn in range(1, turns + 1)
+    ]
+
+
+async def take_all(engine: Engine, sessions: list[list[Exchange]]) -> None:
+    """Deliver sessions side by side, each one's exchanges in order, and wait for the scores."""
+
+    async def deliver(session: list[Exchange]) -> None:
+        for exchange in session:
+            await engine.take_exchange(exchange)
+
+    await asyncio.gather(*(deliver(session) for session in sessions))
+    await engine.drained()
+
+
+def nano_sum(store: Store, table: str) -> int:
+    """What a table's costs come to, in nano-USD; of scores, the current ones."""
+    found = store.cursor().execute(f"SELECT cost_usd FROM {table} WHERE cost_usd IS NOT NULL").fetchall()
+    return sum(nano_of(cost) for (cost,) in found)
+
+
+def test_an_exchange_is_durable_and_decided_when_it_is_taken(store: Store) -> None:
+    """What the sender is told is what is in the log."""
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            taken = await engine.take_exchange(build.exchange("s", 1, "I can't."))
+            assert ("written", True, "first_turns", ("constraint_disclosure",), True, False) == (
+                taken.fate,
+                taken.sampled,
+                taken.reason,
+                taken.tier1_flags,
+                taken.anomaly,
+                taken.capped,
+            )
+            assert (1, 1) == (store.count("exchanges"), store.count("scoring_tasks"))
+
+    run(work())
+
+
+def test_the_same_again_is_known_with_the_first_outcome_and_other_content_is_a_conflict(store: Store) -> None:
+    """A webhook that repeats itself must get the same answer; one that contradicts itself must hear so."""
+
+    async def work() -> None:
+        async with engine_over(store, policy_of(sampling={"always_score_first": 0})) as engine:  # type: ignore[arg-type]
+            exchange = build.exchange("s", 1)
+            first = await engine.take_exchange(exchange)
+            again = await engine.take_exchange(exchange)
+            other = await engine.take_exchange(build.exchange("s", 1, content_digest="f" * 16))
+            assert ("written", "known", "conflict") == (first.fate, again.fate, other.fate)
+            assert (first.sampled, first.reason, first.tier1_score) == (again.sampled, again.reason, again.tier1_score)
+            assert (False, "sampling_skip") == (again.sampled, again.reason)
+            assert 1 == store.count("exchanges")
+
+    run(work())
+
+
+def test_a_hundred_senders_at_once_each_hear_of_their_own_exchange(store: Store) -> None:
+    """Group commit must not mix up whose outcome is whose."""
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            exchanges = [build.exchange(f"s{number}", 1, "I can't." if number % 2 else "Done.") for number in range(100)]
+            repeated = [*exchanges, *exchanges[:20]]
+            taken = await asyncio.gather(*map(engine.take_exchange, repeated))
+            assert [bool(number % 2) for number in [*range(100), *range(20)]] == [one.anomaly for one in taken]
+            assert 100 == [one.fate for one in taken].count("written")
+            assert 100 == store.count("exchanges")
+
+    run(work())
+
+
+def test_what_may_not_be_written_is_refused_and_nothing_is_taken(store: Store) -> None:
+    """The sender is told which field it is."""
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            with pytest.raises(BoundsError, match="Exchange"):
+                await engine.take_exchange(build.exchange("s", 1, "x" * 995_000))
+            with pytest.raises(BoundsError, match="occurred_at"):
+                await engine.take_exchange(build.exchange("s", 1, occurred_at=NOW + timedelta(days=100 * 365)))
+            assert 0 == store.count("exchanges")
+
+    run(work())
+
+
+def test_a_full_queue_takes_no_exchange(store: Store) -> None:
+    """Better a clear 503 than a queue that grows until the process dies."""
+
+    async def work() -> None:
+        async with engine_over(store, limits=EngineLimits(waiting=0)) as engine:
+            with pytest.raises(BusyError):
+                await engine.take_exchange(build.exchange("s", 1))
+            assert not engine.state().ready
+
+    run(work())
+
+
+def test_without_a_judge_everything_but_tier_1_is_unscored(store: Store) -> None:
+    """What a newcomer without a key gets: Tier 1, and an honest word about the rest."""
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            await take_all(engine, [dialogue("s", 3)])
+
+    run(work())
+    assert [("unscored", "no_judge", "no_judge", "no_judge")] == list(
+        {
+            (state, tier2, tier25 if tier25 != "no_thinking" else "no_judge", tier3)
+            for state, tier2, tier25, tier3 in rows(store, "scores", "disposition, tier2_reason, tier2_5_reason, tier3_reason")
+        }
+    )
+
+
+def test_a_judge_scores_and_every_cent_is_in_a_score(store: Store, simulator: RunningJudge) -> None:
+    """The ledger's total is the sum of the scores' costs, exactly, and nothing stays reserved."""
+
+    async def work() -> None:
+        async with engine_over(store, judge=live_judge(simulator.base_url)) as engine:
+            await take_all(engine, [dialogue(f"s{number}", 9) for number in range(8)])
+            assert {"commits": 0, "tasks": 0, "sessions": 0} == engine.state().queues
+
+    run(work())
+    assert 0 == store.count("dead_letters")
+    assert {"scored", "sampling_skip"} == {state for (state,) in rows(store, "scores", "disposition")}
+    assert nano_sum(store, "scores") == nano_sum(store, "judgements") > 0
+    assert (
+        []
+        == store.cursor()
+        .execute(
+            "SELECT reservation_id FROM reservations WHERE reservation_id NOT IN (SELECT unnest(reservation_ids) FROM judgements)"
+        )
+        .fetchall()
+    )
+    assert {(True,)} == set(rows(store, "judgements", "simulated"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_replay_from_what_was_recorded_gives_the_same_bytes(store: Store, seed: int) -> None:
+    """Whatever the judge did, the topics alone lead to the same scores: no judge, no clock, no coin."""
+    policy = policy_of(cost_cap_per_session=0.06)
+
+    async def work() -> None:
+        async with engine_over(store, policy, MoodyJudge(seed, answer)) as engine:
+            await take_all(engine, [dialogue(f"s{number}", 12) for number in range(4)])
+            await engine.rejudge(None, None, 1000)
+            await engine.drained()
+
+    run(work())
+    before = rows(store, "scores", SCORE_COLUMNS)
+    states = rows(store, "stage_state", "* EXCLUDE (_offset, next_position)")
+    runner_over(store, policy).rebuild()
+    assert before == rows(store, "scores", SCORE_COLUMNS)
+    assert states == rows(store, "stage_state", "* EXCLUDE (_offset, next_position)")
+    assert nano_sum(store, "scores") == nano_sum(store, "judgements")
+
+
+def test_any_interleaving_of_sessions_gives_the_same_scores(store: Store) -> None:
+    """Partitions interleave as they like; what one session gets must not depend on the others."""
+    policy = policy_of(cost_cap_per_session=0.06)
+    sessions = [dialogue(f"s{number}", 10) for number in range(5)]
+
+    async def work() -> None:
+        async with engine_over(store, policy, MoodyJudge(1, answer)) as engine:
+            await take_all(engine, sessions)
+
+    run(work())
+    judgements = [record for frame in store.read("judgements", 0, 10_000).values() for record in frame.to_dicts()]
+    assert judgements
+    expected = rows(store, "scores", "* EXCLUDE (_offset)")
+    for seed in range(3):
+        with Store(None) as other:
+            copy_judgements(store, other)
+            runner = runner_over(other, policy)
+            for part in shuffled(sessions, seed):
+                runner.publish(part)
+                runner.run()
+            assert expected == rows(other, "scores", "* EXCLUDE (_offset)")
+
+
+def copy_judgements(source: Store, target: Store) -> None:
+    """Put everything on the topic of judgements into another store, in the same order."""
+    from streams.batches import StageBatch
+
+    records = [record for _, _, record in StageBatch.of("judgements", source.read("judgements", 0, 100_000)).records()]
+    with target.transaction() as transaction:
+        transaction.append("judgements", [encode(record) for record in records])
+
+
+def shuffled(sessions: list[list[Exchange]], seed: int) -> Iterator[Accepted]:
+    """The exchanges in another interleaving, in batches of random sizes; each session keeps its order."""
+    chance = random.Random(seed)
+    left = [list(session) for session in sessions]
+    while any(left):
+        part = Accepted()
+        for _ in range(chance.randrange(1, 12)):
+            if waiting := [session for session in left if session]:
+                part.add("exchanges", encode(chance.choice(waiting).pop(0)))
+        yield part
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_session_passes_its_cap_with_64_exchanges_in_flight_and_random_outcomes(seed: int) -> None:
+    """The cap is a promise about money; it must hold when everything happens at once."""
+    cap = nano_of(0.10)
+    recorded: list[Record] = []
+    ledgers: list[Ledger] = []
+
+    async def publish(record: Record) -> None:
+        await asyncio.sleep(0)
+        recorded.append(record)
+
+    class SharedLedger(Ledger):
+        """One ledger for all of the session's exchanges, as if its order were not kept."""
+
+        def __new__(cls, *_: object) -> SharedLedger:
+            if not ledgers:
+                ledgers.append(super().__new__(cls))
+                Ledger.__init__(ledgers[0], cap)
+            return ledgers[0]  # type: ignore[return-value]
+
+        def __init__(self, *_: object) -> None:
+            """It is made once."""
+
+    async def work() -> None:
+        tribunal = Tribunal(policy_of(cost_cap_per_session=0.10), MoodyJudge(seed, answer), publish, Clock())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("streams.tribunal.Ledger", SharedLedger)
+            await asyncio.gather(*(tribunal.score(task, (), 0) for task in tasks(64)))
+
+    run(work())
+    spent = sum(nano_of(record.cost_usd or 0) for record in recorded if isinstance(record, Judgement))
+    assert spent == ledgers[0].spent
+    assert cap / 2 < spent <= cap
+    assert 0 == ledgers[0].reserved
+
+
+def tasks(count: int) -> list[Any]:
+    """Scoring tasks of one session."""
+    from streams.recorded import nothing_recorded  # noqa: F401
+    from streams.steps.intake import IntakeStep
+
+    batch = build.batch("exchanges", dialogue("s", count))
+    outcome = IntakeStep(policy_of(sampling={"enabled": False}))(batch, {})  # type: ignore[arg-type]
+    return [record for _, record in outcome.records]
+
+
+class HangingJudge:
+    """Reserves, and then never answers."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """Wait for ever."""
+        assert question.purpose
+        assert await purse.reserve()
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_and_made_again(store: Store) -> None:
+    """Nobody knows whether it was billed. The score says what it cost, and the cap counts it."""
+
+    async def first() -> None:
+        judge = HangingJudge()
+        engine = Engine(store, Policy(), runner_over(store)._redactor, Clock(), judge=judge)
+        await engine.start()
+        await engine.take_exchange(build.exchange("s", 1))
+        await judge.asked.wait()
+        await engine.stop(grace=0)
+
+    run(first())
+    assert (0, 0) == (store.count("scores"), store.count("judgements"))
+    [(reserved,)] = rows(store, "reservations", "amount_usd")
+
+    async def second() -> None:
+        async with engine_over(store, judge=MoodyJudge(0, answer), now=Clock(NOW + timedelta(hours=1))) as engine:
+            await engine.drained()
+
+    run(second())
+    outcomes = [outcome for (outcome,) in rows(store, "judgements", "outcome", "_offset")]
+    assert "interrupted" == outcomes[0]
+    assert len(outcomes) > 1
+    [(cost,)] = rows(store, "scores", "cost_usd")
+    assert isinstance(cost, float)
+    assert isinstance(reserved, float)
+    assert cost > reserved
+    assert nano_sum(store, "scores") == nano_sum(store, "judgements")
+    before = rows(store, "scores", SCORE_COLUMNS)
+    runner_over(store).rebuild()
+    assert before == rows(store, "scores", SCORE_COLUMNS)
+
+
+def test_a_cap_of_nothing_means_no_paid_call_at_all(store: Store, simulator: RunningJudge) -> None:
+    """0 is a number somebody chose, and the sender is told."""
+
+    async def work() -> None:
+        requests = simulator.requests
+        async with engine_over(store, policy_of(cost_cap_per_session=0.0), live_judge(simulator.base_url)) as engine:
+            taken = await engine.take_exchange(build.exchange("s", 1))
+            assert (True, 0.0, 0.0) == (taken.capped, taken.spent_usd, taken.cap_usd)
+            await engine.drained()
+            again = await engine.take_exchange(build.exchange("s", 1))
+            assert ("known", True) == (again.fate, again.capped)
+        assert requests == simulator.requests
+
+    run(work())
+    assert [("skipped_cost_cap", "skipped_cost_cap", "not_applicable", "skipped_cost_cap")] == rows(
+        store, "scores", "disposition, tier2_state, tier2_5_state, tier3_state"
+    )
+
+
+def test_what_stayed_unscored_can_be_judged_later_under_the_same_id(store: Store, simulator: RunningJudge) -> None:
+    """A key comes after the first day; what was waiting is taken up, and asked for once."""
+
+    async def without() -> None:
+        async with engine_over(store) as engine:
+            await take_all(engine, [dialogue("s", 4)])
+
+    async def later() -> tuple[int, int]:
+        async with engine_over(store, judge=live_judge(simulator.base_url), now=Clock(NOW + timedelta(days=1))) as engine:
+            first = await engine.rejudge(None, "no_judge", 100)
+            again = await engine.rejudge(None, "no_judge", 100)
+            await engine.drained()
+            return first, again
+
+    run(without())
+    assert (4, 0) == run(later())
+    assert 4 == store.count("scores")
+    assert [("scored", 1)] == list(set(store.cursor().execute("SELECT disposition, revision FROM scores").fetchall()))
+    before = rows(store, "scores", SCORE_COLUMNS)
+    runner_over(store).rebuild()
+    assert before == rows(store, "scores", SCORE_COLUMNS)
+
+
+def test_the_last_turns_are_judged_when_the_session_is_finalized(store: Store, simulator: RunningJudge) -> None:
+    """A stream does not know the last turns until somebody says that it is over."""
+
+    async def work() -> tuple[bool, bool]:
+        async with engine_over(store, judge=live_judge(simulator.base_url)) as engine:
+            await take_all(engine, [dialogue("s", 8)])
+            known = await engine.finalize("local", "s")
+            unknown = await engine.finalize("local", "nobody")
+            await engine.drained()
+            return known, unknown
+
+    assert (True, False) == run(work())
+    last = store.cursor().execute("SELECT turn_number, sampling_reason, revision FROM scores ORDER BY 1").fetchall()
+    assert [(6, "routine_sample", 0), (7, "last_turns", 1), (8, "last_turns", 1)] == last[5:]
+
+
+def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of ours in one exchange must cost one exchange, with its bytes kept."""
+    sound = Tribunal.score
+
+    async def fragile(self: Tribunal, task: Any, recorded: Any, spent: int) -> Any:
+        if task.exchange_id == "s:2":
+            raise ZeroDivisionError("ours")
+        return await sound(self, task, recorded, spent)
+
+    monkeypatch.setattr(Tribunal, "score", fragile)
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            await take_all(engine, [dialogue("s", 3), dialogue("t", 2)])
+
+    run(work())
+    assert "s:2" in caplog.text
+    assert 4 == store.count("scores")
+    assert [("scoring-tasks", "scoring", "stage_failed")] == rows(store, "dead_letters", "source, stage, reason")
+
+
+class BrokenJudge:
+    """A judge with a fault of ours."""
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """Fail after the money was set aside."""
+        assert question.purpose
+        await purse.reserve()
+        raise KeyError("ours")
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+def test_a_fault_in_the_judge_is_an_outcome_and_charged_in_full(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether the call went out is not known then."""
+
+    async def work() -> None:
+        judge: Judge = BrokenJudge()
+        async with engine_over(store, judge=judge) as engine:
+            await take_all(engine, [dialogue("s", 1)])
+
+    run(work())
+    assert "KeyError" in caplog.text
+    assert [("provider_error", "a fault of Driftline: KeyError")] == rows(store, "judgements", "outcome, error")
+    assert rows(store, "judgements", "cost_usd") == rows(store, "reservations", "amount_usd")
