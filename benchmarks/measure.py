@@ -1,10 +1,11 @@
 """How the benchmarks time and how they print."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 
@@ -46,6 +47,16 @@ def process_cost(command: Sequence[str], *, stdin: Path | None = None) -> tuple[
         done = subprocess.run(launcher, stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
     seconds, megabytes = map(float, done.stderr.splitlines()[-1].split())
     return seconds, megabytes
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str]) -> Iterator[str]:
+    """Run a command while the context is open; gives the first line it prints. It is ended without ado."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            yield (child.stdout or sys.stdin).readline().strip()
+        finally:
+            child.terminate()
 
 
 def print_costs(costs: Mapping[str, tuple[float, float]], work: float, unit: str) -> None:

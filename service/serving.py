@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import math
 import os
 import signal
 import socket
@@ -20,13 +21,10 @@ from service.api.serving import server_of
 from service.api.settings import LOOPBACK_NAMES, ApiSettings
 from service.judging import open_judge
 from service.settings import Settings
-from service.workspace import open_workspace
+from service.workspace import open_workspace, policy_of
 from streams.engine import Engine
 
-GRACE_SECONDS = 20.0
-"""What a stop waits for calls of clients, and again for exchanges that are being judged."""
-
-
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Announce = Callable[[str, str], None]
 """Told the address of a started server, and who judges."""
 
@@ -41,49 +39,78 @@ def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: A
 
 
 async def _serve(settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce) -> None:
-    with (
-        open_workspace(settings, create=True) as workspace,
-        AccessStore(access_file(settings.database), workspace.now) as access,
-    ):
-        judge, judge_name = await open_judge(settings, workspace.policy, os.environ)
+    # Whether there is a judge is settled first: without the key that was asked for, no file is made or opened.
+    judge, judge_name = await open_judge(settings, policy_of(settings), os.environ)
+    async with contextlib.AsyncExitStack() as stack:
+        if judge is not None:
+            stack.push_async_callback(judge.aclose)
+        workspace = stack.enter_context(open_workspace(settings, create=True))
+        access = stack.enter_context(AccessStore(access_file(settings.database), workspace.now))
         engine = Engine(
             workspace.store, workspace.policy, workspace.redactor, workspace.now, judge=judge, judge_name=judge_name
         )
         allowed = LOOPBACK_NAMES | {settings.host} | set(names)
         app = create_app(engine, access, ApiSettings(allowed_hosts=frozenset(allowed)))
-        await engine.start()
-        try:
-            host, port = listener.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            started = partial(announce, f"http://{shown}:{port}", judge_name)
-            await _Server(server_of(app, host, port).config, started).serve(sockets=[listener])
-        finally:
-            await engine.stop(GRACE_SECONDS)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        config = server_of(app, host, port).config
+        config.timeout_graceful_shutdown = math.ceil(settings.stop_grace)
+        server = _Server(config, partial(announce, f"http://{shown}:{port}", judge_name))
+        with server.stopped_by_signals():
+            await engine.start()
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                await _stop(engine, settings.stop_grace, server.hurry)
+
+
+async def _stop(engine: Engine, grace: float, hurry: asyncio.Event) -> None:
+    """Stop the engine, at a second signal without waiting for what is being judged: what waits is committed all the same."""
+    stopping, hurried = asyncio.create_task(engine.stop(grace)), asyncio.create_task(hurry.wait())
+    await asyncio.wait([stopping, hurried], return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not stopping.done():
+        await engine.stop(0)
+    await stopping
 
 
 class _Server(uvicorn.Server):
-    """Says when it takes calls, and leaves what happens after a signal to its caller."""
+    """Says when it takes calls, and leaves signals to its caller: once it has stopped, the engine still has to commit what waits."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
+        self.hurry = asyncio.Event()
+        """Set by a second signal."""
         self._announce = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as usual, then say so."""
         await super().startup(sockets)
-        self._announce()
+        if not self.should_exit:
+            self._announce()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop at a signal, without raising it again: the engine still has to commit what waits."""
+        """Leave the signals alone."""
+        yield
+
+    @contextlib.contextmanager
+    def stopped_by_signals(self) -> Iterator[None]:
+        """Stop at SIGINT and SIGTERM, and hurry at the next one; nothing is cut off in the middle, however often they come."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._asked_to_stop)
         try:
             yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _SIGNALS:
                 loop.remove_signal_handler(number)
+
+    def _asked_to_stop(self) -> None:
+        if self.should_exit:
+            self.force_exit = True
+            self.hurry.set()
+        self.should_exit = True
 
 
 def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:

@@ -34,6 +34,9 @@ class Settings(BaseSettings):
     judge_deadline: float = Field(120.0, gt=0, le=3600, description="Seconds one question may take, retries included.")
     host: str = Field("127.0.0.1", description="Address the server listens on.")
     port: int = Field(8377, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
+    stop_grace: float = Field(
+        20.0, ge=0, le=600, description="Seconds a stop waits for calls of clients, and again for what is being judged."
+    )
     batch_records: int = Field(20_000, ge=1, le=1_000_000, description="Records that are taken in or read by a stage at once.")
 
 

@@ -114,7 +114,10 @@ class Engine:
         self._tasks = [asyncio.create_task(self._worker.run()), asyncio.create_task(self._close_idle_sessions())]
 
     async def stop(self, grace: float = 20.0) -> None:
-        """Finish what is being scored, for `grace` seconds at most, commit what waits, and end."""
+        """Finish what is being scored, for `grace` seconds at most, commit what waits, and end.
+
+        Called again while it stops, with less grace, it hurries.
+        """
         if self._worker is None:
             return
         await self._worker.stop(grace)

@@ -47,7 +47,7 @@ class DurablePurse:
             raise StoppedError
         if self._held:
             return True
-        if self._amount is not None and not self._docket.ledger.reserve(self._amount):
+        if self._amount is not None and not self._set_aside(self._amount):
             return False
         self._held = True
         record = self._reservation()
@@ -80,6 +80,14 @@ class DurablePurse:
             self._docket.ledger.release(self._amount)
         self._held = False
         return record
+
+    def _set_aside(self, amount: int) -> bool:
+        """Reserve the amount, where the cap would hold even if the process died before the judgement was recorded.
+
+        Then each of the question's calls is charged in full, those too whose smaller cost was known to this process alone.
+        """
+        at_risk = amount * len(self._reservations) - (self._spent or 0)
+        return self._docket.ledger.can_reserve(amount + at_risk) and self._docket.ledger.reserve(amount)
 
     def _reservation(self) -> Reservation:
         task, at = self._docket.task, self._now()

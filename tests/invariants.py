@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,11 @@ def scores_of(database: Path) -> list[bytes]:
         return encoded(store, "scores")
 
 
-def check(database: Path, accepted: Collection[Key], cap: float, calls: int | None = None) -> None:
-    """Check what must hold. `cap` is in USD, `calls` is how often the judge was called, where somebody counted."""
+def check(database: Path, accepted: Collection[Key], caps: Mapping[str, float], calls: int | None = None) -> None:
+    """Check what must hold. `caps` are in USD by project, `calls` is how often the judge was called, where somebody counted."""
     with Store(database) as store:
         check_nothing_lost_or_doubled(store, accepted)
-        check_money(store, nano_of(cap))
+        check_money(store, caps)
         check_judgements(store, calls)
         assert "" == stages_behind(store)
         assert [] == rows(store, "SELECT reason, detail FROM dead_letters")
@@ -55,19 +55,22 @@ def check_nothing_lost_or_doubled(store: Store, accepted: Collection[Key]) -> No
     assert {1} == set(taken.values()), "there twice"
     scored = Counter(rows(store, "SELECT connection, exchange_id FROM scores"))
     assert dict.fromkeys(taken, 1) == dict(scored)
-    revisions = rows(store, "SELECT connection, exchange_id, revision, count(*) FROM log.scores GROUP BY ALL HAVING count(*) > 1")
+    revisions = rows(
+        store, "SELECT connection, exchange_id, revision, count(*) FROM log.scores GROUP BY ALL HAVING count(*) > 1"
+    )
     assert [] == revisions, "a revision twice"
 
 
-def check_money(store: Store, cap: int) -> None:
+def check_money(store: Store, caps: Mapping[str, float]) -> None:
     """Every nano-USD is in a judgement, in a current score and in a session's state, and no session has passed its cap."""
-    by_session: Counter[Key] = Counter()
-    for connection, session, cost in rows(store, "SELECT connection, session_id, cost_usd FROM judgements"):
-        by_session[connection, session] += nano_of(cost)
+    spent: Counter[tuple[str, str, str]] = Counter()
+    for project, connection, session, cost in rows(store, "SELECT project, connection, session_id, cost_usd FROM judgements"):
+        spent[project, connection, session] += nano_of(cost)
     in_scores = sum(nano_of(cost) for (cost,) in rows(store, "SELECT cost_usd FROM scores"))
-    in_states = sum(STATE.decode(state).spent for (state,) in rows(store, "SELECT state FROM log.stage_state WHERE stage = 'scoring'"))
-    assert [sum(by_session.values())] * 2 == [in_scores, in_states]
-    assert {} == {session: spent for session, spent in by_session.items() if spent > cap}
+    states = rows(store, "SELECT state FROM log.stage_state WHERE stage = 'scoring'")
+    in_states = sum(STATE.decode(state).spent for (state,) in states)
+    assert [sum(spent.values())] * 2 == [in_scores, in_states]
+    assert [] == [session for session, cost in spent.items() if cost > nano_of(caps[session[0]])], "beyond their cap"
     with closing(store.cursor()) as cursor:
         assert [] == query_rows(cursor, "open_reservations")
 

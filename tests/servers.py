@@ -136,7 +136,9 @@ class Child:
     def wait(self, patience: float = PATIENCE) -> int:
         """Its exit code, negative for a signal; fails when it does not end in time."""
         if self._code is None:
-            assert select.select([self._pidfd], [], [], patience)[0], f"still running after {patience:g} s: {self.logged[-4000:]}"
+            assert select.select([self._pidfd], [], [], patience)[0], (
+                f"still running after {patience:g} s: {self.logged[-4000:]}"
+            )
             self._code = self._reap(self.pid)
             os.close(self._pidfd)
         return self._code
@@ -148,7 +150,12 @@ class Nursery:
     def __init__(self) -> None:
         command = [sys.executable, "-c", textwrap.dedent(_NURSERY)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            text=True,
         )
         self._children: list[Child] = []
 
@@ -156,7 +163,9 @@ class Nursery:
         """Run a command; `file_size` bounds the files it may write, in bytes (0: as they are)."""
         out = home.log.with_name(f"out-{len(self._children)}")
         wanted = {"arguments": arguments, "environment": home.environment | dict(environment or {}), "file_size": file_size}
-        child = Child(self._ask(wanted | {"out": str(out), "log": str(home.log)}), home.log, out, lambda pid: self._ask({"wait": pid}))
+        child = Child(
+            self._ask(wanted | {"out": str(out), "log": str(home.log)}), home.log, out, lambda pid: self._ask({"wait": pid})
+        )
         self._children.append(child)
         return child
 

@@ -22,6 +22,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
+GROUPS = "|".join(f"{group.name} " for group in app.registered_groups)
+
+
 def commands() -> set[str]:
     """Every command of the command line, groups with their members."""
     group = typer.main.get_command(app)
@@ -34,7 +37,7 @@ def commands() -> set[str]:
 
 def test_the_readme_names_every_command() -> None:
     """A command that nobody is told of is not there."""
-    named = {match.strip() for match in re.findall(r"driftline ((?:import |policy )?[a-z-]+)", README)}
+    named = {match.strip() for match in re.findall(rf"driftline ((?:{GROUPS})?[a-z-]+)", README)}
     assert commands() - {"demo"} <= named
 
 
@@ -42,7 +45,7 @@ def test_the_readme_names_every_command() -> None:
 def test_a_document_names_only_commands_that_exist(document: Path) -> None:
     """What a reader types must work."""
     text = document.read_text(encoding="utf-8")
-    typed = re.findall(r"^(?:\$ )?driftline ((?:import |policy )?[a-z-]+)", text, re.MULTILINE)
+    typed = re.findall(rf"^(?:\$ )?driftline ((?:{GROUPS})?[a-z-]+)", text, re.MULTILINE)
     assert set(typed) <= commands()
 
 

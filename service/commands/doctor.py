@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 from collections.abc import Callable, Iterator
@@ -13,12 +14,15 @@ import typer
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.policy import load_policy
+from audit.policy import Policy, load_policy
 from schemas.errors import DriftlineError
+from service.access import AccessStore, access_file
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
+from service.judging import NONE, SIMULATED, open_judge
 from service.settings import Settings
 from service.terminal import out, plain
-from service.workspace import CATCH_UP, stages_behind
+from service.workspace import CATCH_UP, policy_of, stages_behind, utc_now
+from streams.judges.protocol import Judge
 
 STATE_FOLDERS = ("~/.openclaw", "~/.clawdbot")
 STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
@@ -108,8 +112,53 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _look_at_judge(_settings: Settings) -> Iterator[Finding]:
-    yield Finding("judge", "note", "this version has none: Tiers 2, 2.5 and 3 stay unscored with the reason no_judge")
+def _look_at_judge(settings: Settings) -> Iterator[Finding]:
+    try:
+        policy = policy_of(settings)
+    except DriftlineError:  # that is a finding of its own
+        return
+    try:
+        _, name = asyncio.run(_judge(settings, policy))
+    except DriftlineError as error:
+        yield Finding("judge", "problem", str(error), error.hint)
+        return
+    if name == NONE:
+        advice = "set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own; driftline simulate-judge is one to try"
+        yield Finding("judge", "note", "none: Tiers 2, 2.5 and 3 stay unscored with the reason no_judge", advice)
+        return
+    yield Finding("judge", "note" if name == SIMULATED else "ok", name)
+    models = {
+        policy.for_project(project).settings.judge_model: policy.for_project(project) for project in ("", *policy.projects)
+    }
+    for model, project in models.items():
+        if project.price is not None:
+            detail = f"{model}: {project.price.input:g} / {project.price.output:g} USD a million tokens, read {project.price.read_on}"
+            yield Finding("price", "ok", detail)
+        elif project.cap is not None:
+            yield Finding("price", "problem", f"{model}: not known, so nothing is asked under a cap", UNPRICED)
+
+
+async def _judge(settings: Settings, policy: Policy) -> tuple[Judge | None, str]:
+    judge, name = await open_judge(settings, policy, os.environ)
+    if judge is not None:
+        await judge.aclose()
+    return judge, name
+
+
+def _look_at_access(settings: Settings) -> Iterator[Finding]:
+    path = access_file(settings.database)
+    if not path.exists():
+        yield Finding(
+            "access", "note", "no tokens: nobody can deliver over HTTP", "driftline connections add NAME --project PROJECT"
+        )
+        return
+    try:
+        with AccessStore(path, utc_now) as access:
+            counts = [f"{len(access.holders(kind))} {kind}s" for kind in ("connection", "operator")]
+    except DriftlineError as error:
+        yield Finding("access", "problem", str(error), error.hint)
+    else:
+        yield Finding("access", "ok", f"{path}: {', '.join(counts)}")
 
 
 def _look_for_transcripts(_settings: Settings) -> Iterator[Finding]:
@@ -122,6 +171,7 @@ def _look_for_transcripts(_settings: Settings) -> Iterator[Finding]:
         yield Finding("OpenClaw", "note", "no state folder here", "name the folder or set OPENCLAW_STATE_DIR")
 
 
+UNPRICED = "give it one under prices: in the policy, or set costCapPerSession: null"
 COUNTED = ("exchanges", "agent_events", "scores", "diagnoses")
 LOOKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _look_at_versions,
@@ -129,5 +179,6 @@ LOOKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _look_at_policy,
     _look_at_redaction_key,
     _look_at_judge,
+    _look_at_access,
     _look_for_transcripts,
 )

@@ -12,28 +12,10 @@ from typing import Any
 
 import pytest
 
-from service.cli import run
-
 ROOT = Path(__file__).parents[2]
 LOOP = [{"event": "tool_call", "tool": "exec", "args": {"command": "ls"}}] * 6
 CALM = [{"event": "tool_call", "tool": "read", "args": {"path": "a"}}, {"event": "session_end"}]
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def driftline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in an empty folder; answers exit code, output and error output."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("OPENCLAW_STATE_DIR", "DRIFTLINE_DATABASE", "DRIFTLINE_POLICY", "DRIFTLINE_REDACTION_KEY"):
-        monkeypatch.delenv(name, raising=False)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = run(list(arguments))
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

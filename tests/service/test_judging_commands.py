@@ -9,41 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from builders import judgement, score
 
 from analytics.store import Store
 from schemas.codec import encode
 from schemas.records import Incident, Record
-from service.commands.judging import banner, costs
-from service.commands.sessions import scores
 from service.simulator.serving import running
 
 Command = Callable[..., tuple[int, str, str]]
 TOPICS = {"Score": "scores", "Judgement": "judgements", "Incident": "incidents"}
-
-
-@pytest.fixture
-def driftline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in an empty folder without settings; answers exit code, output and error output."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("DATABASE", "POLICY", "JUDGE"):
-        monkeypatch.delenv(f"DRIFTLINE_{name}", raising=False)
-    for name in ("API_KEY", "AUTH_TOKEN", "BASE_URL"):
-        monkeypatch.delenv(f"ANTHROPIC_{name}", raising=False)
-    app = typer.Typer()
-    for command in (costs, banner, scores):
-        app.command(command.__name__)(command)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        try:
-            app(list(arguments))
-        except SystemExit as finished:
-            code = int(finished.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 def database_of(folder: Path, records: Sequence[Record]) -> None:

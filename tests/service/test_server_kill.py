@@ -20,8 +20,10 @@ from analytics.store import Store
 from service.simulator import RunningJudge, running
 
 ROUNDS = 50
-CAP = 0.06
-POLICY = f"version: 1\ndefaults:\n  costCapPerSession: {CAP}\n"
+CAPS = {"poor": 0.06, "rich": 0.6}
+PROJECTS = {"north": "poor", "south": "rich"}
+"""Which project each connection's sessions belong to."""
+POLICY = "version: 1\nprojects:\n" + "".join(f"  {name}:\n    costCapPerSession: {cap}\n" for name, cap in CAPS.items())
 INGEST = "/api/audit/ingest"
 MOODS = (
     *["answer"] * 12,
@@ -82,9 +84,9 @@ class Load:
         """Have so many sessions under way; two connections use the same names."""
         self.sessions = [one for one in self.sessions if not one.ended]
         while len(self.sessions) < count:
-            connection = ("north", "south")[self.opened % 2]
-            turns = self.chance.randrange(5, 25)
-            self.sessions.append(Session(connection, self.home.connection(connection), f"s{self.opened // 2}", turns))
+            connection, project = list(PROJECTS.items())[self.opened % 2]
+            token, turns = self.home.connection(connection, project), self.chance.randrange(5, 25)
+            self.sessions.append(Session(connection, token, f"s{self.opened // 2}", turns))
             self.opened += 1
 
     async def run(self, url: str) -> None:
@@ -180,7 +182,7 @@ def test_fifty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
 
         asyncio.run(work())
         print(killer.landed, load.seen, len(load.accepted), judge.requests)
-        check(home.database, load.accepted, CAP, judge.requests)
+        check(home.database, load.accepted, CAPS, judge.requests)
         before = scores_of(home.database)
         with Store(home.database) as store:
             print(rows(store, "SELECT outcome, count(*), sum(attempts) FROM judgements GROUP BY ALL"))

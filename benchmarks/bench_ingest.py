@@ -1,0 +1,166 @@
+"""Taking exchanges in over HTTP until they are durable, beside an endpoint that only parses the same body.
+
+`driftline serve` over a file, without a judge, and a bare FastAPI endpoint under the same uvicorn settings take turns. The clients
+are in a process of their own and keep their connections. Then the same with 1 000 000 exchanges in the log already.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+
+from fastapi import FastAPI
+
+from analytics.store import Store
+from benchmarks.load import Load, load
+from benchmarks.measure import print_table, started
+from schemas.codec import encode
+from schemas.records import Exchange
+from service.access import AccessStore, Holder, access_file
+from service.api.models import IngestBody
+from service.api.serving import server_of
+from service.api.settings import INGEST, ApiSettings
+from service.processes import serving
+from service.workspace import utc_now
+from streams.log_writer import INTAKE, SCORING
+
+REQUESTS = {1: 150, 4: 400, 16: 800, 64: 1_600}
+"""Requests of a run, by the number of clients."""
+ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "3"))
+STORED = 1_000_000
+BATCH = 50_000
+TURNS = 10
+BARE, OURS, LARGE = "parse only", "`driftline serve`", f"the same, {STORED:,} exchanges in the log"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server under load."""
+
+    url: str
+    token: str
+
+
+@contextlib.contextmanager
+def ours(folder: Path, stored: int = 0) -> Iterator[Target]:
+    """`driftline serve` without a judge over a new file with so many exchanges."""
+    database = folder / f"{stored}.duckdb"
+    if stored:
+        fill(database, stored)
+    with AccessStore(access_file(database), utc_now) as access:
+        token = access.add(Holder("connection", "bench", "bench"))
+    options = ["serve", "--db", str(database), "--port", "0", "--judge", "none"]
+    with serving(options, {}, folder / "serve.log") as url:
+        yield Target(url, token)
+
+
+@contextlib.contextmanager
+def bare() -> Iterator[Target]:
+    """The endpoint that only parses, in a process of its own."""
+    with started([sys.executable, "-m", "benchmarks.bench_ingest", "--bare"]) as url:
+        yield Target(url, "none")
+
+
+def serve_bare() -> None:
+    """Serve the endpoint that only parses; prints where."""
+    app = FastAPI()
+    app.state.context = SimpleNamespace(settings=ApiSettings())
+
+    @app.post(INGEST, status_code=201)
+    async def parse(body: IngestBody) -> dict[str, str]:
+        return {"exchange_id": body.exchange.id}
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    host, port = listener.getsockname()
+    print(f"http://{host}:{port}", flush=True)
+    asyncio.run(server_of(app, host, port).serve(sockets=[listener]))
+
+
+def fill(database: Path, count: int) -> None:
+    """Append exchanges of sessions of ten, with the states and watermarks that the stages would have left.
+
+    One record is encoded; the others are its bytes with ids of the same length.
+    """
+    session, turn = "x" * 32, "0" * 9
+    text = "Everything that was asked for is done. "
+    template = encode(
+        Exchange(
+            exchange_id=f"{session}:{turn}",
+            connection="bench",
+            project="bench",
+            session_id=session,
+            occurred_at=datetime(2026, 9, 1, tzinfo=UTC),
+            ingested_at=datetime(2026, 9, 1, tzinfo=UTC),
+            user_message=text,
+            agent_response=text * 10,
+            content_digest=turn,
+        )
+    )
+    with Store(database) as store:
+        for start in range(0, count, BATCH):
+            numbers = range(start, start + BATCH)
+            names = {number: sha256(b"%d" % number).hexdigest()[:32] for number in range(start // TURNS, numbers.stop // TURNS)}
+            messages = [
+                template.replace(session.encode(), names[number // TURNS].encode()).replace(turn.encode(), b"%09d" % number)
+                for number in numbers
+            ]
+            with store.transaction() as transaction:
+                transaction.append("exchanges", messages)
+                for stage in (INTAKE, SCORING):
+                    states = {f"bench/{name}": STATE for name in names.values()}
+                    transaction.set_states(stage.name, states, numbers.stop)
+                transaction.set_watermark(INTAKE.name, INTAKE.source, numbers.stop)
+        store.checkpoint()
+
+
+STATE = b"\x92\x00\x00"
+"""Read by nobody: the clients open sessions of their own."""
+
+
+def measured(targets: Mapping[str, Target], clients: int) -> dict[str, Load]:
+    """The best of several runs of each target by its median latency, in turns."""
+    runs: dict[str, list[Load]] = {name: [] for name in targets}
+    for number in range(ROUNDS):
+        for name, target in targets.items():
+            salt = f"{clients}-{number}"
+            runs[name].append(load(target.url, target.token, clients=clients, requests=REQUESTS[clients], salt=salt))
+    return {name: min(loads, key=lambda run: run.quantile(0.5)) for name, loads in runs.items()}
+
+
+def main() -> None:
+    """Print rates and latencies by the number of clients, with the ratio to parsing alone."""
+    if sys.argv[1:] == ["--bare"]:
+        serve_bare()
+        return
+    rows = []
+    with tempfile.TemporaryDirectory() as name, bare() as parsing, ours(Path(name)) as small, ours(Path(name), STORED) as large:
+        targets = {BARE: parsing, OURS: small, LARGE: large}
+        for warm in targets.values():
+            load(warm.url, warm.token, clients=4, requests=40, salt="warm")
+        for clients in REQUESTS:
+            found = measured(targets, clients)
+            base = found[BARE]
+            rows += [
+                [
+                    f"{clients}, {what}",
+                    f"{run.rate:,.0f}",
+                    f"{run.quantile(0.5):.1f}",
+                    f"{run.quantile(0.99):.1f}",
+                    f"{run.quantile(0.5) / base.quantile(0.5):.1f}",
+                ]
+                for what, run in found.items()
+            ]
+    print(f"Exchanges of 700 bytes; best of {ROUNDS} runs of each in turns.\n")
+    print_table(["clients", "exchanges/s", "p50 ms", "p99 ms", "times parsing, p50"], rows)
+
+
+if __name__ == "__main__":
+    main()

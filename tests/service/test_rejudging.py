@@ -1,0 +1,116 @@
+"""`driftline rejudge`: what stayed unscored is judged, after a word on what that costs."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from builders import exchange
+
+from analytics.store import Store
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import encode
+from service.simulator import RunningJudge, running
+from service.workspace import utc_now
+from streams.admission import Accepted
+from streams.embedded import EmbeddedRunner
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def unscored(tmp_path: Path) -> Path:
+    """A database with three exchanges that no judge has seen."""
+    path = tmp_path / "driftline.duckdb"
+    with Store(path) as store:
+        runner = EmbeddedRunner(store, Policy(), Redactor(Policy().redaction), utc_now)
+        accepted = Accepted()
+        for turn in (1, 2, 3):
+            accepted.add("exchanges", encode(exchange("s", turn, project="ops" if turn < 3 else "other")))
+        runner.publish(accepted)
+        runner.run()
+    return path
+
+
+@pytest.fixture
+def simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningJudge]:
+    """A simulated judge, named in the environment."""
+    with running() as judge:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
+        yield judge
+
+
+def dispositions(path: Path) -> Sequence[tuple[object, ...]]:
+    """The current scores, by turn."""
+    with Store(path) as store:
+        return store.cursor().execute("SELECT disposition, revision, simulated FROM scores ORDER BY turn_number").fetchall()
+
+
+def test_it_says_what_it_would_cost_and_asks_nobody(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
+    """Whoever pays wants to know before."""
+    code, out, err = driftline("rejudge", "--dry-run")
+    assert (0, "") == (code, out)
+    assert "3 exchanges unscored: about 3 calls and 0.00" in err
+    assert "USD at most" in err
+    assert 0 == simulator.requests
+    assert [("unscored", 0, False)] * 3 == dispositions(unscored)
+    document = json.loads(driftline("rejudge", "--dry-run", "--json")[1])
+    assert (3, 3, 0) == (document["exchanges"], document["calls"], document["unpriced"])
+    assert 0 < document["expected_usd"] < document["at_most_usd"]
+
+
+def test_what_was_unscored_is_judged_and_labelled(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
+    """The score keeps its id and gets the next revision; a simulated judge is called one."""
+    code, out, _ = driftline("rejudge", "--yes")
+    assert 0 == code
+    assert "3 exchanges judged again by the simulated judge; calls: 6 answered;" in out
+    assert "tiers still unscored: none" in out
+    assert 6 == simulator.requests
+    assert [("scored", 1, True)] * 3 == dispositions(unscored)
+    assert "nothing is unscored" in driftline("rejudge", "--yes")[2]
+    assert 6 == simulator.requests
+
+
+def test_only_what_was_asked_for_is_judged(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
+    """By project, by reason, and no more than so many."""
+    assert 0 == driftline("rejudge", "--yes", "--project", "other")[0]
+    assert "nothing is unscored" in driftline("rejudge", "--yes", "--reason", "timeout")[2]
+    assert 0 == driftline("rejudge", "--yes", "--limit", "1", "--reason", "no_judge")[0]
+    assert ["scored", "unscored", "scored"] == [disposition for disposition, *_ in dispositions(unscored)]
+    assert 4 == simulator.requests
+
+
+def test_what_stays_unscored_is_named_and_can_be_asked_again(
+    driftline: Command, unscored: Path, simulator: RunningJudge
+) -> None:
+    """A judge that refuses today may answer tomorrow; both are on record."""
+    simulator.reset("refusal")
+    document = json.loads(driftline("rejudge", "--yes", "--json", "--project", "other")[1])
+    assert {"refused": 2} == document["calls"]
+    assert {"refused": 1} == document["still_unscored"]
+    simulator.reset("answer")
+    assert 0 == driftline("rejudge", "--yes", "--project", "other")[0]
+    assert ("scored", 2, True) == dispositions(unscored)[2]
+
+
+@pytest.mark.usefixtures("unscored")
+def test_without_a_judge_it_says_what_to_set(driftline: Command) -> None:
+    """The way on is in the error."""
+    code, _, err = driftline("rejudge", "--yes")
+    assert 2 == code
+    assert "there is no judge" in err
+    assert "ANTHROPIC_API_KEY" in err
+
+
+def test_nothing_is_paid_for_unless_somebody_says_yes(
+    driftline: Command, unscored: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal that is not there says nothing."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert 0 != driftline("rejudge")[0]
+    assert 0 == simulator.requests
+    assert [("unscored", 0, False)] * 3 == dispositions(unscored)
