@@ -178,9 +178,10 @@ class ScoringWorker:
         state = self._states[key]
         if pending.offset < state.next_offset:
             return
-        made, dead, spent = Accepted(), Accepted(), state.spent
+        made, dead = Accepted(), Accepted()
+        ledger = self._tribunal.ledger(pending.task.project, state.spent)
         try:
-            score, spent = await self._tribunal.score(pending.task, pending.recorded, state.spent)
+            score = await self._tribunal.score(pending.task, pending.recorded, ledger)
             made.add("scores", encode(score))
         except StoppedError:
             raise
@@ -188,7 +189,7 @@ class ScoringWorker:
             log.exception("exchange %s could not be scored; it is set aside", pending.task.exchange_id)
             place = Place(SCORING.source, pending.offset, 0)
             self._door().set_aside(dead, place, stage_failed(SCORING, error), encode(pending.task))
-        after = ScoringState(pending.offset + 1, spent)
+        after = ScoringState(pending.offset + 1, ledger.spent)
         states = {key: msgspec.msgpack.encode(after)}
         await self._commit(Submission(outside=dead, made=made, states=states, watermark=self._watermark()))
         self._states[key] = after

@@ -39,12 +39,12 @@ class Tribunal:
         """Make no more calls: what would need one raises StoppedError. Calls under way come to their end."""
         self._open = False
 
-    async def score(self, task: ScoringTask, recorded: Sequence[Judgement], spent: int) -> tuple[Score, int]:
-        """The score of a task, and the nano-USD its session has spent after it, `spent` included.
+    def ledger(self, project: str, spent: int) -> Ledger:
+        """The money of a session of the project that has spent so many nano-USD."""
+        return Ledger(self._policy.for_project(project).cap, spent)
 
-        StoppedError when it would need a call after `close`.
-        """
-        ledger = Ledger(self._policy.for_project(task.project).cap, spent)
+    async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score:
+        """The score of a task; what it cost is in its session's ledger. StoppedError when it would need a call after `close`."""
         docket = Docket.of(task, self._policy, recorded, ledger)
         questions = cascade(task, docket.exchange, docket.policy)
         try:
@@ -52,7 +52,8 @@ class Tribunal:
             while True:
                 question = questions.send(await self._reply(question, docket))
         except StopIteration as finished:
-            return finished.value, ledger.spent
+            score: Score = finished.value
+            return score
 
     async def _reply(self, question: Question, docket: Docket) -> Reply:
         settled = docket.settle(question)

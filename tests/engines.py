@@ -12,10 +12,8 @@ from audit.policy import Policy, ProjectSettings
 from audit.prices import Usage
 from audit.questions import Question
 from audit.redaction import Redactor
-from schemas.records import Record
 from streams.embedded import EmbeddedRunner
 from streams.engine import Engine, EngineLimits
-from streams.judges.limits import Waiting
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Judge, Purse, Verdict
 

@@ -83,6 +83,12 @@ class Done(Answer):
     ok: Literal[True] = True
 
 
+class Requested(Answer):
+    """What was asked for; it is done in the background."""
+
+    requested: int
+
+
 class ScoresAnswer(Answer):
     """Scores, newest exchange first."""
 

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 
 from schemas.errors import BusyError
 from service.access import AccessStore
-from service.api import docs, events, ingest, operations, reading, sessions
+from service.api import docs, events, ingest, judging, operations, reading, sessions
 from service.api.authentication import Authentication
 from service.api.context import ApiContext
 from service.api.errors import ApiError, add_error_answers, error_response
@@ -39,7 +39,7 @@ def create_app(engine: Engine, access: AccessStore, settings: ApiSettings) -> Fa
     )
     metrics = Metrics()
     app.state.context = ApiContext(engine, access, settings, metrics)
-    for part in (ingest, events, sessions, reading, operations, docs):
+    for part in (ingest, events, sessions, reading, judging, operations, docs):
         app.include_router(part.router)
     add_error_answers(app)
     app.add_exception_handler(BusyError, _busy)

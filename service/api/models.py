@@ -179,3 +179,12 @@ class FinalizeBody(Body):
     """Whose session it is: needed from an operator, ignored from a connection."""
 
     connection: ConnectionName | None = None
+
+
+class RejudgeBody(Body):
+    """Which of the unscored exchanges are to be judged again."""
+
+    reason: Annotated[str, StringConstraints(pattern="^[a-z_]{1,64}$")] | None = Field(
+        None, description="Only what is unscored for this reason, such as no_judge or timeout."
+    )
+    limit: Annotated[int, Field(ge=1, le=100_000)] = Field(10_000, description="At most so many, oldest first.")

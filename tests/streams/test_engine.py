@@ -14,7 +14,6 @@ from engines import NOW, Clock, MoodyJudge, engine_over, live_judge, policy_of, 
 
 from analytics.store import Store
 from audit.fingerprints import canonical_json
-from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.prices import nano_of
 from audit.questions import Question
@@ -24,8 +23,10 @@ from schemas.records import Exchange, Judgement, Record
 from service.simulator import RunningJudge, running
 from service.simulator.scoring import simulated_answer
 from streams.admission import Accepted
+from streams.batches import StageBatch
 from streams.engine import Engine, EngineLimits
 from streams.judges.protocol import Judge, Purse, Verdict
+from streams.steps.intake import IntakeStep
 from streams.tribunal import Tribunal
 
 T = TypeVar("T")
@@ -244,8 +245,6 @@ def test_any_interleaving_of_sessions_gives_the_same_scores(store: Store) -> Non
 
 def copy_judgements(source: Store, target: Store) -> None:
     """Put everything on the topic of judgements into another store, in the same order."""
-    from streams.batches import StageBatch
-
     records = [record for _, _, record in StageBatch.of("judgements", source.read("judgements", 0, 100_000)).records()]
     with target.transaction() as transaction:
         transaction.append("judgements", [encode(record) for record in records])
@@ -266,44 +265,28 @@ def shuffled(sessions: list[list[Exchange]], seed: int) -> Iterator[Accepted]:
 @pytest.mark.parametrize("seed", range(4))
 def test_no_session_passes_its_cap_with_64_exchanges_in_flight_and_random_outcomes(seed: int) -> None:
     """The cap is a promise about money; it must hold when everything happens at once."""
-    cap = nano_of(0.10)
     recorded: list[Record] = []
-    ledgers: list[Ledger] = []
 
     async def publish(record: Record) -> None:
         await asyncio.sleep(0)
         recorded.append(record)
 
-    class SharedLedger(Ledger):
-        """One ledger for all of the session's exchanges, as if its order were not kept."""
-
-        def __new__(cls, *_: object) -> SharedLedger:
-            if not ledgers:
-                ledgers.append(super().__new__(cls))
-                Ledger.__init__(ledgers[0], cap)
-            return ledgers[0]  # type: ignore[return-value]
-
-        def __init__(self, *_: object) -> None:
-            """It is made once."""
+    tribunal = Tribunal(policy_of(cost_cap_per_session=0.10), MoodyJudge(seed, answer), publish, Clock())
+    # One ledger for all of the session's exchanges at once, as if its order were not kept.
+    ledger = tribunal.ledger("ops", 0)
 
     async def work() -> None:
-        tribunal = Tribunal(policy_of(cost_cap_per_session=0.10), MoodyJudge(seed, answer), publish, Clock())
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("streams.tribunal.Ledger", SharedLedger)
-            await asyncio.gather(*(tribunal.score(task, (), 0) for task in tasks(64)))
+        await asyncio.gather(*(tribunal.score(task, (), ledger) for task in tasks(64)))
 
     run(work())
     spent = sum(nano_of(record.cost_usd or 0) for record in recorded if isinstance(record, Judgement))
-    assert spent == ledgers[0].spent
-    assert cap / 2 < spent <= cap
-    assert 0 == ledgers[0].reserved
+    assert spent == ledger.spent
+    assert nano_of(0.05) < spent <= nano_of(0.10)
+    assert 0 == ledger.reserved
 
 
 def tasks(count: int) -> list[Any]:
     """Scoring tasks of one session."""
-    from streams.recorded import nothing_recorded  # noqa: F401
-    from streams.steps.intake import IntakeStep
-
     batch = build.batch("exchanges", dialogue("s", count))
     outcome = IntakeStep(policy_of(sampling={"enabled": False}))(batch, {})  # type: ignore[arg-type]
     return [record for _, record in outcome.records]
@@ -424,10 +407,10 @@ def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
     """A fault of ours in one exchange must cost one exchange, with its bytes kept."""
     sound = Tribunal.score
 
-    async def fragile(self: Tribunal, task: Any, recorded: Any, spent: int) -> Any:
+    async def fragile(self: Tribunal, task: Any, recorded: Any, ledger: Any) -> Any:
         if task.exchange_id == "s:2":
             raise ZeroDivisionError("ours")
-        return await sound(self, task, recorded, spent)
+        return await sound(self, task, recorded, ledger)
 
     monkeypatch.setattr(Tribunal, "score", fragile)
 
