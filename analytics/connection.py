@@ -13,7 +13,7 @@ from schemas.errors import StoreError
 
 _OPEN_HINTS = {
     "could not set lock on file": "Another process has the file, perhaps an import that follows: wait for it or stop it.",
-    "replaying wal file": "The write-ahead log is damaged: move the .wal file aside and import again; what is in the file stays.",
+    "replaying wal file": "The write-ahead log is damaged: move the .wal file aside and bring again what came since; what is in the file stays.",
 }
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from schemas.errors import DriftlineError
 
 PATIENCE = 60.0
-"""Seconds that a child may take to stop."""
+"""Seconds that a child may take to start, and to stop."""
+_CONFIGURING = ("ANTHROPIC_", "DRIFTLINE_")
+_LOG_END = 4096
 
 
 class ChildError(DriftlineError):
@@ -23,29 +29,72 @@ class ChildError(DriftlineError):
 def serving(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[str]:
     """Run a command that serves, while the context is open; gives the address it prints. What it logs goes to the file.
 
-    ChildError when it ends before it serves, or does not stop properly.
+    Of the settings and keys in our own environment it gets none, only those that are given. It belongs to a process group of its
+    own, so that Ctrl-C reaches us alone and we stop our children in order. ChildError when it ends before it serves, or does not
+    stop properly.
     """
-    command = [sys.executable, "-m", "service.cli", *arguments]
+    # It imports what we import, wherever we found it, and never a folder called `service` of whoever stands there.
+    command = [sys.executable, "-P", "-m", "service.cli", *arguments]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CONFIGURING)}
+    given = inherited | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | dict(environment)
     with log.open("wb") as stream:
-        child = subprocess.Popen(command, env=os.environ | environment, stdout=subprocess.PIPE, stderr=stream, text=True)
+        child = subprocess.Popen(
+            command, env=given, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream, text=True, process_group=0
+        )
         try:
             yield _address(child, arguments[0], log)
         finally:
-            child.terminate()
-            try:
-                child.communicate(timeout=PATIENCE)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.communicate()
+            _stop(child)
     if child.returncode:
-        raise ChildError(f"driftline {arguments[0]} ended with {child.returncode}", hint=f"Its log is {log}.")
+        raise _failed(arguments[0], f"ended with {child.returncode}", log)
+
+
+@contextlib.contextmanager
+def unwound_by_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end us as Ctrl-C does, through every context that is open, so that no child is left behind."""
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _address(child: subprocess.Popen[str], name: str, log: Path) -> str:
     """The address in the first line that has one."""
-    if child.stdout is not None:
-        for line in child.stdout:
+    overdue = threading.Timer(PATIENCE, child.kill)
+    overdue.start()
+    try:
+        for line in child.stdout or ():
             _, found, rest = line.partition("http://")
             if found:
                 return found + rest.split()[0]
-    raise ChildError(f"driftline {name} ended before it served", hint=f"Its log is {log}.")
+    finally:
+        overdue.cancel()
+    raise _failed(name, "ended before it served", log)
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    """Ask the child to stop, and see that it does."""
+    child.terminate()
+    try:
+        child.communicate(timeout=PATIENCE)
+    except BaseException as error:
+        child.kill()
+        child.communicate()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+
+
+def _failed(name: str, how: str, log: Path) -> ChildError:
+    """The error with what the log says last."""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - _LOG_END))
+        lines = stream.read().decode("utf-8", "replace").splitlines()
+    said = [line.removeprefix("error: ").strip() for line in lines if line.startswith("error: ")] or [*map(str.strip, lines)]
+    last = next(filter(None, reversed(said)), "it logged nothing")
+    return ChildError(f"driftline {name} {how}: {last}", hint=f"Its log is {log}.")

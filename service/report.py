@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,34 +17,33 @@ from service.terminal import MISSING, SEVERITY_STYLES, table
 FAILED_SHOWN = 12
 LEVELS = {"unsafe_for_production": "unsafe", "review_recommended": "review"}
 """The readiness levels of failed sessions, in one word."""
-QUERIES = (
-    "SELECT agent, count(*) AS runs, avg(trust_score)::INT AS trust FROM diagnoses GROUP BY agent ORDER BY trust",
-    "SELECT c.type, c.severity, count(*) AS sessions FROM diagnoses, unnest(failure_causes) AS u(c) GROUP BY ALL ORDER BY ALL",
-    "SELECT exchange_at::DATE AS day, count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies FROM scores GROUP BY day ORDER BY day",
-)
-"""Three questions to begin with; a test runs each."""
 
 
-def fleet_report(store: Store, database: Path, project: str, program: str) -> RenderableType:
-    """The report on one project; `program` is how the reader starts the command line."""
+def fleet_report(store: Store, project: str) -> RenderableType:
+    """The report on the imported sessions of one project."""
     cursor = store.cursor()
     failed = query_rows(cursor, "failed_sessions", {"project": project, "limit": 1_000_000})
     parts = [
-        _heading("Sessions that are not ready, worst first"),
+        heading("Sessions that are not ready, worst first"),
         _failed_table(failed, {row["session_id"]: row["run_id"] for row in runs_of(store, project)}),
-        _heading("What goes wrong with which agent"),
+        heading("What goes wrong with which agent"),
         _failures_table(query_rows(cursor, "failures_by_agent", {"project": project})),
-        _heading("Trust per agent, week by week (in brackets: runs unsafe for production)"),
+        heading("Trust per agent, week by week (in brackets: runs unsafe for production)"),
         _trust_table(query_rows(cursor, "trust_over_time", {"project": project})),
-        _heading("What was sampled and why"),
+        heading("What a judge would have seen, and why (an import asks none: the rest stays unscored)"),
         _sampling_table(query_rows(cursor, "sampling_mix", {"project": project})),
-        _heading("Look closer"),
-        *[Text(line) for line in _next_steps(program, database)],
     ]
     return Group(*parts)
 
 
-def _heading(text: str) -> Text:
+def worst_run(store: Store, project: str) -> str:
+    """Id of the run that failed worst."""
+    (failed,) = query_rows(store.cursor(), "failed_sessions", {"project": project, "limit": 1})
+    return next(str(row["run_id"]) for row in runs_of(store, project) if row["session_id"] == failed["session_id"])
+
+
+def heading(text: str) -> Text:
+    """The heading of a part of a report."""
     return Text(f"\n{text}", style="bold")
 
 
@@ -100,8 +98,3 @@ def _sampling_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     return table(
         ["sampling", "outcome", "exchanges", "mean tier 1", "anomalies"], cells, right=["exchanges", "mean tier 1", "anomalies"]
     )
-
-
-def _next_steps(program: str, database: Path) -> list[str]:
-    commands = ["run run_001", "runs", "scores --anomalies", *[f'sql "{query}"' for query in QUERIES]]
-    return [f"{program} {command} --db {database}" for command in commands]

@@ -1,7 +1,8 @@
 """What judging would have cost without gates, sampling or cache: the same exchanges through the same rules, each saving on or off.
 
-The judge's part is played by the rules of the simulated judge, in this process, because nobody knows what a judge would have said of
-exchanges it was never shown. Tokens are estimated as in `audit.estimate`.
+The judge's part is played by the simulated judge, in this process, because nobody knows what a judge would have said of exchanges it
+was never shown. Each question becomes the request that the judge would get, and its tokens are counted as the simulated judge counts
+them, so what it was really asked agrees to the token.
 """
 
 from __future__ import annotations
@@ -10,24 +11,32 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
+from analytics.store import Store
 from audit.cascade import cascade, drive
-from audit.estimate import estimate
 from audit.fingerprints import canonical_json
 from audit.policy import Policy, ProjectSettings
-from audit.prices import Usage, usd_of
+from audit.prices import ModelPrice, Usage, usd_of
 from audit.questions import Question, Reply
 from schemas.arrow import INDEX, decode_batch
 from schemas.codec import encode
 from schemas.records import Exchange, ScoringTask, SessionClosed
-from service.simulator.scoring import simulated_answer, tokens_of
+from service.simulator.caching import PrefixCache
+from service.simulator.requests import Asked, Problem, read_request
+from service.simulator.scoring import simulated_answer, simulated_usage
 from streams.batches import OFFSET, StageBatch, encoded_exchange
+from streams.judges.requests import Format, Rung, parameters
 from streams.steps.intake import IntakeStep
+
+_HEAD = {"x-api-key": "none", "anthropic-version": "2023-06-01"}
+_BOUNDARY = "0" * 16
+"""As long as the one that is drawn for each request."""
 
 
 @dataclass
-class Bill:
-    """What judging takes."""
+class Part:
+    """What some of the calls take."""
 
     calls: Counter[str] = field(default_factory=Counter)
     """By purpose."""
@@ -42,6 +51,22 @@ class Bill:
     def usd(self) -> float:
         """The cost."""
         return usd_of(self.nano)
+
+    def add(self, purpose: str, usage: Usage, nano: int) -> None:
+        """Add a call."""
+        self.calls[purpose] += 1
+        self.input_tokens += usage.prompt_tokens
+        self.cached_tokens += usage.cache_read_tokens
+        self.output_tokens += usage.output_tokens
+        self.nano += nano
+
+
+@dataclass
+class Bill(Part):
+    """What judging takes."""
+
+    by_agent: dict[str, Part] = field(default_factory=dict)
+    """The part of each agent; who comes first pays for what is written to the cache."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +85,31 @@ VARIANTS = {
     "without the cache": Savings(cache=False),
     "without any of them": Savings(gates=False, sampling=False, cache=False),
 }
+Answers = dict[str, tuple[Asked, str]]
+"""What was asked and answered, by the fingerprint of the question: kept from bill to bill it saves working it out again."""
 
 
-def bill(records: Sequence[Exchange | SessionClosed], settings: ProjectSettings, savings: Savings) -> Bill:
+def records_of(store: Store, projects: Sequence[str]) -> list[Exchange | SessionClosed]:
+    """The exchanges of the projects and the ends of their sessions: each session's in the order of the log, one after the other.
+
+    The order of the sessions is that of their first exchanges, whoever's call came first.
+    """
+    sessions: dict[str, list[Exchange | SessionClosed]] = {}
+    frames = store.read("exchanges", 0, store.end_of("exchanges"))
+    for _, key, record in StageBatch.of("exchanges", frames).records():
+        if isinstance(record, Exchange | SessionClosed) and record.project in projects:
+            sessions.setdefault(key, []).append(record)
+    in_order = sorted(sessions, key=lambda key: (min(map(_time_of, sessions[key])), key))
+    return [record for key in in_order for record in sessions[key]]
+
+
+def _time_of(record: Exchange | SessionClosed) -> datetime:
+    return record.occurred_at if isinstance(record, Exchange) else record.closed_at
+
+
+def bill(
+    records: Sequence[Exchange | SessionClosed], settings: ProjectSettings, savings: Savings, answers: Answers | None = None
+) -> Bill:
     """What judging these exchanges takes under the settings, in the order in which they came, without a cap.
 
     ValueError when the judge's model has no known price.
@@ -71,24 +118,20 @@ def bill(records: Sequence[Exchange | SessionClosed], settings: ProjectSettings,
     price = policy.for_project("").price
     if price is None:
         raise ValueError(f"the price of {settings.judge_model} is not known")
-    total, warm = Bill(), set[str]()
-
-    def answer(question: Question) -> Reply:
-        text = _simulated(question)
-        expected = estimate(question, price, cached=question.instructions in warm)
-        warm.add(question.instructions)
-        usage = Usage(expected.input, tokens_of([text]), expected.cache_write, expected.cache_read)
-        if not savings.cache:
-            usage = Usage(usage.prompt_tokens, usage.output_tokens)
-        total.calls[question.purpose] += 1
-        total.input_tokens += usage.prompt_tokens
-        total.cached_tokens += usage.cache_read_tokens
-        total.output_tokens += usage.output_tokens
-        total.nano += price.cost(usage) or 0
-        return Reply(text=text)
-
+    total, known, cache = Bill(), {} if answers is None else answers, PrefixCache()
     for task in _tasks(records, policy):
-        drive(cascade(task, encoded_exchange(task.exchange), policy.for_project(task.project)), answer)
+        exchange = encoded_exchange(task.exchange)
+        part = total.by_agent.setdefault(exchange.agent or "", Part())
+
+        def answer(question: Question, part: Part = part) -> Reply:
+            asked, said = _answered(question, price, known)
+            usage = _usage(asked, said, cache) if savings.cache else simulated_usage(_texts(asked), said)
+            nano = price.cost(usage) or 0
+            for whole in (part, total):
+                whole.add(question.purpose, usage, nano)
+            return Reply(text=said)
+
+        drive(cascade(task, exchange, policy.for_project(task.project)), answer)
     return total
 
 
@@ -106,6 +149,25 @@ def _tasks(records: Iterable[Exchange | SessionClosed], policy: Policy) -> Itera
     return (record for _, record in outcome.records if isinstance(record, ScoringTask))
 
 
-def _simulated(question: Question) -> str:
-    materials = {one.name: json.loads(one.literal) for one in question.materials}
-    return canonical_json(simulated_answer(question.schema, materials, model=question.model))
+def _answered(question: Question, price: ModelPrice, known: Answers) -> tuple[Asked, str]:
+    """The request of the question as the simulated judge reads it, and its answer."""
+    if question.fingerprint not in known:
+        form = Format(Rung.STRUCTURED, price.cache_minimum, price.switch_off_thinking)
+        asked = read_request(_HEAD, json.dumps(parameters(question, form, _BOUNDARY)).encode())
+        if isinstance(asked, Problem):
+            raise ValueError(f"the simulated judge does not take its own questions: {asked.message}")
+        answer = simulated_answer(question.schema, asked.materials, model=question.model)
+        known[question.fingerprint] = asked, json.dumps(answer, ensure_ascii=False)
+    return known[question.fingerprint]
+
+
+def _texts(asked: Asked) -> list[str]:
+    """Everything the model reads."""
+    return [canonical_json(asked.structured), *(block.text for block in asked.blocks)]
+
+
+def _usage(asked: Asked, said: str, cache: PrefixCache) -> Usage:
+    used = cache.usage(asked, said)
+    return Usage(
+        used["input_tokens"], used["output_tokens"], used["cache_creation_input_tokens"], used["cache_read_input_tokens"]
+    )

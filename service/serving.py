@@ -58,10 +58,14 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         server = _Server(config, partial(announce, f"http://{shown}:{port}", judge_name))
         with server.stopped_by_signals():
             await engine.start()
+            watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:
                 await server.serve(sockets=[listener])
+                if engine.broken.is_set():
+                    raise engine.failure()
             finally:
-                await _stop(engine, settings.stop_grace, server.hurry)
+                watch.cancel()
+                await _stop(engine, 0 if engine.broken.is_set() else settings.stop_grace, server.hurry)
 
 
 async def _stop(engine: Engine, grace: float, hurry: asyncio.Event) -> None:
@@ -105,6 +109,11 @@ class _Server(uvicorn.Server):
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
+
+    async def stopped_by(self, event: asyncio.Event) -> None:
+        """Stop when the event is set."""
+        await event.wait()
+        self.should_exit = True
 
     def _asked_to_stop(self) -> None:
         if self.should_exit:

@@ -19,16 +19,17 @@ from audit.policy import Policy
 from audit.prices import nano_of, usd_of
 from audit.redaction import Redactor
 from schemas.codec import encode
-from schemas.errors import BoundsError
+from schemas.errors import BoundsError, StoreError
 from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import Exchange, Judgement, Record
 from streams.admission import Accepted, Door
 from streams.closing import EXPLICIT, IDLE, closings
+from streams.commits import Commits
 from streams.embedded import EmbeddedRunner
 from streams.group_commit import GroupCommit
 from streams.interrupted import settle_interrupted
 from streams.judges.protocol import Judge
-from streams.log_writer import CONFLICT, KNOWN, WRITTEN, Committed, LogWriter, Submission
+from streams.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
 from streams.recorded import recorded_in
 from streams.rejudging import judging_requests, unscored
 from streams.scoring_worker import ScoringWorker
@@ -98,7 +99,11 @@ class Engine:
         self._log = GroupCommit(
             self._writer.commit, self._writer.rest, capacity=self._limits.waiting, at_once=self._limits.at_once
         )
+        self.broken = asyncio.Event()
+        """Set when it cannot go on without a new process: the database gave up, or scoring ended by a fault of ours."""
+        self._commits = Commits(self._log, self.broken)
         self._worker: ScoringWorker | None = None
+        self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._judge_calls: Counter[str] = Counter()
         self._spent = 0
@@ -108,10 +113,11 @@ class Engine:
         await asyncio.to_thread(self._catch_up)
         tribunal = Tribunal(self.policy, self.judge, self._record, self.now)
         self._worker = ScoringWorker(
-            self.store, tribunal, recorded_in(self.store), self._commit, lambda: Door(self.redactor, self.now())
+            self.store, tribunal, recorded_in(self.store), self._commits.insist, lambda: Door(self.redactor, self.now())
         )
         self._log.start()
         self._tasks = [asyncio.create_task(self._worker.run()), asyncio.create_task(self._close_idle_sessions())]
+        self._tasks[0].add_done_callback(self._scoring_ended)
 
     async def stop(self, grace: float = 20.0) -> None:
         """Finish what is being scored, for `grace` seconds at most, commit what waits, and end.
@@ -120,7 +126,9 @@ class Engine:
         """
         if self._worker is None:
             return
+        self._stopping = True
         await self._worker.stop(grace)
+        self._commits.give_up()
         self._tasks[-1].cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._log.close)
@@ -138,7 +146,7 @@ class Engine:
             raise BoundsError(f"Exchange: {len(message)} bytes, {MAX_ADMITTED_BYTES} allowed")
         accepted = Accepted()
         accepted.add("exchanges", message)
-        committed = await self._submit(Submission(outside=accepted))
+        committed = await self._commits.submit(Submission(outside=accepted))
         (fate,) = committed.fates["exchanges"]
         if fate == WRITTEN:
             self._wake()
@@ -156,7 +164,7 @@ class Engine:
         values = {"session": session_id, "connection": connection, "as_of": self.now()}
         rows = await asyncio.to_thread(query_rows, self.store.cursor(), "open_topics", values)
         if rows:
-            await self._submit(Submission(outside=closings(rows, EXPLICIT, self.now())))
+            await self._commits.submit(Submission(outside=closings(rows, EXPLICIT, self.now())))
             self._wake()
         return bool(rows)
 
@@ -177,13 +185,32 @@ class Engine:
     def _why_not(self, worker: ScoringWorker) -> str:
         """Why it takes nothing, in words; nothing when it does."""
         if worker.failure is not None:
-            return "scoring stopped because the log takes no scores"
-        return "too much waits to be committed" if self._log.waiting >= self._limits.waiting else ""
+            return "scoring ended by a fault of Driftline"
+        if self._log.waiting >= self._limits.waiting:
+            return "too much waits to be committed"
+        return self._commits.trouble
 
     async def drained(self) -> None:
-        """Return when every exchange that was taken in is scored; for tests and demonstrations."""
-        if self._worker is not None:
-            await self._worker.drained()
+        """Return when every exchange that was taken in is scored. StoreError when that cannot be any more."""
+        if self._worker is None:
+            return
+        waits = [asyncio.create_task(self._worker.drained()), asyncio.create_task(self.broken.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for one in waits:
+            one.cancel()
+        if self.broken.is_set():
+            raise self.failure()
+
+    def failure(self) -> StoreError:
+        """Why it is broken, and what to do about it."""
+        hint = "Make room where the file is, then start again: what was accepted is in the file, and is taken up."
+        return StoreError(f"{self.store.path}: {self.state().why_not}", hint=hint)
+
+    def _scoring_ended(self, scoring: asyncio.Task[None]) -> None:
+        """Nothing ends scoring but a stop; where something does, another process has to take it up."""
+        if not self._stopping and not scoring.cancelled():
+            log.critical("scoring ended", exc_info=scoring.exception())
+            self.broken.set()
 
     def _catch_up(self) -> None:
         settled = settle_interrupted(self.store, self.now())
@@ -194,7 +221,7 @@ class Engine:
     async def _publish(self, topic: str, accepted: Accepted) -> Published:
         if not accepted.records:
             return Published(0, 0, [])
-        fates = (await self._submit(Submission(outside=accepted))).fates[topic]
+        fates = (await self._commits.submit(Submission(outside=accepted))).fates[topic]
         conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
         self._wake()
         return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
@@ -206,13 +233,7 @@ class Engine:
             self._spent += nano_of(record.cost_usd or 0.0)
         accepted = Accepted()
         accepted.add("judgements", encode(record))
-        await self._commit(Submission(made=accepted))
-
-    async def _commit(self, submission: Submission) -> None:
-        await asyncio.wrap_future(self._log.submit(submission, must=True))
-
-    async def _submit(self, submission: Submission) -> Committed:
-        return await asyncio.wrap_future(self._log.submit(submission))
+        await self._commits.insist(Submission(made=accepted))
 
     def _wake(self) -> None:
         if self._worker is not None:
@@ -228,7 +249,7 @@ class Engine:
             try:
                 rows = await asyncio.to_thread(query_rows, self.store.cursor(), "idle_sessions", values)
                 if rows:
-                    await self._submit(Submission(outside=closings(rows, IDLE, now)))
+                    await self._commits.submit(Submission(outside=closings(rows, IDLE, now)))
                     self._wake()
             except Exception:
                 log.exception("sessions that fell idle could not be closed; trying again in %.0f s", self._limits.idle_check)

@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from analytics.known import KnownIdentities
 from analytics.store import Appended, Store, Transaction
 from schemas.arrow import INDEX
 from schemas.records import Record, Score, ScoringTask
+from schemas.registry import topics
 from streams.admission import Accepted
 from streams.batches import StageBatch, session_key
 from streams.docket import STATE
@@ -52,6 +54,8 @@ class LogWriter:
     def __init__(self, store: Store, runner: EmbeddedRunner) -> None:
         self._store = store
         self._runner = runner
+        self._seen = KnownIdentities()
+        self._diagnosed = -1
 
     def catch_up(self) -> None:
         """Let intake and diagnosis take up what was committed but not read when the last process ended."""
@@ -61,17 +65,27 @@ class LogWriter:
 
     def commit(self, group: Sequence[Submission]) -> list[Committed]:
         """Commit all of the group, or nothing when an exception leaves."""
+        try:
+            return self._commit(group)
+        except BaseException:
+            self._seen.rewind({topic: self._store.end_of(topic) for topic in topics()})
+            raise
+
+    def _commit(self, group: Sequence[Submission]) -> list[Committed]:
         with self._store.transaction() as transaction:
             made = _merged(one.made for one in group)
             for topic, messages in made.messages.items():
                 transaction.append(topic, messages)
             outside = _merged(one.outside for one in group)
             appended = {
-                topic: transaction.append(topic, messages, skip_known=True) for topic, messages in outside.messages.items()
+                topic: transaction.append(topic, messages, skip_known=True, seen=self._seen)
+                for topic, messages in outside.messages.items()
             }
             self._move(transaction, group)
             decisions = self._decide(transaction, appended.get(INTAKE.source))
             spent = _spent(transaction, decisions.values())
+        for topic, done in appended.items():
+            self._seen.add(topic, done.frames)
         fates = {topic: iter(_fates(appended[topic], len(messages))) for topic, messages in outside.messages.items()}
         return [
             Committed(
@@ -87,7 +101,13 @@ class LogWriter:
 
     def rest(self) -> bool:
         """Let diagnosis take up its next batch; answers whether there was one."""
-        return bool(self._runner.advance(DIAGNOSIS))
+        end = self._store.end_of(DIAGNOSIS.source)
+        if end == self._diagnosed:
+            return False
+        if self._runner.advance(DIAGNOSIS):
+            return True
+        self._diagnosed = end
+        return False
 
     def _move(self, transaction: Transaction, group: Sequence[Submission]) -> None:
         """Move the scoring stage's states and watermark to where the last of the group has them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from typing import Any
 
 from audit.fingerprints import stable_id
 from audit.prices import Usage, believable, usd_of, worst_case
@@ -42,8 +43,11 @@ class DurablePurse:
         self._spent: int | None = 0
 
     async def reserve(self) -> bool:
-        """Set aside the worst case of one call; durable when it answers True. False: the cap forbids the call."""
-        if not self._is_open():
+        """Set aside the worst case of one call; durable when it answers True. False: the cap forbids the call.
+
+        StoppedError when the process is about to stop; a question that has cost something is brought to its end.
+        """
+        if not self._is_open() and not self._reservations:
             raise StoppedError
         if self._held:
             return True
@@ -89,35 +93,38 @@ class DurablePurse:
         at_risk = amount * len(self._reservations) - (self._spent or 0)
         return self._docket.ledger.can_reserve(amount + at_risk) and self._docket.ledger.reserve(amount)
 
+    def _asked(self) -> dict[str, Any]:
+        """What both records say of the question and of whom it is about."""
+        task = self._docket.task
+        return {
+            "fingerprint": self._question.fingerprint,
+            "connection": task.connection,
+            "project": task.project,
+            "session_id": task.session_id,
+            "subject_id": task.exchange_id,
+            "subject_revision": task.revision,
+            "purpose": self._question.purpose,
+            "requested_model": self._question.model,
+        }
+
+    def _id(self, kind: str, at: datetime) -> str:
+        revision, number = self._docket.task.revision, len(self._reservations)
+        return stable_id(kind, self._question.fingerprint, revision, number, at.isoformat())
+
     def _reservation(self) -> Reservation:
-        task, at = self._docket.task, self._now()
-        number = len(self._reservations)
+        at = self._now()
         return Reservation(
-            reservation_id=stable_id("reservation", self._question.fingerprint, task.revision, number, at.isoformat()),
-            fingerprint=self._question.fingerprint,
-            connection=task.connection,
-            project=task.project,
-            session_id=task.session_id,
-            subject_id=task.exchange_id,
-            subject_revision=task.revision,
-            purpose=self._question.purpose,
-            requested_model=self._question.model,
+            reservation_id=self._id("reservation", at),
+            **self._asked(),
             amount_usd=None if self._amount is None else usd_of(self._amount),
             reserved_at=at,
         )
 
     def _record(self, verdict: Verdict) -> Judgement:
-        task, at, usage = self._docket.task, self._now(), verdict.usage
+        at, usage = self._now(), verdict.usage
         return Judgement(
-            judgement_id=stable_id("judgement", self._question.fingerprint, task.revision, at.isoformat()),
-            fingerprint=self._question.fingerprint,
-            connection=task.connection,
-            project=task.project,
-            session_id=task.session_id,
-            subject_id=task.exchange_id,
-            subject_revision=task.revision,
-            purpose=self._question.purpose,
-            requested_model=self._question.model,
+            judgement_id=self._id("judgement", at),
+            **self._asked(),
             answering_model=verdict.model,
             outcome=verdict.outcome,
             answer=verdict.answer,

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -117,10 +117,15 @@ class Child:
         """Whether it runs no more."""
         return self._code is not None or bool(select.select([self._pidfd], [], [], 0)[0])
 
+    @property
+    def listens(self) -> bool:
+        """Whether it has said that it takes calls."""
+        return "docs at" in self.printed
+
     def serving(self) -> str:
         """The address at which it serves, as soon as it does."""
-        until(lambda: "docs at" in self.printed or self.ended, "a server to say where it listens")
-        assert "docs at" in self.printed, self.logged[-4000:]
+        until(lambda: self.listens or self.ended, "a server to say where it listens")
+        assert self.listens, self.logged[-4000:]
         return "http://" + self.printed.split("http://", 1)[1].split()[0]
 
     def send(self, number: signal.Signals) -> None:
@@ -128,7 +133,7 @@ class Child:
         signal.pidfd_send_signal(self._pidfd, number)
 
     def kill(self) -> int:
-        """kill -9, at once."""
+        """End it at once, as a loss of power would."""
         if not self.ended:
             self.send(signal.SIGKILL)
         return self.wait()

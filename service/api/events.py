@@ -26,7 +26,7 @@ from service.api.authentication import Connection
 from service.api.bodies import JsonRoute
 from service.api.context import ApiContext, Services, durable_or_refused
 from service.api.errors import ApiError, documented
-from service.api.ingest import require_audit
+from service.api.ingest import agent_of, require_audit
 from service.api.models import EventsBody
 from service.api.settings import EVENTS
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
@@ -108,7 +108,7 @@ def require_own_ids(events: Sequence[Any]) -> None:
 def read_batch(body: EventsBody, caller: Holder, engine: Engine) -> Batch:
     """The records of a body, each event without secrets; their positions count from `first_seq`, else from 0."""
     now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
-    agent = caller.agent or body.agent
+    agent = agent_of(caller, body.agent, engine.redactor)
     owner = Owner(caller.name, caller.project or "", agent, body.session_id)
     context = ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
     door, batch = Door(engine.redactor, now), Batch(f"http:{caller.name}/{body.session_id}", body.first_seq or 0)

@@ -92,7 +92,7 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         exchange_id=given.id,
         connection=caller.name,
         project=caller.project or "",
-        agent=caller.agent or body.agent,
+        agent=agent_of(caller, body.agent, redactor),
         session_id=body.session_id,
         turn_number=given.turn_number,
         occurred_at=given.timestamp,
@@ -110,6 +110,11 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
         content_digest=digest(canonical_json([message, response, thinking, given.timestamp.isoformat()])),
     )
+
+
+def agent_of(caller: Holder, named: str | None, redactor: Redactor) -> str | None:
+    """The agent that a record is of: the connection's own, else the one that the body names, which is a text like others."""
+    return caller.agent or (None if named is None else redactor.redact(named)[0])
 
 
 def answer_of(exchange_id: str, taken: Taken) -> IngestAnswer:

@@ -1,30 +1,53 @@
-"""`driftline demo`: a synthetic fleet through the real pipeline, and a report of what was found."""
+"""`driftline demo`: synthetic sessions through the real pipeline, imported and over HTTP, and a report of what was found."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
+from analytics.queries import query_rows
 from schemas.errors import SettingsError
 from service.commands.imports import file_progress, show
+from service.cost_report import cost_report
+from service.dialogues import PROJECTS, WORSE_SINCE, Session, dialogues
+from service.exchange_report import delivered_line, exchange_report, worst_first
 from service.fleet import write_fleet
 from service.fleet_events import EVENTS_FILE
 from service.importing import Importer, transcripts_in
-from service.report import fleet_report
-from service.settings import load_settings
+from service.processes import unwound_by_signals
+from service.report import fleet_report, heading, worst_run
+from service.savings import records_of
+from service.settings import Settings, load_settings
 from service.terminal import err, out
-from service.workspace import open_workspace
+from service.views import SIMULATED
+from service.workspace import Workspace, open_workspace
 
 PRESENT = datetime(2026, 11, 2, tzinfo=UTC)
 """The demo's present: the day after its last session, so that the report is the same whenever it is made."""
 PROGRAM = "driftline"
 MARKER = ".driftline-demo"
 PROJECT = "demo"
+"""Project of the imported sessions; those that come over HTTP have projects of their own."""
+POLICY = """\
+# What the demo judges by; every field that is not here has its default (examples/policy.yaml explains them).
+version: 1
+defaults:
+  # Its prompt cache takes prefixes from 512 tokens on. The judge's instructions have more, so that nearly every call reads them for
+  # a tenth of their price. The default, claude-haiku-4-5, caches from 4096 tokens on, and so none of them.
+  judgeModel: claude-haiku-5-5
+  # The defaults are for long sessions: of 6 to 14 exchanges, nearly all would be among the first 5, the last 3 or every 3rd.
+  sampling:
+    alwaysScoreFirst: 1
+    alwaysScoreLast: 1
+"""
 
 
 def demo(
@@ -32,26 +55,68 @@ def demo(
         Path, typer.Option("--dir", metavar="DIR", help="Folder for the demo's files; made anew each time.")
     ] = Path("demo-data"),
 ) -> None:
-    """Make a small synthetic fleet, import it through the real pipeline and report what was found; offline, no key."""
+    """Make up sessions, import some, have others judged by a simulated judge, and report what was found; offline, no key."""
+    from service.deliveries import judge_over_http  # noqa: PLC0415 - the HTTP client takes a while to load
+
     _make_room(folder)
+    policy = folder / "policy.yaml"
+    policy.write_text(POLICY, encoding="utf-8")
+    settings = load_settings(database=folder / "demo.duckdb", policy=policy, project=PROJECT, connection="transcripts")
+    out.print("[bold]Driftline demo[/]: every session here is synthetic: made by a generator, not by an agent")
+    out.print(f"The judge is a {SIMULATED}: it rates by simple rules, not by understanding, and costs nothing")
+    with unwound_by_signals():
+        _import_transcripts(folder, settings)
+        sessions = dialogues()
+        with err.status("starting a server and a judge") as status:
+            judge_over_http(sessions, settings, folder, status.update)
+        with open_workspace(settings) as workspace, err.status("making the report"):
+            parts = list(_report(workspace, sessions))
+        for part in parts:
+            # A line that is cut in two cannot be copied.
+            out.print(part, markup=False, soft_wrap=isinstance(part, str))
+
+
+def _import_transcripts(folder: Path, settings: Settings) -> None:
+    """Make a fleet of transcripts and import it."""
     err.print("making a synthetic fleet of OpenClaw transcripts …")
     plan = write_fleet(folder / "openclaw")
     events = plan.root / EVENTS_FILE
-    settings = load_settings(database=folder / "demo.duckdb", project=PROJECT)
     with open_workspace(settings, now=lambda: PRESENT, create=True) as workspace:
-        files = transcripts_in([folder / "openclaw" / "agents"])
+        files = transcripts_in([plan.root / "agents"])
         with file_progress(sum(path.stat().st_size for path in files)) as report:
             summary = Importer(workspace).openclaw(files, report)
-        out.print("[bold]Driftline demo[/]: every session here is synthetic: made by a generator, not by an agent", "")
         show(summary, as_json=False)
         with file_progress(events.stat().st_size) as report:
             show(Importer(workspace).events(events, report), as_json=False)
-        out.print(fleet_report(workspace.store, settings.database, PROJECT, _program()))
+
+
+def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[RenderableType]:
+    """Lines and tables: what became of the dialogues, then the report on the imported sessions and that on the dialogues."""
+    from service.next_steps import next_steps  # noqa: PLC0415 - it knows of the HTTP client
+
+    store, settings, projects = workspace.store, workspace.settings, list(PROJECTS.values())
+    yield delivered_line(store, projects, len(sessions))
+    yield fleet_report(store, PROJECT)
+    yield exchange_report(store, projects, WORSE_SINCE)
+    ledger = [
+        row
+        for row in query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None})
+        if row["project"] in projects
+    ]
+    agents = {project: agent for agent, project in PROJECTS.items()}
+    yield cost_report(ledger, agents, records_of(store, projects), workspace.policy.defaults)
+    worst = worst_first(store, projects)[0]["session_id"]
+    steps = next_steps(_program(), settings.database, settings.policy or Path(), worst_run(store, PROJECT), worst)
+    yield heading("Look closer")
+    yield from steps
 
 
 def _program() -> str:
-    """How the reader starts the command line: by its name where that is found, else by the path it was started with."""
-    return PROGRAM if shutil.which(PROGRAM) else sys.argv[0]
+    """How the reader starts the command line: by its name where that is found, else as it was started."""
+    if shutil.which(PROGRAM):
+        return PROGRAM
+    started = Path(sys.argv[0])
+    return f"{shlex.quote(sys.executable)} -m service.cli" if started.suffix == ".py" else shlex.quote(str(started))
 
 
 def _make_room(folder: Path) -> None:

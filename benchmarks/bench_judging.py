@@ -1,0 +1,192 @@
+"""What judging takes: calls, tokens and money of 10 000 exchanges, and how fast the worker and a replay are.
+
+The exchanges are synthetic dialogues. The judge is simulated: it rates by simple rules, its tokens are estimated from the texts, and
+the prices are those of the real models.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import count, islice
+from pathlib import Path
+
+from analytics.store import Store
+from audit.policy import Policy, ProjectSettings
+from audit.questions import Question
+from audit.redaction import Redactor
+from benchmarks.measure import best_seconds, print_table
+from schemas.records import Exchange, SessionClosed
+from service.access import Holder
+from service.api.ingest import exchange_of
+from service.api.models import IngestBody
+from service.dialogues import dialogues
+from service.processes import serving
+from service.savings import VARIANTS, bill
+from streams.batches import StageBatch
+from streams.engine import Engine
+from streams.judges.live import LiveJudge, open_live_judge
+from streams.judges.protocol import Purse, Verdict
+from streams.judges.requests import Format, parameters
+from streams.judges.transport import open_client
+from streams.log_writer import SCORING
+from streams.recorded import recorded_in
+from streams.steps.scoring import ScoringStep
+
+EXCHANGES = 10_000
+MODELS = ("claude-haiku-4-5", "claude-haiku-5-5")
+JUDGED = 300
+"""Exchanges that the worker has judged in a run."""
+LATENCIES = (0.0, 0.05)
+CONCURRENCIES = (16, 64)
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
+
+
+def exchanges(number: int) -> list[Exchange | SessionClosed]:
+    """So many exchanges of whole sessions, of one seed after the other, and the ends of their sessions, in order."""
+    return list(islice(_all(), number))
+
+
+def _all() -> Iterator[Exchange | SessionClosed]:
+    redactor = Redactor(Policy().redaction)
+    for seed in count(7):
+        for session in dialogues(seed=seed):
+            holder = Holder("connection", session.connection, session.project, session.agent)
+            for payload in session.payloads:
+                yield exchange_of(IngestBody.model_validate(payload), holder, redactor, NOW)
+            yield SessionClosed(
+                connection=session.connection,
+                project=session.project,
+                session_id=session.session_id,
+                closed_at=session.ended_at,
+                ingested_at=NOW,
+                reason="explicit",
+            )
+
+
+def print_bills() -> None:
+    """What judging takes with each saving on and off."""
+    records = exchanges(EXCHANGES)
+    rows = []
+    for model in MODELS:
+        settings = ProjectSettings(judge_model=model)
+        bills = {name: bill(records, settings, savings) for name, savings in VARIANTS.items()}
+        full = bills["without any of them"].usd
+        rows += [
+            [
+                f"{model}, {name}",
+                f"{sum(one.calls.values()):,}",
+                f"{one.input_tokens / 1e6:.2f}",
+                f"{one.cached_tokens / 1e6:.2f}",
+                f"{one.output_tokens / 1e6:.2f}",
+                f"{one.usd:.2f}",
+                f"{one.usd / full:.2f}",
+            ]
+            for name, one in bills.items()
+        ]
+    said = sum(isinstance(record, Exchange) for record in records)
+    print(f"{said:,} exchanges and {len(records) - said:,} ends of sessions; simulated judge, estimated tokens.\n")
+    print_table(["savings", "calls", "input M", "of it cached M", "output M", "USD", "times none"], rows)
+
+
+class NotingJudge:
+    """A judge that notes what it was asked, and hands it on."""
+
+    def __init__(self, judge: LiveJudge) -> None:
+        self.asked: list[Question] = []
+        self._judge = judge
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """Ask the judge."""
+        self.asked.append(question)
+        return await self._judge.ask(question, purse)
+
+    async def aclose(self) -> None:
+        """Close the judge."""
+        await self._judge.aclose()
+
+
+async def judged(
+    database: Path, records: Sequence[Exchange | SessionClosed], url: str, concurrency: int
+) -> tuple[float, list[Question]]:
+    """Seconds from taking the exchanges in to the last score, and what the judge was asked."""
+    policy = Policy()
+    judge = NotingJudge(open_live_judge(None, url, lambda _: (None, False), concurrency=concurrency))
+    with Store(database) as store:
+        engine = Engine(store, policy, Redactor(policy.redaction), lambda: datetime.now(UTC), judge=judge)
+        await engine.start()
+        start = time.perf_counter()
+        await engine.publish("exchanges", records)
+        await engine.drained()
+        seconds = time.perf_counter() - start
+        await engine.stop()
+    return seconds, judge.asked
+
+
+async def asked(questions: Sequence[Question], url: str, concurrency: int) -> float:
+    """Seconds of the bare client for the same calls, as many at once."""
+    slots = asyncio.Semaphore(concurrency)
+    client = open_client(None, url, call_seconds=60, connections=concurrency)
+
+    async def ask(question: Question) -> None:
+        async with slots:
+            await client.messages.create(**parameters(question, Format(), secrets.token_hex(8)))
+
+    start = time.perf_counter()
+    async with client:
+        await asyncio.gather(*map(ask, questions))
+        return time.perf_counter() - start
+
+
+def print_rates(folder: Path, records: Sequence[Exchange | SessionClosed]) -> None:
+    """How fast the worker is beside the bare client."""
+    rows = []
+    for latency in LATENCIES:
+        with simulated(latency, folder) as url:
+            for concurrency in CONCURRENCIES:
+                database = folder / f"{latency}-{concurrency}.duckdb"
+                seconds, questions = asyncio.run(judged(database, records, url, concurrency))
+                bare = asyncio.run(asked(questions, url, concurrency))
+                said = sum(isinstance(record, Exchange) for record in records)
+                rates = [f"{said / seconds:.0f}", f"{len(questions) / seconds:.0f}", f"{len(questions) / bare:.0f}"]
+                rows.append([f"{latency * 1000:.0f} ms, {concurrency} at once", *rates, f"{seconds / bare:.1f}"])
+    print_table(["judge", "exchanges/s", "calls/s", "bare client, calls/s", "times bare"], rows)
+
+
+@contextlib.contextmanager
+def simulated(latency: float, folder: Path) -> Iterator[str]:
+    """A simulated judge in a process of its own; gives its address."""
+    with serving(["simulate-judge", "--port", "0", "--latency", str(latency)], {}, folder / "judge.log") as url:
+        yield url
+
+
+def print_replay(database: Path) -> None:
+    """How fast recorded judgements become the same scores."""
+    with Store(database) as store:
+        frames = store.read(SCORING.source, 0, store.end_of(SCORING.source))
+        batch = StageBatch.of(SCORING.source, frames)
+        step = ScoringStep(Policy(), recorded_in(store))
+        tasks = len(step(batch, {}).records)
+        seconds = best_seconds({"replay": lambda: step(batch, {})}, 5)["replay"]
+    print(f"A replay from recorded judgements scores {tasks / seconds:,.0f} exchanges/s ({tasks} in {seconds:.2f} s).")
+
+
+def main() -> None:
+    """Print what judging takes with each saving on and off, the worker's rate beside the bare client's, and a replay's."""
+    print_bills()
+    records = exchanges(JUDGED)
+    print(
+        f"\n{len(records)} records of whole sessions through the engine; every reservation, judgement and score is durable.\n"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        print_rates(folder, records)
+        print()
+        print_replay(folder / f"{LATENCIES[-1]}-{CONCURRENCIES[-1]}.duckdb")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Sessions on their way to a server: delivered over HTTP as a gateway would, side by side, each one's exchanges in order."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+
+from schemas.errors import DriftlineError
+from service.access import AccessStore, Holder, access_file
+from service.api.settings import API, INGEST
+from service.dialogues import Session
+from service.processes import serving
+from service.settings import Settings
+from service.workspace import Clock, utc_now
+
+AT_ONCE = 48
+"""Sessions that are delivered at once: what comes together is committed together."""
+PATIENCE = 600.0
+"""Seconds after which a delivery is given up."""
+_CALL_SECONDS = 60.0
+_ATTEMPTS = 5
+_POLL_SECONDS = 0.1
+_LATER = frozenset({408, 429, 503})
+"""Statuses after which the same call may be made again."""
+_QUEUE = re.compile(r'^driftline_queue_size\{queue="(?:commits|tasks)"\} ([0-9.e+]+)$', re.MULTILINE)
+OPERATOR = "demo"
+"""Who reads every project."""
+Told = Callable[[str], None]
+"""Told how far it is, in words."""
+
+
+class DeliveryError(DriftlineError):
+    """The server does not take what is delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What opens the server."""
+
+    connections: Mapping[str, str]
+    """Token of each connection by its name."""
+    operator: str
+
+
+def issue_tokens(path: Path, sessions: Sequence[Session], now: Clock) -> Tokens:
+    """Add the connections of the sessions and an operator of every project to the file of tokens."""
+    holders = {one.connection: Holder("connection", one.connection, one.project, one.agent) for one in sessions}
+    with AccessStore(path, now) as access:
+        connections = {name: access.add(holder) for name, holder in holders.items()}
+        return Tokens(connections, access.add(Holder("operator", OPERATOR, None)))
+
+
+def judge_over_http(sessions: Sequence[Session], settings: Settings, folder: Path, tell: Told) -> None:
+    """Have a server take the sessions in and a simulated judge score them; both leave their logs in the folder.
+
+    Raises what `take_in` raises, and ChildError when the judge does not do its work.
+    """
+    with serving(["simulate-judge", "--port", "0"], {}, folder / "judge.log") as judge:
+        take_in(sessions, settings, judge, folder / "server.log", tell)
+
+
+def take_in(sessions: Sequence[Session], settings: Settings, judge: str, log: Path, tell: Told) -> None:
+    """Have a server take the sessions in and the judge at the address score them; the server has ended on return.
+
+    It works on the settings' database, by their policy. ChildError when it does not do its work, DeliveryError when it does not
+    take what it is sent.
+    """
+    tokens = issue_tokens(access_file(settings.database), sessions, utc_now)
+    options = ["--port", "0", "--judge", "live", "--db", str(settings.database)]
+    options += ["--policy", str(settings.policy)] if settings.policy else []
+    environment = {
+        "ANTHROPIC_API_KEY": "simulated",
+        "ANTHROPIC_BASE_URL": judge,
+        "DRIFTLINE_JUDGE_CONCURRENCY": str(AT_ONCE),
+        "NO_PROXY": "127.0.0.1",
+    }
+    if settings.redaction_key is not None:
+        environment["DRIFTLINE_REDACTION_KEY"] = settings.redaction_key.get_secret_value()
+    with serving(["serve", *options], environment, log) as url:
+        asyncio.run(deliver(url, sessions, tokens, tell))
+
+
+async def deliver(url: str, sessions: Sequence[Session], tokens: Tokens, tell: Told) -> None:
+    """Deliver the sessions, end each, and return when every exchange has its score.
+
+    DeliveryError when the server refuses something, cannot be reached, or takes longer than `PATIENCE`.
+    """
+    waiting = deque(sessions)
+    try:
+        async with (
+            asyncio.timeout(PATIENCE),
+            httpx2.AsyncClient(base_url=url, timeout=_CALL_SECONDS, trust_env=False) as client,
+        ):
+            server = _Server(client, tokens)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(AT_ONCE, len(sessions))):
+                    group.create_task(_deliver_some(server, waiting, len(sessions), tell))
+            while left := await server.queued():
+                tell(f"every session is delivered; {left} exchanges wait for the judge")
+                await asyncio.sleep(_POLL_SECONDS)
+            for project in sorted({one.project for one in sessions}):
+                await server.require_nothing_pending(project)
+    except TimeoutError:
+        raise DeliveryError(f"the server has not scored everything within {PATIENCE:g} s") from None
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def _deliver_some(server: _Server, waiting: deque[Session], number: int, tell: Told) -> None:
+    """Deliver sessions for as long as some wait, one after the other."""
+    while waiting:
+        session = waiting.popleft()
+        for payload in session.payloads:
+            await server.post(session.connection, INGEST, payload)
+        await server.post(session.connection, f"{API}/sessions/{quote(session.session_id)}/finalize", {})
+        tell(f"{number - len(waiting)} of {number} sessions on their way over HTTP")
+
+
+class _Server:
+    """The server's endpoints; what it cannot take at the moment is sent again."""
+
+    def __init__(self, client: httpx2.AsyncClient, tokens: Tokens) -> None:
+        self._client = client
+        self._tokens = tokens
+
+    async def post(self, connection: str, path: str, body: Mapping[str, Any]) -> None:
+        """Send a body as a connection."""
+        await self._call("POST", path, self._tokens.connections[connection], body)
+
+    async def queued(self) -> float:
+        """How many exchanges have no score yet, and commits are under way."""
+        answer = await self._call("GET", "/metrics", self._tokens.operator, None)
+        return sum(map(float, _QUEUE.findall(answer.text)))
+
+    async def require_nothing_pending(self, project: str) -> None:
+        """DeliveryError when the project has an exchange without a score."""
+        answer = await self._call("GET", f"{API}/{project}/summary", self._tokens.operator, None)
+        pending = answer.json()["exchanges"]["pending"]
+        if pending:
+            raise DeliveryError(f"{pending} exchanges of {project} have no score")
+
+    async def _call(self, method: str, path: str, token: str, body: Mapping[str, Any] | None) -> httpx2.Response:
+        """Make a call; what was taken twice counts once, so it is made again when nobody knows what became of it."""
+        heads = {"Authorization": f"Bearer {token}"}
+        why = ""
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(0.2 * 2**attempt)
+            try:
+                answer = await self._client.request(method, path, headers=heads, json=body)
+            except httpx2.TransportError as error:
+                why = type(error).__name__
+                continue
+            if answer.is_success:
+                return answer
+            why = f"{answer.status_code} {answer.text[:300]}"
+            if answer.status_code not in _LATER:
+                break
+        raise DeliveryError(f"{method} {path}: {why}")

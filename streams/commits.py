@@ -1,0 +1,95 @@
+"""The log as the engine's coroutines use it: what was submitted is durable when they go on.
+
+1. What callers bring fails where the log does not take it: they hear so, and may bring it again.
+2. What the engine made of it was promised or paid for. It is submitted again until the log takes it: a full disk may pass.
+3. A database that gives up altogether has to be opened again, which takes another process: `broken` is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+import duckdb
+
+from schemas.errors import StoreError
+from streams.group_commit import GroupCommit
+from streams.log_writer import Committed, Submission
+from streams.purses import StoppedError
+
+TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
+"""What keeps the log from taking records whatever they hold, such as a full disk."""
+RECENT = 30.0
+"""Seconds for which a failed commit counts as trouble, unless one succeeds before: then somebody has to try again."""
+log = logging.getLogger(__name__)
+
+
+class Commits:
+    """See the module. Belongs to one event loop; the clock is monotonic, in seconds."""
+
+    def __init__(
+        self, group: GroupCommit[Submission, Committed], broken: asyncio.Event, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._group = group
+        self._broken = broken
+        self._clock = clock
+        self._failed_at = -RECENT
+        self._given_up = asyncio.Event()
+
+    @property
+    def trouble(self) -> str:
+        """Why the log takes nothing, in words; nothing when it does."""
+        if self._broken.is_set():
+            return "the database has given up and has to be opened again"
+        return "the log did not take a record" if self._clock() - self._failed_at < RECENT else ""
+
+    async def submit(self, submission: Submission, *, must: bool = False) -> Committed:
+        """Commit what a caller brings; see `streams.group_commit.GroupCommit.submit`."""
+        try:
+            committed = await asyncio.wrap_future(self._group.submit(submission, must=must))
+        except TROUBLE as error:
+            self._failed_at = self._clock()
+            if isinstance(error, duckdb.FatalException):
+                log.critical("the database has given up: %s", _first_line(error))
+                self._broken.set()
+            raise
+        self._failed_at = -RECENT
+        return committed
+
+    async def insist(self, submission: Submission) -> None:
+        """Commit what the engine made, as soon as the log takes it. StoppedError when that is not to be waited for any longer."""
+        for pause in _pauses():
+            try:
+                await self.submit(submission, must=True)
+            except TROUBLE as error:
+                if self._broken.is_set():
+                    raise StoppedError from error
+                log.warning("the log took no record of the engine, trying again in %g s: %s", pause, _first_line(error))
+            else:
+                return
+            await self._wait(pause)
+
+    def give_up(self) -> None:
+        """What the log does not take now is made again by the next start."""
+        self._given_up.set()
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait; StoppedError as soon as it was given up."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._given_up.wait()
+        except TimeoutError:
+            return
+        raise StoppedError
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between one try and the next: half a second, then longer, up to ten."""
+    return itertools.chain((0.5, 1.0, 2.0, 4.0, 8.0), itertools.repeat(10.0))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

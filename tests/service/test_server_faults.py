@@ -1,0 +1,284 @@
+"""Faults around a real server: asked to stop, without room on its disk, frozen, without a judge, over a damaged file."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import builders as build
+import httpx
+import pytest
+from clients import CUT_OFF, INGEST, REFUSED, TAKEN, Load, bearer, exchange_body, until, waiting
+from invariants import check, check_nothing_lost_or_doubled, rows
+from servers import Child, Home, Nursery, nursery
+from servers import until as wait_until
+
+from analytics.store import Store
+from schemas.codec import encode
+from service.simulator import RunningJudge, running
+
+pytestmark = pytest.mark.slow
+CAPS = {"ops": 1.0}
+PROJECTS = {"north": "ops", "south": "ops"}
+HEALTHY = "The backup of this night is healthy."
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """What starts servers."""
+    with nursery() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[RunningJudge]:
+    """A simulated judge that takes its time."""
+    with running(latency=0.05) as judge:
+        yield judge
+
+
+@pytest.fixture
+def home(tmp_path: Path, simulator: RunningJudge) -> Home:
+    """An empty folder for a server with a judge."""
+    simulator.reset("answer")
+    return Home(tmp_path, ANTHROPIC_BASE_URL=simulator.base_url, DRIFTLINE_JUDGE_DEADLINE="10")
+
+
+@pytest.fixture
+def load(home: Home) -> Load:
+    """Clients that tell eight sessions."""
+    fleet = Load(home, PROJECTS, random.Random(20261102))
+    fleet.fill(8)
+    return fleet
+
+
+def disturbed(load: Load, url: str, moment: Callable[[], object], disturb: Callable[[], None]) -> None:
+    """Tell the sessions, and disturb that at a moment."""
+
+    async def work() -> None:
+        loading = asyncio.create_task(load.run(url))
+        await until(lambda: moment() or loading.done())
+        assert not loading.done()
+        disturb()
+        await loading
+
+    asyncio.run(work())
+
+
+def told(load: Load, url: str) -> None:
+    """Tell what is left of the sessions, and wait for the scores."""
+    asyncio.run(load.run(url))
+    assert all(session.ended for session in load.sessions)
+    wait_until(lambda: not waiting(url, load.home.operator()), "everything to be scored")
+
+
+def stopped(server: Child) -> None:
+    """Ask a server to stop; it does so in time, and says that all is well."""
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait(20)
+
+
+def put(url: str, token: str, turn: int, said: str = HEALTHY) -> int:
+    """Send one exchange; the status that is answered."""
+    return httpx.post(f"{url}{INGEST}", json=exchange_body("s", turn, said), headers=bearer(token), timeout=60).status_code
+
+
+def outcomes(home: Home) -> set[str]:
+    """What judge calls came to."""
+    with Store(home.database) as store:
+        return {outcome for (outcome,) in rows(store, "SELECT DISTINCT outcome FROM judgements")}
+
+
+def reservations(home: Home) -> tuple[int, int]:
+    """How often money was set aside, and how often that was settled."""
+    with Store(home.database) as store:
+        return rows(store, "SELECT (SELECT count(*) FROM reservations), (SELECT sum(len(reservation_ids)) FROM judgements)")[0]
+
+
+def test_a_stop_under_load_loses_nothing_and_cuts_no_call_off(
+    children: Nursery, home: Home, load: Load, simulator: RunningJudge
+) -> None:
+    """Deployments stop servers every day; that must cost neither an exchange nor a paid call."""
+    server = children.serve(home)
+    disturbed(load, server.serving(), lambda: simulator.requests >= 5, lambda: server.send(signal.SIGTERM))
+    assert 0 == server.wait(20)
+    assert load.seen[CUT_OFF] > 0
+    made, settled = reservations(home)
+    assert made == settled > 0
+    again = children.serve(home)
+    told(load, again.serving())
+    stopped(again)
+    check(home.database, load.accepted, CAPS, simulator.requests)
+    assert {"answered"} == outcomes(home)
+
+
+@pytest.mark.parametrize(("grace", "signals"), [("0.5", 1), ("600", 2)])
+def test_a_judge_that_hangs_does_not_keep_a_server_from_stopping(
+    children: Nursery, home: Home, simulator: RunningJudge, grace: str, signals: int
+) -> None:
+    """It waits for the grace that it was given, and no longer than until it is asked again."""
+    simulator.reset("hang")
+    server = children.serve(home, environment={"DRIFTLINE_STOP_GRACE": grace, "DRIFTLINE_JUDGE_DEADLINE": "3600"})
+    url, token = server.serving(), home.connection("north")
+    assert 201 == put(url, token, 1)
+    wait_until(lambda: simulator.requests > 0, "the judge to be asked")
+    started = time.monotonic()
+    for _ in range(signals):
+        server.send(signal.SIGTERM)
+        wait_until(lambda: "Shutting down" in server.logged, "the server to stop taking calls")
+    assert 0 == server.wait(20)
+    assert time.monotonic() - started < 10
+    simulator.reset("answer")
+    again = children.serve(home)
+    wait_until(lambda: not waiting(again.serving(), home.operator()), "what was begun to be scored")
+    stopped(again)
+    check(home.database, {("north", "s:1")}, CAPS)
+    assert {"interrupted", "answered"} == outcomes(home)
+
+
+def test_a_full_disk_is_said_and_goes_by(children: Nursery, home: Home, load: Load, simulator: RunningJudge) -> None:
+    """Nobody is told 201 for what is not durable; what was paid for meanwhile is recorded once there is room."""
+    Store(home.database).close()
+    server = children.serve(home, file_size=60_000)
+    url = server.serving()
+    asyncio.run(load.run(url))
+    assert len(load.sessions) == load.seen[REFUSED]
+    assert 503 == put(url, home.connection("north"), 1)
+    ready = httpx.get(f"{url}/readyz")
+    assert (503, "the log did not take a record") == (ready.status_code, ready.json()["error"])
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    told(load, url)
+    assert 200 == httpx.get(f"{url}/readyz").status_code
+    stopped(server)
+    check(home.database, load.accepted, CAPS, simulator.requests)
+    assert {"answered"} == outcomes(home)
+
+
+def test_a_database_that_gives_up_ends_the_server_and_the_next_one_goes_on(children: Nursery, home: Home) -> None:
+    """It cannot be used before it is opened again; a server that only says so for ever would be restarted by nobody."""
+    chance = random.Random(1)
+    with Store(home.database) as store, store.transaction() as transaction:
+        large = [build.judgement("old", number, answer=chance.randbytes(250_000).hex()) for number in range(72)]
+        transaction.append("judgements", [encode(record) for record in large])
+    size = home.database.stat().st_size
+    assert size > 17_000_000, "the write-ahead log is folded in before it comes to the limit"
+    server = children.serve(home, "--judge", "none", file_size=size + 100_000)
+    url, token, accepted = server.serving(), home.connection("north"), set()
+    said = [chance.randbytes(200_000).hex() for _ in range(60)]
+    for turn, words in enumerate(said):
+        if put(url, token, turn, words) != 201:
+            break
+        accepted.add(("north", f"s:{turn}"))
+    assert 2 == server.wait()
+    assert 5 < len(accepted) < len(said)
+    assert "the database has given up and has to be opened again" in server.logged
+    assert "Make room where the file is" in server.logged
+    again = children.serve(home, "--judge", "none")
+    # It may have been durable, though the server could not say so.
+    assert put(again.serving(), token, turn, words) in {200, 201}
+    stopped(again)
+    with Store(home.database) as store:
+        check_nothing_lost_or_doubled(store, accepted | {("north", f"s:{turn}")})
+
+
+def test_a_server_that_freezes_goes_on_where_it_was(children: Nursery, home: Home, load: Load, simulator: RunningJudge) -> None:
+    """A machine that is moved or swaps stands still for a while: nobody is cut off, nothing is done twice."""
+    server = children.serve(home)
+    url = server.serving()
+
+    def freeze() -> None:
+        server.send(signal.SIGSTOP)
+        with pytest.raises(httpx.TimeoutException):
+            httpx.get(f"{url}/healthz", timeout=0.5)
+        server.send(signal.SIGCONT)
+
+    disturbed(load, url, lambda: simulator.requests >= 5, freeze)
+    told(load, url)
+    stopped(server)
+    assert {TAKEN} == set(load.seen)
+    check(home.database, load.accepted, CAPS, simulator.requests)
+    assert {"answered"} == outcomes(home)
+
+
+def test_what_came_while_the_judge_was_down_can_be_judged_later(children: Nursery, home: Home) -> None:
+    """Refused connections cost nothing and lose nothing: the exchanges say why they have no score, until they have one."""
+    token = home.connection("north")
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # nothing listens there, and nobody else is given the port
+        port = reserved.getsockname()[1]
+        home.environment |= {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}", "DRIFTLINE_JUDGE_DEADLINE": "1"}
+        server = children.serve(home)
+        url = server.serving()
+        assert [201, 201, 201] == [put(url, token, turn) for turn in (1, 2, 3)]
+        wait_until(lambda: not waiting(url, home.operator()), "the judge to be given up")
+        stopped(server)
+    assert {"provider_error"} == outcomes(home)
+    with Store(home.database) as store:
+        found = rows(store, "SELECT DISTINCT disposition, tier2_state, tier2_reason, cost_usd FROM scores")
+        assert [("unscored", "unscored", "provider_error", 0.0)] == found
+    with running(port=port):
+        code, _ = children.run(home, "rejudge", "--yes", environment={"DRIFTLINE_JUDGE_DEADLINE": "60"})
+    assert 0 == code
+    check(home.database, {("north", f"s:{turn}") for turn in (1, 2, 3)}, CAPS)
+    with Store(home.database) as store:
+        assert [("scored", 1)] == rows(store, "SELECT DISTINCT disposition, revision FROM scores")
+
+
+@pytest.mark.parametrize("which", [bytearray.index, bytearray.rindex])
+def test_a_damaged_write_ahead_log_is_refused_and_left_as_it_is(
+    children: Nursery, home: Home, which: Callable[[bytearray, bytes], int]
+) -> None:
+    """Half of what was accepted must not be taken for the whole of it, and whoever mends it needs the bytes."""
+    Store(home.database).close()
+    server = children.serve(home, "--judge", "none")
+    assert 201 == put(server.serving(), home.connection("north"), 1)
+    server.kill()
+    written = home.database.with_name("fleet.duckdb.wal")
+    damaged = bytearray(written.read_bytes())
+    damaged[which(damaged, HEALTHY.encode())] ^= 0xFF
+    written.write_bytes(damaged)
+    again = children.serve(home, "--judge", "none")
+    assert 2 == again.wait()
+    assert "The write-ahead log is damaged" in again.logged
+    assert bytes(damaged) == written.read_bytes()
+
+
+def test_a_second_server_on_a_database_says_so(children: Nursery, home: Home) -> None:
+    """Two writers would ruin it."""
+    first = children.serve(home)
+    url = first.serving()
+    second = children.serve(home)
+    assert 2 == second.wait()
+    assert "Another process has the file" in second.logged
+    assert 201 == put(url, home.connection("north"), 1)
+    stopped(first)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        (["--host", "0.0.0.0"], {}, "Say --expose"),  # noqa: S104 - what is refused
+        (["--port", "{taken}"], {}, "Name another with --port"),
+        (["--judge", "live"], {"ANTHROPIC_BASE_URL": ""}, "Set ANTHROPIC_API_KEY"),
+        ([], {"DRIFTLINE_JUDGE": "live", "ANTHROPIC_BASE_URL": ""}, "Set ANTHROPIC_API_KEY"),
+        (["--judge", "live"], {"ANTHROPIC_BASE_URL": "ftp://judge"}, "Set ANTHROPIC_BASE_URL"),
+        ([], {"DRIFTLINE_POLICY": "/nowhere.yaml"}, "/nowhere.yaml"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_anything_is_opened(
+    children: Nursery, home: Home, arguments: list[str], environment: dict[str, str], words: str
+) -> None:
+    """One line that says what to do, and no files that somebody has to wonder about."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = [argument.format(taken=taken.getsockname()[1]) for argument in arguments]
+        server = children.serve(home, *said, environment=environment)
+        assert 2 == server.wait()
+    assert server.logged.startswith("error: ")
+    assert words in server.logged
+    assert [] == list(home.database.parent.glob("fleet.*"))

@@ -1,0 +1,156 @@
+"""The log in trouble: what callers bring fails, what the engine made is submitted until it is taken, a broken database is said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, cast
+
+import builders as build
+import duckdb
+import pytest
+from engines import engine_over
+
+from analytics.store import Store
+from schemas.errors import StoreError
+from streams.commits import RECENT, Commits
+from streams.group_commit import GroupCommit
+from streams.log_writer import Committed, LogWriter, Submission
+from streams.purses import StoppedError
+
+FULL = duckdb.IOException("No space left on device")
+DEAD = duckdb.FatalException("database has been invalidated")
+
+
+class Log:
+    """Takes what comes, after it has failed in the ways that it was told."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self._failures = list(failures)
+        self.tries = 0
+
+    def submit(self, _: Submission, *, must: bool) -> Future[Committed]:
+        """An outcome at once."""
+        assert isinstance(must, bool)
+        self.tries += 1
+        future: Future[Committed] = Future()
+        if self._failures:
+            future.set_exception(self._failures.pop(0))
+        else:
+            future.set_result(Committed({}, {}, {}))
+        return future
+
+
+def commits(log: Log, clock: Callable[[], float] = lambda: 0.0) -> Commits:
+    """Commits over a log, in an event loop."""
+    return Commits(cast("GroupCommit[Submission, Committed]", log), asyncio.Event(), clock)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is waited for."""
+    monkeypatch.setattr("streams.commits._pauses", lambda: iter([0.0] * 5))
+
+
+def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while() -> None:
+    """The sender hears so and may come again; somebody has to, or nobody would ever know that there is room."""
+    now = [100.0]
+
+    async def work() -> tuple[str, str, str]:
+        log = commits(Log(FULL, FULL), lambda: now[0])
+        with pytest.raises(duckdb.IOException):
+            await log.submit(Submission())
+        soon = log.trouble
+        now[0] += RECENT
+        later = log.trouble
+        with pytest.raises(duckdb.IOException):
+            await log.submit(Submission())
+        await log.submit(Submission())
+        return soon, later, log.trouble
+
+    assert ("the log did not take a record", "", "") == asyncio.run(work())
+
+
+def test_what_the_engine_made_is_submitted_until_the_log_takes_it() -> None:
+    """It was paid for; a full disk passes."""
+    log = Log(FULL, StoreError("1 of 2 rows were written"), FULL)
+    asyncio.run(commits(log).insist(Submission()))
+    assert 4 == log.tries
+
+
+def test_a_fault_of_ours_is_not_tried_again() -> None:
+    """It would come to the same for ever, and hold its session up."""
+    log = Log(duckdb.ConversionException("no number"))
+    with pytest.raises(duckdb.ConversionException):
+        asyncio.run(commits(log).insist(Submission()))
+    assert 1 == log.tries
+
+
+@pytest.mark.parametrize("failure", [FULL, DEAD])
+def test_what_cannot_be_waited_for_any_longer_is_left_to_the_next_start(failure: Exception) -> None:
+    """When the process stops, and when the database has to be opened anew."""
+
+    async def work() -> None:
+        log = commits(Log(*[failure] * 9))
+        log.give_up()
+        await log.insist(Submission())
+
+    with pytest.raises(StoppedError):
+        asyncio.run(work())
+
+
+@pytest.fixture
+def fragile(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception]]:
+    """Failures of the next commits, in a list that a test fills."""
+    failures: list[Exception] = []
+    sound = LogWriter.commit
+
+    def commit(self: LogWriter, group: Sequence[Submission]) -> Any:
+        if failures:
+            raise failures.pop(0)
+        return sound(self, group)
+
+    monkeypatch.setattr(LogWriter, "commit", commit)
+    yield failures
+    assert [] == failures
+
+
+def test_a_database_that_gave_up_is_said_and_waits_end(fragile: list[Exception]) -> None:
+    """Whoever runs the engine has to end the process; nothing may wait for what does not come."""
+
+    async def work() -> tuple[bool, bool, str]:
+        with Store(None) as store:
+            async with engine_over(store) as engine:
+                fragile.append(DEAD)
+                with pytest.raises(duckdb.FatalException):
+                    await engine.take_exchange(build.exchange("s", 1))
+                with pytest.raises(StoreError, match="opened again"):
+                    await engine.drained()
+                state = engine.state()
+                return engine.broken.is_set(), state.ready, state.why_not
+
+    broken, ready, why_not = asyncio.run(asyncio.wait_for(work(), 60))
+    assert (True, False, "the database has given up and has to be opened again") == (broken, ready, why_not)
+
+
+def test_an_exchange_whose_score_the_log_did_not_take_at_first_is_scored_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was set aside as if something were wrong with it, and scoring stood still until the next start."""
+    sound = LogWriter.commit
+    failures = [FULL, FULL]
+
+    def commit(self: LogWriter, group: Sequence[Submission]) -> Any:
+        if failures and any("scores" in one.made.messages for one in group):
+            raise failures.pop()
+        return sound(self, group)
+
+    async def work() -> tuple[int, int]:
+        with Store(None) as store:
+            async with engine_over(store) as engine:
+                await engine.take_exchange(build.exchange("s", 1))
+                await engine.drained()
+            return store.count("scores"), store.count("dead_letters")
+
+    monkeypatch.setattr(LogWriter, "commit", commit)
+    assert (1, 0) == asyncio.run(asyncio.wait_for(work(), 60))
+    assert [] == failures

@@ -1,0 +1,232 @@
+"""Faults that audits of this kind have had, each as the law that it broke: one fact each, through the API and everything behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from clients import INGEST, bearer, exchange_body
+from engines import Clock, live_judge
+from invariants import check_money, rows
+
+from analytics.store import Store
+from audit.policy import Policy
+from audit.prices import nano_of
+from audit.redaction import Redactor
+from service.access import AccessStore, Holder
+from service.api.app import create_app
+from service.api.settings import ApiSettings
+from service.simulator import RunningJudge, running
+from streams.engine import Engine
+
+T = TypeVar("T")
+CAPS = {"ops": 1.0, "poor": 0.05, "broke": 0.0, "dark": 1.0}
+POLICY = {"projects": {name: {"costCapPerSession": cap, "enabled": name != "dark"} for name, cap in CAPS.items()}}
+SCORES = "/api/audit/ops/scores"
+OF_CONNECTIONS = {INGEST, "/api/audit/events", "/api/audit/heartbeat", "/api/audit/sessions/{session_id}/finalize"}
+"""What a connection's token is for: to deliver records of its own."""
+OPEN = {"/healthz", "/readyz", "/metrics"}
+
+
+class Service:
+    """An application over a started engine with a judge, called in one event loop."""
+
+    def __init__(self, store: Store, access: AccessStore, simulator: RunningJudge) -> None:
+        self.store = store
+        self.simulator = simulator
+        self.tokens = {project: access.add(Holder("connection", project, project)) for project in CAPS}
+        self.operator = access.add(Holder("operator", "root", None))
+        policy = Policy.model_validate(POLICY)
+        self.runner = asyncio.Runner()
+        judge = live_judge(simulator.base_url)
+        self.engine = Engine(store, policy, Redactor(policy.redaction), Clock(), judge=judge, judge_name="simulated judge")
+        self.app = create_app(self.engine, access, ApiSettings())
+        self.run(self.engine.start())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to the end, within a time that no sound run needs."""
+        return self.runner.run(asyncio.wait_for(work, 60))
+
+    def call(self, method: str, path: str, token: str | None = None, body: Any = None) -> httpx.Response:
+        """One call."""
+        return self.run(self.calls([(method, path, token, body)]))[0]
+
+    async def calls(self, wanted: list[tuple[str, str, str | None, Any]]) -> list[httpx.Response]:
+        """Calls side by side."""
+        transport = httpx.ASGITransport(self.app, client=("203.0.113.9", 4711))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8377") as client:
+
+            def one(method: str, path: str, token: str | None, body: Any) -> Coroutine[Any, Any, httpx.Response]:
+                return client.request(method, path, json=body, headers=bearer(token) if token else {})
+
+            return await asyncio.gather(*(one(*call) for call in wanted))
+
+    def ingest(self, body: dict[str, Any], project: str = "ops") -> httpx.Response:
+        """Deliver an exchange, and have it scored before going on."""
+        response = self.call("POST", INGEST, self.tokens[project], body)
+        self.run(self.engine.drained())
+        return response
+
+    def score(self) -> dict[str, Any]:
+        """The newest score as operators see it."""
+        document: dict[str, Any] = self.call("GET", SCORES, self.operator).json()["scores"][0]
+        return document
+
+    def close(self) -> None:
+        """End it."""
+        self.run(self.engine.stop())
+        self.runner.close()
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[RunningJudge]:
+    """A simulated judge."""
+    with running() as judge:
+        yield judge
+
+
+@pytest.fixture
+def service(tmp_path: Path, simulator: RunningJudge) -> Iterator[Service]:
+    """A service over an empty database in memory, whose judge answers."""
+    simulator.reset("answer")
+    with Store(None) as store, AccessStore(tmp_path / "fleet.access", Clock()) as access:
+        opened = Service(store, access, simulator)
+        yield opened
+        opened.close()
+
+
+def exchange(turn: int = 1, said: str = "The backup is healthy.", **response: object) -> dict[str, Any]:
+    """The body of an exchange."""
+    return exchange_body("s", turn, said, **response)
+
+
+def test_a_duplicate_id_is_answered_200_and_not_500(service: Service) -> None:
+    """It answered 500, and the webhook tried for ever."""
+    assert [201, 200] == [service.ingest(exchange()).status_code for _ in range(2)]
+
+
+def test_a_silent_refusal_can_be_reached_through_the_ingest(service: Service) -> None:
+    """An empty response was refused at the door, so the check could never fire."""
+    response = service.ingest(exchange(said=""))
+    assert (201, ["silent_refusal"]) == (response.status_code, response.json()["tier1"]["flags"])
+    assert ["silent_refusal"] == service.score()["tier1Flags"]
+
+
+def test_the_agents_model_is_kept(service: Service) -> None:
+    """It was always null."""
+    service.ingest(exchange(model="claude-sonnet-4-5"))
+    assert [("claude-sonnet-4-5",)] == rows(service.store, "SELECT agent_model FROM exchanges")
+
+
+def test_turn_0_and_no_tokens_stay_0(service: Service) -> None:
+    """They became null: 0 is a number that somebody counted."""
+    body = exchange(usage={"input_tokens": 0, "output_tokens": 0})
+    body["exchange"]["turn_number"] = 0
+    service.ingest(body)
+    assert [(0, 0, 0)] == rows(service.store, "SELECT turn_number, input_tokens, output_tokens FROM exchanges")
+    assert 0 == service.score()["turnNumber"]
+
+
+def test_a_cap_of_0_stays_0(service: Service) -> None:
+    """It became 1.00, and who wanted to pay nothing paid."""
+    answer = service.ingest(exchange(), "broke").json()
+    assert ("cost_cap_exceeded", {"currentCost": 0.0, "cap": 0.0}) == (answer["reason"], answer["costCap"])
+    assert 0 == service.simulator.requests
+
+
+def test_a_project_that_is_switched_off_is_refused_at_the_ingest(service: Service) -> None:
+    """The switch was read nowhere."""
+    assert 403 == service.ingest(exchange(), "dark").status_code
+    assert 0 == service.store.count("exchanges")
+
+
+@pytest.mark.parametrize("fault", ["refusal", "garbage", "out_of_range", "html", "bad_request"])
+def test_a_failed_tier_is_in_exactly_one_state(service: Service, fault: str) -> None:
+    """It was stored as neither scored nor skipped, which every average read differently."""
+    service.simulator.reset(fault)
+    service.ingest(exchange())
+    score = service.score()
+    assert ("unscored", "unscored", None, True) == tuple(
+        score[name] for name in ("disposition", "tier2State", "tier2SemanticScore", "tier2Skipped")
+    )
+    assert {"tier2State", "tier2_5State", "tier3State"} == {name for name in score if name.endswith("State") and score[name]}
+
+
+def test_a_judge_that_failed_is_recorded_and_asked_again(service: Service) -> None:
+    """It was a line in a log, and the exchange had no score for ever."""
+    service.simulator.reset("refusal*2,answer")
+    service.ingest(exchange())
+    assert {("refused",)} == set(rows(service.store, "SELECT outcome FROM judgements"))
+    assert 202 == service.call("POST", "/api/audit/ops/rejudge", service.operator, {}).status_code
+    service.run(service.engine.drained())
+    assert ("scored", 1) == (service.score()["disposition"], service.score()["revision"])
+
+
+def test_a_failure_that_passes_is_tried_again_at_once(service: Service) -> None:
+    """One overloaded moment of a provider cost a score."""
+    service.simulator.reset("reset,answer")
+    service.ingest(exchange())
+    assert "scored" == service.score()["disposition"]
+    assert (2, 1) == rows(service.store, "SELECT attempts, len(attempt_errors) FROM judgements WHERE purpose = 'tier2'")[0]
+
+
+def test_every_endpoint_but_those_that_deliver_wants_an_operators_token(service: Service) -> None:
+    """All but the ingest were open, those that write too."""
+    paths = service.app.openapi()["paths"]
+    assert paths.keys() >= OF_CONNECTIONS | OPEN
+    for path, methods in paths.items():
+        for method in methods:
+            address = path.format(project="ops", session_id="s") if "{" in path else path
+            tokens = [None, service.tokens["ops"]]
+            statuses = [service.call(method.upper(), address, token, {}).status_code for token in tokens]
+            if path in OF_CONNECTIONS:
+                assert statuses[0] == 401, path
+                assert statuses[1] not in {401, 403}, path
+            elif path not in OPEN:
+                assert [401, 403] == statuses, path
+
+
+def test_the_judges_text_is_read_after_a_thinking_block(service: Service) -> None:
+    """The first block was taken for the answer, whatever it was."""
+    service.simulator.reset("thinking_first")
+    service.ingest(exchange())
+    assert ("scored", True) == (service.score()["disposition"], service.score()["tier2SemanticScore"] is not None)
+
+
+def test_values_out_of_range_are_refused(service: Service) -> None:
+    """A 103 on a scale from 0 to 1 was kept, and ruined every average."""
+    service.simulator.reset("out_of_range")
+    service.ingest(exchange(thinking="It looks healthy."))
+    score = service.score()
+    assert ("invalid", "invalid", "invalid") == tuple(score[f"tier{tier}Reason"] for tier in ("2", "2_5", "3"))
+    assert [None] * 3 == [score[name] for name in ("tier2SemanticScore", "tier2_5AlignmentScore", "tier3BehavioralScore")]
+    assert {} == score["tier3DimensionScores"]
+
+
+def test_a_cap_holds_whatever_is_in_flight(service: Service) -> None:
+    """Calls that ran at once each found money left, and together spent more than there was."""
+    bodies = [exchange(turn) for turn in range(1, 33)]
+    for body in bodies:
+        body["exchange"]["agent_response"]["content"] += " I'm unable to say more."  # flagged, so every turn is judged
+    answers = service.run(service.calls([("POST", INGEST, service.tokens["poor"], body) for body in bodies]))
+    service.run(service.engine.drained())
+    assert {201} == {answer.status_code for answer in answers}
+    check_money(service.store, CAPS)
+    [(spent,)] = rows(service.store, "SELECT sum(cost_usd) FROM judgements")
+    assert nano_of(0.025) < nano_of(round(spent, 9)) <= nano_of(0.05)
+    assert {"scored", "skipped_cost_cap"} <= {one for (one,) in rows(service.store, "SELECT disposition FROM scores")}
+
+
+def test_the_last_turns_are_sampled(service: Service) -> None:
+    """The rule was dead: nobody told it how many turns there are."""
+    for turn in range(1, 9):
+        service.ingest(exchange(turn))
+    assert "sampling_skip" == service.score()["samplingReason"]
+    assert 200 == service.call("POST", "/api/audit/sessions/s/finalize", service.tokens["ops"], {}).status_code
+    service.run(service.engine.drained())
+    last = rows(service.store, "SELECT turn_number, sampling_reason, disposition FROM scores WHERE turn_number > 6 ORDER BY 1")
+    assert [(7, "last_turns", "scored"), (8, "last_turns", "scored")] == last
