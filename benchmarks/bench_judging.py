@@ -6,13 +6,17 @@ the prices are those of the real models.
 
 import asyncio
 import contextlib
+import os
 import secrets
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from itertools import count, islice
 from pathlib import Path
+
+import msgspec
 
 from analytics.store import Store
 from audit.policy import Policy, ProjectSettings
@@ -23,9 +27,9 @@ from schemas.records import Exchange, SessionClosed
 from service.access import Holder
 from service.api.ingest import exchange_of
 from service.api.models import IngestBody
-from service.dialogues import dialogues
+from service.dialogues import PROJECTS, dialogues
 from service.processes import serving
-from service.savings import VARIANTS, bill
+from service.savings import VARIANTS, Answers, bill
 from streams.batches import StageBatch
 from streams.engine import Engine
 from streams.judges.live import LiveJudge, open_live_judge
@@ -36,8 +40,9 @@ from streams.log_writer import SCORING
 from streams.recorded import recorded_in
 from streams.steps.scoring import ScoringStep
 
-EXCHANGES = 10_000
-MODELS = ("claude-haiku-4-5", "claude-haiku-5-5")
+RECORDS = int(os.environ.get("DRIFTLINE_BENCH_RECORDS", "10000"))
+CASES = (("claude-haiku-4-5", 1), ("claude-haiku-5-5", 1), ("claude-haiku-5-5", 7))
+"""Model, and days of a session."""
 JUDGED = 300
 """Exchanges that the worker has judged in a run."""
 LATENCIES = (0.0, 0.05)
@@ -45,51 +50,58 @@ CONCURRENCIES = (16, 64)
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
 
 
-def exchanges(number: int) -> list[Exchange | SessionClosed]:
-    """So many exchanges of whole sessions, of one seed after the other, and the ends of their sessions, in order."""
-    return list(islice(_all(), number))
+def exchanges(number: int, days: int = 1) -> list[Exchange | SessionClosed]:
+    """So many records of one seed after the other: exchanges and the ends of their sessions, in order.
+
+    A session is what an agent said on so many days; on one day that is 6 to 14 exchanges.
+    """
+    return list(islice((record for seed in count(7) for record in _seeded(seed, days)), number))
 
 
-def _all() -> Iterator[Exchange | SessionClosed]:
+def _seeded(seed: int, days: int) -> Iterator[Exchange | SessionClosed]:
     redactor = Redactor(Policy().redaction)
-    for seed in count(7):
-        for session in dialogues(seed=seed):
-            holder = Holder("connection", session.connection, session.project, session.agent)
-            for payload in session.payloads:
-                yield exchange_of(IngestBody.model_validate(payload), holder, redactor, NOW)
+    sessions = dialogues(seed=seed)
+    for agent, project in PROJECTS.items():
+        own = [session for session in sessions if session.agent == agent]
+        holder = Holder("connection", agent, project, agent)
+        for place in range(0, len(own), days):
+            parts = own[place : place + days]
+            session_id, ended_at = parts[0].session_id, parts[-1].ended_at
+            for payload in (payload for part in parts for payload in part.payloads):
+                body = IngestBody.model_validate(payload | {"session_id": session_id})
+                yield msgspec.structs.replace(exchange_of(body, holder, redactor, NOW), turn_number=None)
             yield SessionClosed(
-                connection=session.connection,
-                project=session.project,
-                session_id=session.session_id,
-                closed_at=session.ended_at,
+                connection=agent,
+                project=project,
+                session_id=session_id,
+                closed_at=ended_at,
                 ingested_at=NOW,
                 reason="explicit",
             )
 
 
+def bill_rows(model: str, days: int) -> list[list[str]]:
+    """What judging takes under a model, with each saving on and off."""
+    records, answers = exchanges(RECORDS, days), Answers()
+    rows = []
+    for variant, savings in VARIANTS.items():
+        found = bill(records, ProjectSettings(judge_model=model), savings, answers)
+        millions = [f"{tokens / 1e6:.2f}" for tokens in (found.input_tokens, found.cached_tokens, found.output_tokens)]
+        rows.append([f"{model}, {variant}", f"{sum(found.calls.values()):,}", *millions, f"{found.usd:.2f}"])
+    return rows
+
+
 def print_bills() -> None:
     """What judging takes with each saving on and off."""
-    records = exchanges(EXCHANGES)
-    rows = []
-    for model in MODELS:
-        settings = ProjectSettings(judge_model=model)
-        bills = {name: bill(records, settings, savings) for name, savings in VARIANTS.items()}
-        full = bills["without any of them"].usd
-        rows += [
-            [
-                f"{model}, {name}",
-                f"{sum(one.calls.values()):,}",
-                f"{one.input_tokens / 1e6:.2f}",
-                f"{one.cached_tokens / 1e6:.2f}",
-                f"{one.output_tokens / 1e6:.2f}",
-                f"{one.usd:.2f}",
-                f"{one.usd / full:.2f}",
-            ]
-            for name, one in bills.items()
-        ]
-    said = sum(isinstance(record, Exchange) for record in records)
-    print(f"{said:,} exchanges and {len(records) - said:,} ends of sessions; simulated judge, estimated tokens.\n")
-    print_table(["savings", "calls", "input M", "of it cached M", "output M", "USD", "times none"], rows)
+    with ProcessPoolExecutor() as pool:
+        found = {case: pool.submit(bill_rows, *case) for case in CASES}
+        for days in dict.fromkeys(days for _, days in CASES):
+            records = exchanges(RECORDS, days)
+            said = sum(isinstance(record, Exchange) for record in records)
+            print(f"{said:,} exchanges in {len(records) - said:,} sessions; simulated judge, estimated tokens.\n")
+            rows = [row for case in CASES if case[1] == days for row in found[case].result()]
+            print_table(["savings", "calls", "input M", "of it cached M", "output M", "USD"], rows)
+            print()
 
 
 class NotingJudge:
@@ -178,9 +190,7 @@ def main() -> None:
     """Print what judging takes with each saving on and off, the worker's rate beside the bare client's, and a replay's."""
     print_bills()
     records = exchanges(JUDGED)
-    print(
-        f"\n{len(records)} records of whole sessions through the engine; every reservation, judgement and score is durable.\n"
-    )
+    print(f"{len(records)} records of whole sessions through the engine; every reservation, judgement and score is durable.\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         print_rates(folder, records)

@@ -6,6 +6,7 @@ Each session has one exchange of about 700 bytes. Every size runs in a process o
 import asyncio
 import ctypes
 import gc
+import itertools
 import json
 import subprocess
 import sys
@@ -23,9 +24,9 @@ from schemas.records import Exchange
 from streams.engine import Engine
 from streams.judges.protocol import Purse, Verdict
 
-SIZES = (0, 1_000, 10_000, 50_000)
 WINDOW = 2_000
 """Tasks that the worker has under way at most."""
+SIZES = (0, WINDOW, 10_000, 50_000)
 AT_ONCE = 1_000
 NOW = datetime(2026, 10, 1, 9, tzinfo=UTC)
 
@@ -103,22 +104,26 @@ def child(sessions: int, judge: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Print resident memory, and what a session adds to it."""
+    """Print resident memory, and what a session adds to it beyond the row before, DuckDB's part left out.
+
+    What is being judged is compared with as many open sessions.
+    """
     if len(sys.argv) > 1 and sys.argv[1] == "--child":
         with tempfile.TemporaryDirectory() as name:
             judge = SilentJudge() if sys.argv[3] == "silent" else None
             print(json.dumps(asyncio.run(memory(Path(name) / "bench.duckdb", int(sys.argv[2]), judge))))
         return
-    rows: list[list[str]] = []
-    base = 0
-    for sessions, judge in [*((size, "none") for size in SIZES), (WINDOW, "silent")]:
-        resident, cached = child(sessions, judge)
-        own = resident - cached
-        base = base or own
-        each = f"{(own - base) / sessions:,.0f}" if sessions else ""
-        what = f"{sessions:,} open" if judge == "none" else f"{sessions:,} being judged"
-        rows.append([what, f"{resident / 1e6:,.0f}", f"{cached / 1e6:,.0f}", each])
-    print_table(["sessions", "resident MB", "of it DuckDB MB", "bytes a session, without DuckDB"], rows)
+    rows = []
+    own: dict[int, int] = {}
+    for before, sessions in itertools.pairwise([0, *SIZES]):
+        resident, cached = child(sessions, "none")
+        own[sessions] = resident - cached
+        each = (own[sessions] - own[before]) / ((sessions - before) or 1)
+        rows.append([f"{sessions:,} open", f"{resident / 1e6:,.0f}", f"{cached / 1e6:,.0f}", f"{each:,.0f}"])
+    resident, cached = child(WINDOW, "silent")
+    each = (resident - cached - own[WINDOW]) / WINDOW
+    rows.append([f"{WINDOW:,} being judged", f"{resident / 1e6:,.0f}", f"{cached / 1e6:,.0f}", f"{each:,.0f}"])
+    print_table(["sessions", "resident MB", "of it DuckDB MB", "bytes a session more"], rows)
 
 
 if __name__ == "__main__":

@@ -48,13 +48,13 @@ def _agents_table(ledger: Ledger, agents: Mapping[str, str], configured: Bill) -
             f"{row['calls']:,}",
             f"{_prompt(row):,}",
             f"{row['output_tokens']:,}",
-            f"${configured.by_agent[agents[row['project']]].usd:.4f}",
+            f"${configured.by_agent[agents[row['project']]].usd:.3f}",
         ]
         for row in sorted(ledger, key=lambda row: agents[row["project"]])
     ]
     calls, prompt, output = _recorded(ledger)
-    cells.append(["all", f"{calls:,}", f"{prompt:,}", f"{output:,}", f"${configured.usd:.4f}"])
-    numbers = ["calls", "input tokens", "output tokens", "cost"]
+    cells.append(["all", f"{calls:,}", f"{prompt:,}", f"{output:,}", f"${configured.usd:.3f}"])
+    numbers = ["calls", "tokens read", "written", "cost"]
     return table(["agent", *numbers], cells, right=numbers)
 
 
@@ -73,17 +73,20 @@ def _variants_table(bills: Mapping[str, Bill]) -> RenderableType:
         ]
         for name, one in bills.items()
     ]
-    numbers = ["calls", "tier 2", "tier 2.5", "tier 3", "input tokens", "from cache", "output tokens", "cost", "times as much"]
-    return table(["", *numbers], cells, right=numbers)
+    numbers = ["calls", "tier 2", "tier 2.5", "tier 3", "tokens read", "from cache", "written", "cost", "times"]
+    return table(["", *numbers], cells, right=numbers, cut_last=True)
 
 
 def _compared(ledger: Ledger, configured: Bill) -> str:
     """Whether the bill is that of the ledger."""
-    worked_out = (configured.calls.total(), configured.input_tokens, configured.output_tokens)
     usd = sum(row["cost_usd"] or 0.0 for row in ledger)
-    calls = f"The server's ledger has {_recorded(ledger)[0]:,} calls for ${usd:.4f}"
-    same = worked_out == _recorded(ledger) and f"{usd:.4f}" == f"{configured.usd:.4f}"
-    return f"{calls}: " + ("the bill as configured agrees with it, to the token." if same else "some calls went another way.")
+    calls, *tokens = _recorded(ledger)
+    again = calls - sum(row["judgements"] for row in ledger)
+    if [calls, *tokens] == [configured.calls.total(), configured.input_tokens, configured.output_tokens]:
+        found = "the bill as configured agrees with it, to the token"
+    else:
+        found = f"{again} of them were made again" if again else "some of them went another way"
+    return f"The server's ledger has {calls:,} calls for ${usd:.4f}: {found}."
 
 
 def _prompt(row: Mapping[str, Any]) -> int:

@@ -85,7 +85,11 @@ def take_in(sessions: Sequence[Session], settings: Settings, judge: str, log: Pa
     if settings.redaction_key is not None:
         environment["DRIFTLINE_REDACTION_KEY"] = settings.redaction_key.get_secret_value()
     with serving(["serve", *options], environment, log) as url:
-        asyncio.run(deliver(url, sessions, tokens, tell))
+        try:
+            asyncio.run(deliver(url, sessions, tokens, tell))
+        except DeliveryError as error:
+            error.hint = f"The server's log is {log}."
+            raise
 
 
 async def deliver(url: str, sessions: Sequence[Session], tokens: Tokens, tell: Told) -> None:
@@ -135,10 +139,10 @@ class _Server:
         """Send a body as a connection."""
         await self._call("POST", path, self._tokens.connections[connection], body)
 
-    async def queued(self) -> float:
-        """How many exchanges have no score yet, and commits are under way."""
+    async def queued(self) -> int:
+        """How many exchanges have no score yet, and how many commits wait, together."""
         answer = await self._call("GET", "/metrics", self._tokens.operator, None)
-        return sum(map(float, _QUEUE.findall(answer.text)))
+        return sum(int(float(size)) for size in _QUEUE.findall(answer.text))
 
     async def require_nothing_pending(self, project: str) -> None:
         """DeliveryError when the project has an exchange without a score."""

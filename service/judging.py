@@ -38,11 +38,11 @@ def _traits(policy: Policy, model: str) -> tuple[int | None, bool]:
 
 
 async def _is_simulated(base_url: str) -> bool:
-    """Whether the server says of itself that it only simulates a judge."""
+    """Whether the server says of itself that it only simulates a judge. Such a one is on this machine, where no proxy leads."""
     import httpx2  # noqa: PLC0415 - it takes a while to load
 
     try:
-        async with httpx2.AsyncClient(timeout=2.0) as client:
+        async with httpx2.AsyncClient(timeout=2.0, trust_env=False) as client:
             answer = await client.get(base_url)
     except httpx2.HTTPError:
         return False

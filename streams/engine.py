@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from analytics.queries import query_rows
@@ -26,6 +25,7 @@ from streams.admission import Accepted, Door
 from streams.closing import EXPLICIT, IDLE, closings
 from streams.commits import Commits
 from streams.embedded import EmbeddedRunner
+from streams.engine_state import EngineLimits, EngineState, Published
 from streams.group_commit import GroupCommit
 from streams.interrupted import settle_interrupted
 from streams.judges.protocol import Judge
@@ -37,41 +37,6 @@ from streams.taken import Taken, taken
 from streams.tribunal import Tribunal
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class EngineLimits:
-    """How much the engine takes on at once, and how often it looks after idle sessions."""
-
-    waiting: int = 2_000
-    """Submissions that may wait for a commit."""
-    at_once: int = 256
-    """Submissions in one commit."""
-    idle_check: float = 60.0
-    """Seconds between two looks for sessions that fell idle."""
-
-
-@dataclass(frozen=True)
-class Published:
-    """What became of records: how many were written, how many the log had, and the places of those in conflict with it."""
-
-    written: int
-    known: int
-    conflicts: list[int]
-
-
-@dataclass(frozen=True)
-class EngineState:
-    """How the engine is."""
-
-    ready: bool
-    why_not: str
-    queues: Mapping[str, int]
-    """What waits: `commits` (submissions), `tasks` (exchanges to score), `sessions` (with exchanges under way)."""
-    judge_calls: Mapping[str, int]
-    """Questions that were asked since the start, by outcome."""
-    spent_usd: float
-    """What they have cost, as far as prices are known."""
 
 
 class Engine:

@@ -13,7 +13,8 @@ from audit.prices import Usage
 from audit.questions import Question
 from audit.redaction import Redactor
 from streams.embedded import EmbeddedRunner
-from streams.engine import Engine, EngineLimits
+from streams.engine import Engine
+from streams.engine_state import EngineLimits
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Judge, Purse, Verdict
 

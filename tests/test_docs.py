@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import typer.main
 
-from analytics.adhoc import read_only_rows
-from analytics.store import Store
 from audit.detectors import FAILURE_TYPES
 from service.cli import app
-from service.report import QUERIES
 from service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
@@ -64,20 +59,3 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
     """A link within the repository points to a file that is there."""
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text(encoding="utf-8"))
     assert [] == [target for target in targets if not (document.parent / target).exists()]
-
-
-def test_the_output_the_readme_shows_is_what_the_demo_prints(tmp_path: Path) -> None:
-    """The first screen must be real; `…` stands for what is left out."""
-    command = [sys.executable, "-m", "service.cli", "demo", "--dir", str(tmp_path / "demo-data")]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    lines = {line.rstrip() for line in printed.splitlines()}
-    [shown] = re.findall(r"```console\n\$ make demo\n(.*?)```", README, re.DOTALL)
-    assert [] == [line for line in shown.splitlines() if line not in lines | {"…"}]
-
-
-def test_the_questions_the_report_suggests_can_be_asked(tmp_path: Path) -> None:
-    """Three queries to begin with, each with an answer on any database."""
-    database = tmp_path / "empty.duckdb"
-    Store(database).close()
-    answers = [read_only_rows(database, query, 10) for query in QUERIES]
-    assert [[], [], []] == [rows for _, rows, _ in answers]

@@ -127,11 +127,17 @@ def _check_head(scope: Scope, limit: int) -> None:
         if value.strip().lower() not in (b"", b"identity"):
             raise ApiError(415, "content_encoding", "Content-Encoding: only identity is taken; send the body uncompressed")
     kinds = list(header_values(scope, b"content-type"))
-    if len(kinds) != 1 or not _is_json(kinds[0]):
+    if (kinds or _has_body(scope)) and (len(kinds) != 1 or not _is_json(kinds[0])):
         raise ApiError(415, "not_json", "Content-Type: only application/json (UTF-8) is taken")
     for value in header_values(scope, b"content-length"):
         if value.isdigit() and int(value[:20]) > limit:
             raise _too_large(limit)
+
+
+def _has_body(scope: Scope) -> bool:
+    """Whether the head announces a body: it says how long it is, or that it comes in chunks."""
+    lengths = header_values(scope, b"content-length")
+    return any(value.strip() != b"0" for value in lengths) or any(header_values(scope, b"transfer-encoding"))
 
 
 def _is_json(value: bytes) -> bool:

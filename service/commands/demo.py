@@ -96,7 +96,9 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
 
     store, settings, projects = workspace.store, workspace.settings, list(PROJECTS.values())
     yield delivered_line(store, projects, len(sessions))
+    yield heading(f"━━ The imported transcripts (project {PROJECT}): what their events show ━━")
     yield fleet_report(store, PROJECT)
+    yield heading(f"━━ The sessions over HTTP ({len(projects)} projects): what the {SIMULATED} makes of them ━━")
     yield exchange_report(store, projects, WORSE_SINCE)
     ledger = [
         row

@@ -75,7 +75,8 @@ class _Server(uvicorn.Server):
 
     def __init__(self, play: Play, latency: float) -> None:
         self.judge = SimulatedJudge(play, latency=latency, cut=self._reset)
-        options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
+        # Clients keep an idle connection for 5 s; one that we close at that very moment would lose their next call.
+        options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "timeout_keep_alive": 75}
         super().__init__(uvicorn.Config(self.judge, loop="asyncio", http="h11", ws="none", lifespan="off", **options))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -61,8 +61,9 @@ def test_a_child_that_ends_before_it_serves_says_why_and_where_its_log_is(tmp_pa
 def test_a_child_that_does_not_stop_properly_is_an_error(tmp_path: Path) -> None:
     """A server that was killed may have lost something: nobody should read its database as if all were well."""
     before = children()
-    with pytest.raises(ChildError, match=r"simulate-judge ended with -9: it logged nothing"), serving(  # noqa: PT012 - it is killed inside
-        SIMULATOR, {}, tmp_path / "log"
+    with (  # noqa: PT012 - it is killed inside
+        pytest.raises(ChildError, match=r"simulate-judge ended with -9: it logged nothing"),
+        serving(SIMULATOR, {}, tmp_path / "log"),
     ):
         (child,) = children() - before
         os.kill(child, signal.SIGKILL)

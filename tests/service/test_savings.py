@@ -16,6 +16,7 @@ from analytics.store import Store
 from audit.policy import Policy, ProjectSettings, load_policy
 from audit.prices import price_of, usd_of
 from audit.redaction import Redactor
+from schemas.codec import encode
 from schemas.records import Exchange, SessionClosed
 from service.access import Holder
 from service.api.ingest import exchange_of
@@ -158,7 +159,5 @@ def test_the_records_of_a_database_come_session_after_session_however_they_came(
 
 def publish(store: Store, records: list[Exchange]) -> None:
     """Append records as an import does."""
-    from schemas.codec import encode
-
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(record) for record in records])

@@ -24,7 +24,8 @@ from service.simulator import RunningJudge, running
 from service.simulator.scoring import simulated_answer
 from streams.admission import Accepted
 from streams.batches import StageBatch
-from streams.engine import Engine, EngineLimits
+from streams.engine import Engine
+from streams.engine_state import EngineLimits
 from streams.judges.protocol import Judge, Purse, Verdict
 from streams.steps.intake import IntakeStep
 from streams.tribunal import Tribunal

@@ -53,6 +53,15 @@ def test_a_session_is_ended_by_its_connection(call: Call, tokens: Tokens, exchan
     assert [("north", "explicit")] == store.cursor().execute("SELECT connection, reason FROM session_closings").fetchall()
 
 
+def test_ending_a_session_needs_no_body(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """There is nothing to say but which; and what has no body has no type."""
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
+    assert (200, {"ok": True}) == (
+        (response := call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)).status_code,
+        response.json(),
+    )
+
+
 def test_a_session_of_another_connection_is_not_there(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:

@@ -1,0 +1,41 @@
+"""What an engine is told and what it tells of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """How much the engine takes on at once, and how often it looks after idle sessions."""
+
+    waiting: int = 2_000
+    """Submissions that may wait for a commit."""
+    at_once: int = 256
+    """Submissions in one commit."""
+    idle_check: float = 60.0
+    """Seconds between two looks for sessions that fell idle."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What became of records: how many were written, how many the log had, and the places of those in conflict with it."""
+
+    written: int
+    known: int
+    conflicts: list[int]
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """How the engine is."""
+
+    ready: bool
+    why_not: str
+    queues: Mapping[str, int]
+    """What waits: `commits` (submissions), `tasks` (exchanges to score), `sessions` (with exchanges under way)."""
+    judge_calls: Mapping[str, int]
+    """Questions that were asked since the start, by outcome."""
+    spent_usd: float
+    """What they have cost, as far as prices are known."""

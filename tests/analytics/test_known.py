@@ -1,0 +1,119 @@
+"""Hashes of identities: they may send a record to be looked up for nothing, and must never let a known one pass as new."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from builders import closing, exchange
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import analytics.known
+from analytics.known import KnownIdentities
+from analytics.store import Appended, Store
+from schemas.arrow import decode_batch
+from schemas.codec import encode
+from schemas.records import Record
+from schemas.registry import schema_of, topics
+
+
+def append(store: Store, known: KnownIdentities, *records: Record) -> Appended:
+    """Append what is not known, as the log writer does."""
+    with store.transaction() as transaction:
+        done = transaction.append("exchanges", [encode(one) for one in records], skip_known=True, seen=known)
+    known.add("exchanges", done.frames)
+    return done
+
+
+def fail(store: Store, known: KnownIdentities) -> None:
+    """Append twice to one topic, the second time looking at what the first one wrote, and take both back."""
+    with store.transaction() as transaction:
+        transaction.append("exchanges", [encode(exchange("s", 2))])
+        transaction.append("exchanges", [encode(exchange("s", 3))], skip_known=True, seen=known)
+        transaction.forget(["no such table"])
+
+
+@given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=5), max_size=12), st.sets(st.integers(0, 11)))
+@settings(deadline=None, max_examples=8)
+def test_answers_are_those_of_looking_everything_up(batches: list[list[int]], written_elsewhere: set[int]) -> None:
+    """The hashes only save reading: whoever wrote a record, and in whatever batches, what is known is the same."""
+    with Store(None) as store, Store(None) as plain:
+        known = KnownIdentities()
+        for place, numbers in enumerate(batches):
+            records = [exchange("s", number) for number in numbers]
+            with plain.transaction() as transaction:
+                expected = transaction.append("exchanges", [encode(one) for one in records], skip_known=True)
+            if place in written_elsewhere:
+                with store.transaction() as transaction:
+                    done = transaction.append("exchanges", [encode(one) for one in records], skip_known=True)
+            else:
+                done = append(store, known, *records)
+            assert (expected.written, expected.known) == (done.written, done.known)
+
+
+def test_what_a_log_held_before_is_known() -> None:
+    """A server that starts over a log of years must know what it took in years ago."""
+    with Store(None) as store:
+        append(store, KnownIdentities(), exchange("s", 1))
+        again = append(store, KnownIdentities(), exchange("s", 1), exchange("s", 2))
+    assert (1, {"exchanges": 1}) == (again.known, again.written)
+
+
+def test_another_content_is_a_conflict() -> None:
+    """A sender that gives two exchanges one id is told, also when the first one came in an earlier commit."""
+    with Store(None) as store:
+        known = KnownIdentities()
+        append(store, known, exchange("s", 1))
+        assert [0] == append(store, known, exchange("s", 1, content_digest="f" * 16)).conflicts
+
+
+def test_positions_that_were_taken_back_are_read_again() -> None:
+    """After a failed commit its positions go to other records, which would stay unknown for ever."""
+    with Store(None) as store:
+        known = KnownIdentities()
+        append(store, known, exchange("s", 1))
+        with pytest.raises(KeyError):
+            fail(store, known)
+        known.rewind({topic: store.end_of(topic) for topic in topics()})
+        with store.transaction() as transaction:
+            transaction.append("exchanges", [encode(exchange("s", 4)), encode(exchange("s", 5))])
+        assert 1 == append(store, known, exchange("s", 4)).known
+        assert {"exchanges": 1} == append(store, known, exchange("s", 2)).written
+
+
+def test_what_was_written_beyond_a_gap_leaves_the_gap_to_be_read() -> None:
+    """Taking in the second of two commits must not pass over the first."""
+    with Store(None) as store:
+        known = KnownIdentities()
+        for number in (1, 2):
+            with store.transaction() as transaction:
+                done = transaction.append("exchanges", [encode(exchange("s", number))])
+        known.add("exchanges", done.frames)
+        assert 1 == append(store, known, exchange("s", 1)).known
+
+
+def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes that wait are sorted in with the others, and positions are read in parts; nothing is lost in between."""
+    monkeypatch.setattr(analytics.known, "RECENT", 10)
+    monkeypatch.setattr(analytics.known, "AT_ONCE", 7)
+    records = [exchange("s", number) for number in range(64)]
+    with Store(None) as store:
+        known = KnownIdentities()
+        for record in records[:32]:
+            append(store, known, record)
+        append(store, known, *records[32:])
+        late = KnownIdentities()
+        with store.transaction() as transaction:
+            late.read(transaction._connection, "exchanges", store.end_of("exchanges"))
+        frame = decode_batch([encode(one) for one in records]).frames["Exchange"]
+        assert [64, 64] == [_held(known, frame), _held(late, frame)]
+
+
+def test_an_identity_with_a_time_is_always_looked_up() -> None:
+    """The log gives times back as another type, whose hash would differ."""
+    frame = decode_batch([encode(closing("s", 1))]).frames["SessionClosed"]
+    assert KnownIdentities().may_have(schema_of("SessionClosed"), "exchanges", frame)
+
+
+def _held(known: KnownIdentities, frame: pl.DataFrame) -> int:
+    return sum(known.may_have(schema_of("Exchange"), "exchanges", frame[place]) for place in range(frame.height))

@@ -1,0 +1,247 @@
+"""The demo from its first line to its last: what it shows is so, what it suggests works, and nothing is left running."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from analytics.adhoc import read_only_rows
+from analytics.queries import query_rows
+from analytics.store import Store
+from service.cli import run as run_command
+from service.commands.demo import MARKER
+from service.dialogues import PROJECTS, WORSE_AGENT, WORSE_SINCE, dialogues
+from service.fleet_faults import SECRETS
+from service.next_steps import QUERIES
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMAND = [sys.executable, "-m", "service.cli"]
+PATIENCE = 240
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}
+"""With the address of a judge that is not there: the demo has its own."""
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Shown:
+    """A demo that was run."""
+
+    folder: Path
+    out: str
+    err: str
+    code: int
+
+    @property
+    def database(self) -> Path:
+        """Where it keeps its records."""
+        return self.folder / "demo.duckdb"
+
+    def part(self, begins: str) -> list[str]:
+        """The lines of the part of the report whose heading begins so."""
+        lines = [*self.out.splitlines(), ""]
+        (start,) = (place for place, line in enumerate(lines) if line.startswith(begins))
+        return [line for line in lines[start + 1 : lines.index("", start)] if line.strip(" ─")]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """The demo, run once, whichever worker of the test run comes first; where one ran before, so that it has to make room."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    home = shared / "demo-home"
+    home.mkdir(exist_ok=True)
+    folder = home / "demo-data"
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "code").exists():
+            folder.mkdir()
+            for name in (MARKER, "demo.duckdb", "demo.access", "server.log", "of-an-earlier-run"):
+                (folder / name).write_text("old")
+            done = subprocess.run(
+                [*COMMAND, "demo", "--dir", str(folder)],
+                check=False,
+                cwd=ROOT,
+                env=ENVIRONMENT,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+            )
+            (home / "out").write_text(done.stdout)
+            (home / "err").write_text(done.stderr)
+            (home / "code").write_text(str(done.returncode))
+    return Shown(folder, (home / "out").read_text(), (home / "err").read_text(), int((home / "code").read_text()))
+
+
+def test_the_demo_runs_to_its_end_and_leaves_nothing_undone(shown: Shown) -> None:
+    """Every exchange that was delivered has its score, each that was sampled a verdict, and the server ended as it should."""
+    assert 0 == shown.code, shown.err
+    assert "Traceback" not in shown.err
+    with Store(shown.database) as store:
+        rows = [row for row in query_rows(store.cursor(), "project_summary", {"project": None}) if row["project"] != "demo"]
+    assert set(PROJECTS.values()) == {row["project"] for row in rows}
+    assert sum(len(one.payloads) for one in dialogues()) == sum(row["exchanges"] for row in rows)
+    for row in rows:
+        assert (0, 0, 0) == (row["pending"], row["unscored"], row["skipped_cost_cap"])
+        assert row["simulated"] == row["scored"] > 0
+    assert "Finished server process" in (shown.folder / "server.log").read_text()
+
+
+def test_an_earlier_demo_leaves_no_trace(shown: Shown) -> None:
+    """It makes everything anew."""
+    assert not (shown.folder / "of-an-earlier-run").exists()
+    assert {"demo.duckdb", "demo.access", "judge.log", "server.log", "openclaw", "policy.yaml", MARKER} == {
+        path.name for path in shown.folder.iterdir()
+    }
+
+
+def test_whatever_rests_on_the_simulated_judge_says_so(shown: Shown) -> None:
+    """Nobody may take it for a verdict on anything."""
+    assert "synthetic" in shown.out.splitlines()[0]
+    assert "simulated judge" in shown.out.splitlines()[1]
+    for begins in ("Tiers per agent", "Before ", "Anomalies: ", "The exchanges with", "Attempts to", "What judging cost"):
+        (heading,) = (line for line in shown.out.splitlines() if line.startswith(begins))
+        assert "simulated judge" in heading
+
+
+def test_the_report_names_the_agent_that_got_worse_and_no_other(shown: Shown) -> None:
+    """Is it behaving, is it getting worse, why, and since when."""
+    rows = shown.part("Before ")
+    worse = [line.split()[0] for line in rows if line.rstrip().endswith(" worse")]
+    assert [WORSE_AGENT] == worse
+    assert f"{WORSE_AGENT} got worse on {WORSE_SINCE:%m-%d}; the others are as they were." == rows[-1].strip()
+    assert {WORSE_AGENT} == {line.split()[2] for line in shown.part("The exchanges with")[1:] if line[:1].isdigit()}
+
+
+def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:
+    """Four were planted."""
+    rows = [line for line in shown.part("Attempts to") if "judge_tamper" in line]
+    assert 4 == len(rows)
+    assert not any(" - " in line for line in rows), "each was judged, too"
+
+
+def test_the_bill_is_that_of_the_ledger_and_each_saving_saves(shown: Shown) -> None:
+    """What it would have cost is worth reading only if what it did cost is right."""
+    rows = shown.part("What it would have cost")
+    with Store(shown.database) as store:
+        (ledger,) = query_rows(store.cursor(), "judge_costs", {"by": "all", "project": None})
+    calls = {line[:20].strip(): int(line[20:].split()[0].replace(",", "")) for line in rows[1:-1]}
+    assert calls["as configured"] == ledger["judgements"]
+    # A call that broke off is made again, and both are in the ledger; nothing else may differ.
+    again = ledger["calls"] - ledger["judgements"]
+    agreed = f"{again} of them were made again." if again else "the bill as configured agrees with it, to the token."
+    assert rows[-1].strip().endswith(agreed)
+    assert calls["as configured"] == calls["without the cache"] < calls["without gates"] < calls["without any of them"]
+    costs = [float(re.findall(r"\$([0-9.]+)", line)[0]) for line in rows[1:-1]]
+    assert costs[0] == min(costs)
+    assert 5 == len(set(costs))
+
+
+def test_the_output_the_readme_shows_is_what_the_demo_prints(shown: Shown) -> None:
+    """The first screen must be real; `…` stands for what is left out."""
+    lines = {line.rstrip() for line in shown.out.splitlines()}
+    [block] = re.findall(r"```console\n\$ make demo\n(.*?)```", README, re.DOTALL)
+    assert [] == [line for line in block.splitlines() if line not in lines | {"…"}]
+
+
+def test_the_commands_it_suggests_work(shown: Shown) -> None:
+    """They are the first thing that a newcomer types."""
+    steps = [line for line in shown.part("Look closer") if not line.startswith("#")]
+    assert len(steps) > 10
+    for step in steps[:-1]:
+        words = shlex.split(step)
+        arguments = words[words.index("service.cli") + 1 :] if "service.cli" in words else words[1:]
+        assert 0 == run_command(arguments), step
+    assert " serve " in steps[-1]
+
+
+def test_the_server_it_suggests_serves_and_stops(shown: Shown) -> None:
+    """With the policy and the tokens of the demo."""
+    (step,) = (line for line in shown.part("Look closer") if " serve " in line)
+    arguments = ["serve", *shlex.split(step.partition(" serve ")[2]), "--port", "0", "--judge", "none"]
+    server = subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    assert "Driftline listens at http://127.0.0.1:" in server.stdout.readline()
+    server.terminate()
+    server.communicate(timeout=PATIENCE)
+    assert 0 == server.returncode
+
+
+def test_no_secret_that_was_planted_is_kept(shown: Shown) -> None:
+    """Neither in a table nor in a log; the transcripts hold them, or this would prove nothing."""
+    assert any(secret in str(one.payloads) for one in dialogues() for secret in SECRETS)
+    kept = b"".join(path.read_bytes() for path in shown.folder.iterdir() if path.is_file())
+    with duckdb.connect(str(shown.database), read_only=True) as connection:
+        tables = connection.execute("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'log'").fetchall()
+        # Pages may be compressed, so the rows are looked at, too.
+        kept += b"".join(str(connection.execute(f'FROM log."{name}"').fetchall()).encode() for (name,) in tables)
+    assert b"[SECRET:" in kept
+    assert [] == [secret for secret in SECRETS if secret.encode() in kept]
+
+
+def test_the_questions_it_suggests_can_be_asked_of_any_database(tmp_path: Path) -> None:
+    """Each has an answer, and none holds what a shell would read."""
+    database = tmp_path / "empty.duckdb"
+    Store(database).close()
+    assert all([] == read_only_rows(database, query, 10)[1] for query in QUERIES)
+    assert not re.search(r'["$`\\!]', "".join(QUERIES))
+
+
+def test_a_folder_that_is_not_its_own_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It empties what it finds."""
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert 2 == run_command(["demo", "--dir", str(tmp_path)])
+    assert "no earlier demo made it" in capsys.readouterr().err
+    assert ["thesis.txt"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A demo that is under way."""
+    demo = subprocess.Popen(
+        [*COMMAND, "demo", "--dir", str(tmp_path / "demo-data")],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    yield demo
+    if demo.poll() is None:
+        os.killpg(demo.pid, signal.SIGKILL)
+    demo.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_runs_on_when_it_is_interrupted(started: subprocess.Popen[str], tmp_path: Path, number: signal.Signals) -> None:
+    """Its server and its judge belong to it."""
+    log = tmp_path / "demo-data" / "server.log"
+    until(lambda: log.exists() and '"POST"' in log.read_text(), started)
+    children = [int(pid) for pid in Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()]
+    assert 2 == len(children)
+    started.send_signal(number)
+    _, error = started.communicate(timeout=PATIENCE)
+    assert "Traceback" not in error
+    assert 0 < started.returncode
+    assert [] == [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def until(condition: object, process: subprocess.Popen[str]) -> None:
+    """Return when the condition holds; fails when the process ends before."""
+    assert callable(condition)
+    while not condition():
+        assert process.poll() is None
+        time.sleep(0.05)
