@@ -36,6 +36,8 @@ from streams.scoring_worker import ScoringWorker
 from streams.taken import Taken, taken
 from streams.tribunal import Tribunal
 
+CLOSED_AT_ONCE = 200
+"""Idle sessions that are closed in one commit, so that no caller waits for thousands."""
 log = logging.getLogger(__name__)
 
 
@@ -213,8 +215,9 @@ class Engine:
             values = {"as_of": now, "gap_seconds": gap.total_seconds(), "heard_before": now - gap}
             try:
                 rows = await asyncio.to_thread(query_rows, self.store.cursor(), "idle_sessions", values)
-                if rows:
-                    await self._commits.submit(Submission(outside=closings(rows, IDLE, now)))
+                for start in range(0, len(rows), CLOSED_AT_ONCE):
+                    part = closings(rows[start : start + CLOSED_AT_ONCE], IDLE, now)
+                    await self._commits.submit(Submission(outside=part))
                     self._wake()
             except Exception:
                 log.exception("sessions that fell idle could not be closed; trying again in %.0f s", self._limits.idle_check)

@@ -110,12 +110,12 @@ class LogWriter:
         return False
 
     def _move(self, transaction: Transaction, group: Sequence[Submission]) -> None:
-        """Move the scoring stage's states and watermark to where the last of the group has them."""
+        """Move the scoring stage's states, and its watermark to the farthest that one of the group has."""
         states = {key: state for one in group for key, state in one.states.items()}
         marks = [one.watermark for one in group if one.watermark is not None]
         if marks:
-            transaction.set_states(SCORING.name, states, marks[-1])
-            transaction.set_watermark(SCORING.name, SCORING.source, marks[-1])
+            transaction.set_states(SCORING.name, states, max(marks))
+            transaction.set_watermark(SCORING.name, SCORING.source, max(marks))
 
     def _decide(self, transaction: Transaction, appended: Appended | None) -> dict[Subject, ScoringTask | Score]:
         """Let intake decide on what was just appended, in the same transaction."""

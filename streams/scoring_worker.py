@@ -190,9 +190,10 @@ class ScoringWorker:
             place = Place(SCORING.source, pending.offset, 0)
             self._door().set_aside(dead, place, stage_failed(SCORING, error), encode(pending.task))
         after = ScoringState(pending.offset + 1, ledger.spent)
-        states = {key: msgspec.msgpack.encode(after)}
-        await self._commit(Submission(outside=dead, made=made, states=states, watermark=self._watermark()))
+        states, mark = {key: msgspec.msgpack.encode(after)}, self._watermark(pending.offset)
+        await self._commit(Submission(outside=dead, made=made, states=states, watermark=mark))
         self._states[key] = after
+        self._marked = max(self._marked, mark)
 
     def _note_failure(self, runner: asyncio.Task[None]) -> None:
         """A session stops only when the log fails: that is the end of scoring until the next start."""
@@ -202,9 +203,9 @@ class ScoringWorker:
             self._stopping = True
             self._wake.set()
 
-    def _watermark(self) -> int:
-        """The first task that is not committed."""
-        return next(iter(self._under_way), self._next)
+    def _watermark(self, done: int | None = None) -> int:
+        """The first task that is not committed, that at `done` left out: it is committed together with the watermark."""
+        return next((offset for offset in self._under_way if offset != done), self._next)
 
     async def _mark(self) -> None:
         """Commit the watermark where everything that was read is done."""
