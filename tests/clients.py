@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 from invariants import Key
 from servers import PATIENCE, Home
 
@@ -80,23 +80,23 @@ class Load:
 
     async def run(self, url: str) -> None:
         """Tell what is left of every session, each in order, until everything is told or the server takes no more."""
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+        async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE) as client:
             await asyncio.gather(*(self._tell(client, session) for session in self.sessions))
 
-    async def _tell(self, client: httpx.AsyncClient, session: Session) -> None:
+    async def _tell(self, client: httpx2.AsyncClient, session: Session) -> None:
         while not session.ended:
             path, body = session.next()
             try:
                 answer = await client.post(path, json=body, headers=bearer(session.token))
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 self.seen[CUT_OFF] += 1
                 return
-            if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE:
                 self.seen[REFUSED] += 1
                 return
             assert answer.status_code in {200, 201}, answer.text
             if path == INGEST:
-                self.seen[DUPLICATE if answer.status_code == httpx.codes.OK else TAKEN] += 1
+                self.seen[DUPLICATE if answer.status_code == httpx2.codes.OK else TAKEN] += 1
                 self.accepted.add((session.connection, body["exchange"]["id"]))
             session.turn += 1
 
@@ -115,6 +115,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 def waiting(url: str, token: str) -> float:
     """How much waits in a server: to be committed or scored."""
-    queues = _QUEUE.findall(httpx.get(f"{url}/metrics", headers=bearer(token)).text)
+    queues = _QUEUE.findall(httpx2.get(f"{url}/metrics", headers=bearer(token)).text)
     assert 3 == len(queues)
     return sum(map(float, queues))

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
+import httpx2
 import pytest
 from clients import INGEST, bearer, exchange_body
 from engines import Clock, live_judge
@@ -51,21 +51,21 @@ class Service:
         """Run to the end, within a time that no sound run needs."""
         return self.runner.run(asyncio.wait_for(work, 60))
 
-    def call(self, method: str, path: str, token: str | None = None, body: Any = None) -> httpx.Response:
+    def call(self, method: str, path: str, token: str | None = None, body: Any = None) -> httpx2.Response:
         """One call."""
         return self.run(self.calls([(method, path, token, body)]))[0]
 
-    async def calls(self, wanted: list[tuple[str, str, str | None, Any]]) -> list[httpx.Response]:
+    async def calls(self, wanted: list[tuple[str, str, str | None, Any]]) -> list[httpx2.Response]:
         """Calls side by side."""
-        transport = httpx.ASGITransport(self.app, client=("203.0.113.9", 4711))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8377") as client:
+        transport = httpx2.ASGITransport(self.app, client=("203.0.113.9", 4711))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8377") as client:
 
-            def one(method: str, path: str, token: str | None, body: Any) -> Coroutine[Any, Any, httpx.Response]:
+            def one(method: str, path: str, token: str | None, body: Any) -> Coroutine[Any, Any, httpx2.Response]:
                 return client.request(method, path, json=body, headers=bearer(token) if token else {})
 
             return await asyncio.gather(*(one(*call) for call in wanted))
 
-    def ingest(self, body: dict[str, Any], project: str = "ops") -> httpx.Response:
+    def ingest(self, body: dict[str, Any], project: str = "ops") -> httpx2.Response:
         """Deliver an exchange, and have it scored before going on."""
         response = self.call("POST", INGEST, self.tokens[project], body)
         self.run(self.engine.drained())

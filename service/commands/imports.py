@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,9 +108,10 @@ def file_progress(total: int) -> Iterator[Report]:
 
 
 def show(summary: ImportSummary, *, as_json: bool) -> None:
-    """Print what an import did."""
+    """Print what an import did, at once: whoever reads a follower's pipe reads along."""
     if as_json:
         print_json(summary.as_json())
+        sys.stdout.flush()
         return
     unchanged = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
     out.print(

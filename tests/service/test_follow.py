@@ -65,6 +65,7 @@ def follower(tmp_path: Path, transcript: Transcript) -> Iterator[subprocess.Pope
     del transcript  # it has to be there first
     command = [sys.executable, "-m", "service.cli", "import", "openclaw", "openclaw", "--follow", "--interval", "0.1", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "DRIFTLINE_DATABASE": "follow.duckdb"}
+    environment.pop("PYTHONUNBUFFERED", None)  # what is printed has to come through without it
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from clients import INGEST, bearer, exchange_body, waiting
 from invariants import rows
@@ -98,7 +98,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
         found.tokens = [*keys.values(), *(token.split("_", 2)[2] for token in tokens)]
         server = children.serve(home)
         url = server.serving()
-        with httpx.Client(base_url=url) as client:
+        with httpx2.Client(base_url=url) as client:
             for answer in calls(client, *tokens):
                 found.note("answers", answer.text + str(answer.headers))
             until(lambda: not waiting(url, tokens[1]), "everything to be judged")
@@ -119,7 +119,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
     return found
 
 
-def calls(client: httpx.Client, token: str, operator: str) -> Iterator[httpx.Response]:
+def calls(client: httpx2.Client, token: str, operator: str) -> Iterator[httpx2.Response]:
     """Send the secrets: in bodies that are taken and refused, in addresses, in tokens that are wrong."""
     for body in exchanges():
         yield client.post(INGEST, json=body, headers=bearer(token))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import builders as build
-import httpx
+import httpx2
 import pytest
 from clients import CUT_OFF, INGEST, REFUSED, TAKEN, Load, bearer, exchange_body, until, waiting
 from invariants import check, check_nothing_lost_or_doubled, rows
@@ -86,7 +86,7 @@ def stopped(server: Child) -> None:
 
 def put(url: str, token: str, turn: int, said: str = HEALTHY) -> int:
     """Send one exchange; the status that is answered."""
-    return httpx.post(f"{url}{INGEST}", json=exchange_body("s", turn, said), headers=bearer(token), timeout=60).status_code
+    return httpx2.post(f"{url}{INGEST}", json=exchange_body("s", turn, said), headers=bearer(token), timeout=60).status_code
 
 
 def outcomes(home: Home) -> set[str]:
@@ -150,11 +150,11 @@ def test_a_full_disk_is_said_and_goes_by(children: Nursery, home: Home, load: Lo
     asyncio.run(load.run(url))
     assert len(load.sessions) == load.seen[REFUSED]
     assert 503 == put(url, home.connection("north"), 1)
-    ready = httpx.get(f"{url}/readyz")
+    ready = httpx2.get(f"{url}/readyz")
     assert (503, "the log did not take a record") == (ready.status_code, ready.json()["error"])
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     told(load, url)
-    assert 200 == httpx.get(f"{url}/readyz").status_code
+    assert 200 == httpx2.get(f"{url}/readyz").status_code
     stopped(server)
     check(home.database, load.accepted, CAPS, simulator.requests)
     assert {"answered"} == outcomes(home)
@@ -194,8 +194,8 @@ def test_a_server_that_freezes_goes_on_where_it_was(children: Nursery, home: Hom
 
     def freeze() -> None:
         server.send(signal.SIGSTOP)
-        with pytest.raises(httpx.TimeoutException):
-            httpx.get(f"{url}/healthz", timeout=0.5)
+        with pytest.raises(httpx2.TimeoutException):
+            httpx2.get(f"{url}/healthz", timeout=0.5)
         server.send(signal.SIGCONT)
 
     disturbed(load, url, lambda: simulator.requests >= 5, freeze)
