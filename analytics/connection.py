@@ -11,8 +11,13 @@ import polars as pl
 
 from schemas.errors import StoreError
 
+IN_USE = (
+    "Another process has the file: if it is the server, ask it over HTTP or stop it; if it is an import, perhaps one that follows, "
+    "wait for it or stop it."
+)
+"""What to do about a file that another process has."""
 _OPEN_HINTS = {
-    "could not set lock on file": "Another process has the file, perhaps an import that follows: wait for it or stop it.",
+    "could not set lock on file": IN_USE,
     "replaying wal file": "The write-ahead log is damaged: move the .wal file aside and bring again what came since; what is in the file stays.",
 }
 

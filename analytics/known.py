@@ -35,7 +35,8 @@ class _Hashes:
             self.recent.update(hashes.to_list())
         if len(hashes) >= RECENT or len(self.recent) >= RECENT:
             rest = pl.Series(list(self.recent), dtype=pl.UInt32)
-            self.sorted, self.recent = pl.concat([self.sorted, hashes, rest]).sort(), set()
+            added = [hashes, rest] if len(hashes) >= RECENT else [rest]
+            self.sorted, self.recent = pl.concat([self.sorted, *added]).sort(), set()
 
     def any_of(self, hashes: pl.Series) -> bool:
         if not self.recent.isdisjoint(hashes.to_list()):

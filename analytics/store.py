@@ -66,10 +66,10 @@ class Store:
             ends = dict(self._ends)
             self._connection.begin()
             try:
-                yield Transaction(self._connection, self._ends)
+                yield Transaction(self._connection, ends)
                 self._connection.commit()
-            except BaseException:
                 self._ends = ends
+            except BaseException:
                 with contextlib.suppress(duckdb.Error):  # after a fatal error there is nothing to roll back
                     self._connection.rollback()
                 with contextlib.suppress(duckdb.Error):  # a commit can fail and yet be durable: ask
@@ -87,9 +87,8 @@ class Store:
         return int(row[0]) if row else 0
 
     def end_of(self, topic: str) -> int:
-        """The position the next record of the topic will get."""
-        with self._lock:
-            return self._ends[topic]
+        """The position after the last record of the topic that is committed; waits for nobody."""
+        return self._ends[topic]
 
     def read(self, topic: str, start: int, limit: int) -> dict[str, pl.DataFrame]:
         """Up to `limit` positions of a topic from `start`: one frame a record type, with `_offset`, in order.

@@ -4,13 +4,14 @@
 dimensions that apply, where its gate is open. 4. What opens the gate: it is switched off, a flag of Tier 1 or 2, sycophancy or
 suppressed advocacy in Tier 2.5, an early turn, or an exchange that was sampled for what it is rather than by routine. 5. A gate that
 nothing opens is undecided as long as a tier before it has no score: Tier 3 is then what that tier is. 6. Where the judge cannot be
-asked, it is not asked again for this exchange: the other tiers take the same state. An answer that cannot be used stops nothing.
+asked, it is not asked again for this exchange: the other tiers take the same state, unless an answer was recorded for them, which
+was paid for and stands. An answer that cannot be used stops nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -55,22 +56,27 @@ class _Case:
     tier3: TierState = ROUTINE
     behavioural: Tier3Answer | None = None
     judgements: list[Judgement] = field(default_factory=list)
+    recorded: Sequence[Judgement] = ()
 
 
-def cascade(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy) -> Generator[Question, Reply, Score]:
+def cascade(
+    task: ScoringTask, exchange: Exchange, policy: ProjectPolicy, recorded: Sequence[Judgement] = ()
+) -> Generator[Question, Reply, Score]:
     """Judge the exchange of a task: yields the questions one by one, takes a reply to each, returns the score.
 
-    ValueError for a reply that is neither a text nor a state.
+    `recorded` is everything that was recorded of the exchange up to this revision of its score: it was paid for, whatever was asked
+    then, so its cost is in the score. ValueError for a reply that is neither a text nor a state.
     """
-    case = _Case(task=task, exchange=exchange, policy=policy)
-    case.tier2, case.semantic = yield from _ask(case, tier2_question(exchange, policy), ALWAYS)
-    case.tier2_5 = thinking_state(exchange, policy, _stopped_by(case.tier2) or THINKING)
+    case = _Case(task=task, exchange=exchange, policy=policy, recorded=recorded)
+    case.tier2, case.semantic = yield from _ask(case, partial(tier2_question, exchange, policy), ALWAYS)
+    case.tier2_5 = thinking_state(exchange, policy, THINKING)
     if case.tier2_5 == THINKING:
-        case.tier2_5, case.thinking = yield from _ask(case, thinking_question(exchange, policy), THINKING)
+        case.tier2_5, case.thinking = yield from _ask(case, partial(thinking_question, exchange, policy), THINKING)
     dimensions = _applicable(case, flagged=_is_flagged(case))
     case.tier3 = _gate(case) if dimensions else _without_dimensions(case)
     if case.tier3.state == SCORED:
-        case.tier3, case.behavioural = yield from _ask(case, tier3_question(exchange, policy, dimensions), case.tier3)
+        ask = partial(tier3_question, exchange, policy, dimensions)
+        case.tier3, case.behavioural = yield from _ask(case, ask, case.tier3)
     return _score(case)
 
 
@@ -86,8 +92,13 @@ def drive(judging: Generator[Question, Reply, Score], answer: Callable[[Question
         advance = partial(judging.send, answer(question))
 
 
-def _ask(case: _Case, question: Question, answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
+def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
     """The state of the question's tier, which is `answered` when the answer can be used, and the answer."""
+    # The tiers that were not asked yet hold what they become when they are answered, so they stop nothing.
+    stopped = _stopped_by(case.tier2, case.tier2_5)
+    if stopped is not None and not case.recorded:
+        return stopped, None
+    question = replace(ask(), fallback=stopped)
     reply = yield question
     case.judgements.extend(reply.judgements)
     if reply.state is not None:
@@ -126,13 +137,11 @@ _OPENERS: tuple[tuple[str, Callable[[_Case], bool]], ...] = (
 
 def _gate(case: _Case) -> TierState:
     """What Tier 3 will be: scored and why, if the judge is to be asked, or the state it is in without."""
-    stopped = _stopped_by(case.tier2, case.tier2_5)
-    if stopped is not None:
-        return stopped
     opener = next((reason for reason, holds in _OPENERS if holds(case)), None)
     if opener is not None:
         return TierState(SCORED, opener)
-    return next((tier for tier in (case.tier2, case.tier2_5) if _has_no_score(tier)), ROUTINE)
+    tiers = (case.tier2, case.tier2_5)
+    return _stopped_by(*tiers) or next((tier for tier in tiers if _has_no_score(tier)), ROUTINE)
 
 
 def _is_flagged(case: _Case) -> bool:
@@ -196,4 +205,5 @@ def _score(case: _Case) -> Score:
         tier1_flags=task.tier1_flags,
         tiers=JudgedTiers(tier2=case.tier2, tier2_5=case.tier2_5, tier3=case.tier3, **_found(case)),
         judgements=case.judgements,
+        paid=list({one.judgement_id: one for one in (*case.recorded, *case.judgements)}.values()),
     )

@@ -131,8 +131,12 @@ def score_of(
     tier1_flags: tuple[str, ...],
     tiers: JudgedTiers,
     judgements: Sequence[Judgement] = (),
+    paid: Sequence[Judgement] = (),
 ) -> Score:
-    """The score of an exchange: what every tier says of it, and the judgements that rests on, in the order of the questions."""
+    """The score of an exchange: what every tier says of it, and the judgements that rests on, in the order of the questions.
+
+    `paid` is everything the exchange was judged by so far, these and others: what it cost.
+    """
     dimensions = {one.dimension: one.score for one in tiers.tier3_dimensions}
     reasons = anomaly_reasons(tier1_flags, dimensions, tiers.tier2_5_alignment, tamper_reasons(exchange))
     return Score(
@@ -157,7 +161,7 @@ def score_of(
         judge_model=_judge_model(judgements),
         simulated=any(one.simulated for one in judgements),
         judgement_ids=tuple(one.judgement_id for one in judgements),
-        cost_usd=_cost(judgements),
+        cost_usd=_cost(paid),
         methodology=policy.methodology.name,
         methodology_version=policy.methodology.version,
         methodology_digest=policy.methodology.digest,

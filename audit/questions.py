@@ -53,6 +53,8 @@ class Question:
     """Digest of all of the above and of whose exchange it is: it names the question, whatever the boundary."""
     read: Callable[[str], Any]
     """The answer's text as a checked value, or `Invalid`."""
+    fallback: TierState | None = None
+    """Where nobody can be asked any more: the state of the tier when no answer was recorded. None: the judge may be asked."""
 
     def content(self, boundary: str) -> str:
         """The materials, each fenced by marks that carry the boundary, and the task.

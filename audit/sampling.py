@@ -141,6 +141,15 @@ def close(state: SamplingState, settings: Sampling) -> tuple[tuple[Parked, ...],
     return parked, SamplingState(state.exchanges, tuple(Turn(seen.turn, seen.ordinal, None) for seen in newest))
 
 
+def without(state: SamplingState, exchange_id: str) -> SamplingState:
+    """The state after the exchange is judged for another reason: it is not handed out at the end any more."""
+    newest = tuple(
+        Turn(seen.turn, seen.ordinal, None) if seen.parked is not None and seen.parked.exchange_id == exchange_id else seen
+        for seen in state.newest
+    )
+    return SamplingState(state.exchanges, newest)
+
+
 def _decision(candidate: Candidate, turn: int, settings: Sampling) -> Decision:
     for reason, holds, probability in _RULES:
         if holds(candidate, turn, settings):

@@ -114,6 +114,7 @@ def summary_document(project: str, row: Row, baseline: Document | None) -> Docum
             "skippedSampling": row.get("skipped_sampling", 0),
             "skippedCostCap": row.get("skipped_cost_cap", 0),
             "unscored": row.get("unscored", 0),
+            "unscoredReasons": {one["reason"]: one["exchanges"] for one in row.get("unscored_reasons", ())},
         },
         "scores": {
             "total": row.get("scores", 0),

@@ -14,19 +14,20 @@ from functools import partial
 
 import uvicorn
 
+from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.access import AccessStore, access_file
 from service.api.app import create_app
 from service.api.serving import server_of
 from service.api.settings import LOOPBACK_NAMES, ApiSettings
-from service.judging import open_judge
+from service.judging import OpenedJudge, open_judge, unpriced_note
 from service.settings import Settings
 from service.workspace import open_workspace, policy_of
 from streams.engine import Engine
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-Announce = Callable[[str, str], None]
-"""Told the address of a started server, and who judges."""
+Announce = Callable[[str, str, Sequence[str]], None]
+"""Told the address of a started server, who judges, and what keeps exchanges from being judged."""
 
 
 def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: Announce) -> None:
@@ -40,14 +41,15 @@ def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: A
 
 async def _serve(settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce) -> None:
     # Whether there is a judge is settled first: without the key that was asked for, no file is made or opened.
-    judge, judge_name = await open_judge(settings, policy_of(settings), os.environ)
+    opened = await open_judge(settings, policy_of(settings), os.environ)
+    judge = opened.judge
     async with contextlib.AsyncExitStack() as stack:
         if judge is not None:
             stack.push_async_callback(judge.aclose)
         workspace = stack.enter_context(open_workspace(settings, create=True))
         access = stack.enter_context(AccessStore(access_file(settings.database), workspace.now))
         engine = Engine(
-            workspace.store, workspace.policy, workspace.redactor, workspace.now, judge=judge, judge_name=judge_name
+            workspace.store, workspace.policy, workspace.redactor, workspace.now, judge=judge, judge_name=opened.name
         )
         allowed = LOOPBACK_NAMES | {settings.host} | set(names)
         app = create_app(engine, access, ApiSettings(allowed_hosts=frozenset(allowed)))
@@ -55,7 +57,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         shown = f"[{host}]" if ":" in host else host
         config = server_of(app, host, port).config
         config.timeout_graceful_shutdown = math.ceil(settings.stop_grace)
-        server = _Server(config, partial(announce, f"http://{shown}:{port}", judge_name))
+        server = _Server(config, partial(announce, f"http://{shown}:{port}", opened.name, _notes(opened, workspace.policy)))
         with server.stopped_by_signals():
             await engine.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
@@ -66,6 +68,11 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
             finally:
                 watch.cancel()
                 await _stop(engine, 0 if engine.broken.is_set() else settings.stop_grace, server.hurry)
+
+
+def _notes(opened: OpenedJudge, policy: Policy) -> list[str]:
+    """What keeps a judge that there is from judging."""
+    return [note for note in (opened.note, unpriced_note(policy)) if note and opened.judge is not None]
 
 
 async def _stop(engine: Engine, grace: float, hurry: asyncio.Event) -> None:

@@ -23,7 +23,7 @@ TIER_STATES = {
     SKIPPED_GATE: "gate",
     SKIPPED_COST_CAP: "cap",
     SKIPPED_SAMPLING: MISSING,
-    UNSCORED: "unscored",
+    UNSCORED: "unsc",
 }
 """What a table shows for a tier without a score, by its state."""
 
@@ -49,27 +49,37 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def scores_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Every score on a line, its anomaly reasons at the end."""
-    tiers = ["tier 1", "tier 2", "tier 2.5", "tier 3"]
-    headers = ["exchange at", "agent", "session", "turn", "sampling", *tiers, "flags", "judged", "anomaly"]
+    """Every score on a line: the tiers side by side; what became of the exchange and its anomaly reasons at the end.
+
+    Where there is not enough room names are cut, the longest first, and nothing else.
+    """
+    headers = [
+        "exchange at",
+        "project",
+        "agent",
+        "session",
+        "turn",
+        "sampling",
+        "tiers 1, 2, 2.5, 3",
+        "judged, anomalies",
+    ]
     cells = [
         [
             f"{row['exchange_at']:%Y-%m-%d %H:%M}",
+            row["project"],
             row["agent"],
             row["session_id"],
             row["turn_number"],
             row["sampling_reason"],
-            f"{row['tier1_score']:.2f}",
-            _tier(row["tier2_state"], row["tier2_score"]),
-            _tier(row["tier2_5_state"], row["tier2_5_alignment"]),
-            _tier(row["tier3_state"], row["tier3_score"]),
-            ", ".join(row["tier1_flags"]),
-            row["disposition"] + (f", {SIMULATED}" if row["simulated"] else ""),
-            "; ".join(row["anomaly_reasons"]),
+            _tiers(row),
+            "; ".join([_judged(row), *row["anomaly_reasons"]]),
         ]
         for row in rows
     ]
-    return table(headers, cells, right=["turn", *tiers])
+    shown = table(headers, cells, right=["turn"])
+    for column in shown.columns:
+        column.no_wrap = column.header not in ("project", "agent", "session", headers[-1])
+    return shown
 
 
 def costs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -109,9 +119,24 @@ def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = 
     return Group(*parts)
 
 
+def _tiers(row: Mapping[str, Any]) -> str:
+    """The scores of the tiers, one below the other in every line, or in short why there is none."""
+    judged = (("tier2_state", "tier2_score"), ("tier2_5_state", "tier2_5_alignment"), ("tier3_state", "tier3_score"))
+    shown = [f"{row['tier1_score']:.2f}", *(_tier(row[state], row[score]) for state, score in judged)]
+    return " ".join(f"{one:>4}" for one in shown)
+
+
 def _tier(state: str, score: float | None) -> str:
     """The score of a tier, or in short why there is none."""
     return f"{score:.2f}" if state == SCORED and score is not None else TIER_STATES.get(state, state)
+
+
+def _judged(row: Mapping[str, Any]) -> str:
+    """What became of the exchange: for an unscored one why, each reason once, and whether a simulated judge had a part in it."""
+    states = [(row[f"{tier}_state"], row[f"{tier}_reason"]) for tier in ("tier2", "tier2_5", "tier3")]
+    why = ", ".join(dict.fromkeys(reason or MISSING for state, reason in states if state == UNSCORED))
+    said = f"{row['disposition']}: {why}" if row["disposition"] == UNSCORED and why else row["disposition"]
+    return f"{said}, {SIMULATED}" if row["simulated"] else str(said)
 
 
 def _cost(row: Mapping[str, Any]) -> str:

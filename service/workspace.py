@@ -69,7 +69,11 @@ def open_workspace(settings: Settings, *, now: Clock = utc_now, create: bool = F
         yield Workspace(settings, store, policy, redactor, runner, now)
 
 
-CATCH_UP = "An import or a rebuild was cut short: run it again, with the same policy."
+CATCH_UP = (
+    "A server was stopped with work left: start it again, or run `driftline rejudge`. An import or a rebuild was cut short: "
+    "run it again. Each with the same policy."
+)
+"""What to do about stages that have not read everything."""
 
 
 def stages_behind(store: Store) -> str:

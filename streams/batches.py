@@ -56,6 +56,8 @@ class StepOutcome:
 
     records: list[tuple[str, Record]] = field(default_factory=list)
     states: dict[str, bytes] = field(default_factory=dict)
+    failed: list[tuple[int, Record, Exception]] = field(default_factory=list)
+    """Records that the step could not get over, with their offsets: to be set aside."""
 
 
 class Step(Protocol):

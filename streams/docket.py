@@ -6,18 +6,19 @@ goes the same way, so that a miss comes out as it did before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from audit.cascade import cascade
 from audit.judgements import COST_CAP, UNKNOWN_PRICE, charged, recorded_reply
 from audit.ledger import Ledger
-from audit.outcomes import NO_JUDGE
+from audit.outcomes import NO_JUDGE, TierState
 from audit.policy import Policy, ProjectPolicy
 from audit.prices import worst_case
 from audit.questions import Question, Reply
-from schemas.records import Exchange, Judgement, ScoringTask
+from schemas.records import Exchange, Judgement, Score, ScoringTask
 from streams.batches import encoded_exchange
 
 
@@ -40,42 +41,46 @@ class Docket:
     exchange: Exchange
     policy: ProjectPolicy
     recorded: Sequence[Judgement]
-    """What was recorded about the exchange, whatever the question, in order."""
+    """What was recorded about the exchange up to this revision, whatever the question, in order."""
     ledger: Ledger
 
     @classmethod
     def of(cls, task: ScoringTask, policy: Policy, recorded: Sequence[Judgement], ledger: Ledger) -> Docket:
-        """The docket of a task; RecordError when it holds no exchange."""
+        """The docket of a task; RecordError when it holds no exchange.
+
+        What was recorded for this revision is charged to the session, whatever was asked then: it was paid for.
+        """
         exchange = encoded_exchange(task.exchange)
+        recorded = [one for one in recorded if one.subject_revision <= task.revision]
+        ledger.charge(charged(recorded, task.revision))
         return cls(task=task, exchange=exchange, policy=policy.for_project(task.project), recorded=recorded, ledger=ledger)
 
+    def judging(self) -> Generator[Question, Reply, Score]:
+        """The cascade over the exchange."""
+        return cascade(self.task, self.exchange, self.policy, self.recorded)
+
     def earlier(self, question: Question) -> tuple[Judgement, ...]:
-        """What was recorded of this question, for this revision of the score or one before it."""
-        return tuple(
-            one
-            for one in self.recorded
-            if one.fingerprint == question.fingerprint and one.subject_revision <= self.task.revision
-        )
+        """What was recorded of this question."""
+        return tuple(one for one in self.recorded if one.fingerprint == question.fingerprint)
 
-    def settle(self, question: Question) -> Reply | None:
-        """The reply where no call is needed or allowed; None where the judge is to be asked.
-
-        What was recorded is charged to the session: it was paid for.
-        """
-        earlier = self.earlier(question)
-        self.ledger.charge(charged(earlier, self.task.revision))
+    def settle(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
+        """The reply where no call is needed or allowed; None where the judge is to be asked."""
         found = recorded_reply(earlier, self.task.revision)
         if found is not None:
             return found
+        state = question.fallback or self._forbidden(question)
+        return Reply(state=state, judgements=tuple(earlier)) if state else None
+
+    def unasked(self, question: Question) -> Reply:
+        """The reply where there is nobody to ask."""
+        earlier = self.earlier(question)
+        return self.settle(question, earlier) or Reply(state=NO_JUDGE, judgements=earlier)
+
+    def _forbidden(self, question: Question) -> TierState | None:
+        """Why the cap forbids the call; None where it does not."""
         price = self.policy.price
         if self.ledger.cap is None:
             return None
         if price is None:
-            return Reply(state=UNKNOWN_PRICE, judgements=earlier)
-        if not self.ledger.can_reserve(worst_case(question, price)):
-            return Reply(state=COST_CAP, judgements=earlier)
-        return None
-
-    def unasked(self, question: Question) -> Reply:
-        """The reply where there is nobody to ask."""
-        return self.settle(question) or Reply(state=NO_JUDGE, judgements=self.earlier(question))
+            return UNKNOWN_PRICE
+        return None if self.ledger.can_reserve(worst_case(question, price)) else COST_CAP

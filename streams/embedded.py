@@ -30,6 +30,8 @@ from streams.stage_runs import StageOutcome, StageRuns
 from streams.topology import TOPOLOGY, Stage, derived_tables
 
 BATCH_POSITIONS = 20_000
+UNFINISHED = "unjudged work"
+"""Consumer whose watermark is 1 while an import or a rebuild is under way, else 0: what it leaves behind is not to be paid for."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class EmbeddedRunner:
                 before.known += added.known
                 before.written = dict(Counter(before.written) + Counter(added.written))
             transaction.set_progress(progress)
+            transaction.set_watermark(UNFINISHED, "", 1)
         return done
 
     def _set_aside(self, letters: Accepted, topic: str, record: Record) -> None:
@@ -115,12 +118,24 @@ class EmbeddedRunner:
             while read := self.advance(stage):
                 total += read
                 report(stage_progress(self._store, stage))
+        with self._store.transaction() as transaction:
+            if transaction.watermark(UNFINISHED, ""):
+                transaction.set_watermark(UNFINISHED, "", 0)
         return total
+
+    def finish(self) -> bool:
+        """Run the stages to the end, asking no judge, where an import or a rebuild was cut short; answers whether one was."""
+        with self._store.transaction() as transaction:
+            unfinished = bool(transaction.watermark(UNFINISHED, ""))
+        if unfinished:
+            self.run()
+        return unfinished
 
     def rebuild(self, report: Callable[[StageProgress], None] = lambda _: None) -> None:
         """Drop everything derived and make it again from the topics that came from outside."""
         with self._store.transaction() as transaction:
             transaction.forget([*derived_tables(), schema_of("StageState").table, schema_of("Watermark").table])
+            transaction.set_watermark(UNFINISHED, "", 1)
         self.run(report)
 
     def advance(self, stage: Stage) -> int:

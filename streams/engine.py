@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from analytics.queries import query_rows
 from analytics.store import Store
+from audit.judgements import ANSWERED
 from audit.policy import Policy
 from audit.prices import nano_of, usd_of
 from audit.redaction import Redactor
@@ -31,7 +32,7 @@ from streams.interrupted import settle_interrupted
 from streams.judges.protocol import Judge
 from streams.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
 from streams.recorded import recorded_in
-from streams.rejudging import judging_requests, unscored
+from streams.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.scoring_worker import ScoringWorker
 from streams.taken import Taken, taken
 from streams.tribunal import Tribunal
@@ -74,6 +75,7 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         self._judge_calls: Counter[str] = Counter()
         self._spent = 0
+        self._trouble = ""
 
     async def start(self) -> None:
         """Take up what the last process left, then work in the background."""
@@ -137,9 +139,14 @@ class Engine:
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> int:
         """Ask for exchanges that stayed unscored to be judged again; answers how many."""
-        rows = await asyncio.to_thread(unscored, self.store, project, reason, limit)
-        requests = await asyncio.to_thread(lambda: list(judging_requests(self.store, rows, self.now())))
-        return (await self.publish("exchanges", requests)).written
+        without = not_audited(self.policy)
+        rows = await asyncio.to_thread(unscored, self.store, project, reason, limit, without=without)
+        written = 0
+        for start in range(0, len(rows), AT_ONCE):
+            part = rows[start : start + AT_ONCE]
+            requests = await asyncio.to_thread(judging_requests, self.store, part, self.now())
+            written += (await self.publish("exchanges", requests)).written
+        return written
 
     def state(self) -> EngineState:
         """How it is at this moment."""
@@ -197,10 +204,18 @@ class Engine:
         """Make a record of a judge call durable."""
         if isinstance(record, Judgement):
             self._judge_calls[record.outcome] += 1
+            self._tell_of(record)
             self._spent += nano_of(record.cost_usd or 0.0)
         accepted = Accepted()
         accepted.add("judgements", encode(record))
         await self._commits.insist(Submission(made=accepted))
+
+    def _tell_of(self, judgement: Judgement) -> None:
+        """Log what is wrong with the judge when that changes, and that it is right again: whoever runs the server has to know."""
+        trouble = "" if judgement.outcome == ANSWERED else f"{judgement.outcome}: {judgement.error}"
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("the judge does not answer as it should, %s", trouble) if trouble else log.info("the judge answers")
 
     def _wake(self) -> None:
         if self._worker is not None:

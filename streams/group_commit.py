@@ -75,14 +75,14 @@ class GroupCommit(Generic[Work, Done]):
 
     def _run(self) -> None:
         restless = True
-        while batch := self._next(wait=not restless):
-            if batch[0]:
-                self._settle(batch[0])
+        while (batch := self._next(wait=not restless)) is not None:
+            if batch:
+                self._settle(batch)
                 restless = True
             else:
                 restless = self._rest_quietly()
 
-    def _next(self, *, wait: bool) -> tuple[list[tuple[Work, Future[Done]]]] | None:
+    def _next(self, *, wait: bool) -> list[tuple[Work, Future[Done]]] | None:
         """What is waiting, perhaps nothing; None at the end."""
         with self._changed:
             while wait and not self._waiting and not self._closed:
@@ -90,7 +90,7 @@ class GroupCommit(Generic[Work, Done]):
             if self._closed and not self._waiting:
                 return None
             count = min(self._at_once, len(self._waiting))
-            return ([self._waiting.popleft() for _ in range(count)],)
+            return [self._waiting.popleft() for _ in range(count)]
 
     def _settle(self, batch: Sequence[tuple[Work, Future[Done]]]) -> None:
         try:

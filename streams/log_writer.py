@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ from streams.topology import stage_named
 INTAKE = stage_named("intake")
 SCORING = stage_named("scoring")
 DIAGNOSIS = stage_named("diagnosis")
+log = logging.getLogger(__name__)
 WRITTEN, KNOWN, CONFLICT = "written", "known", "conflict"
 
 
@@ -58,7 +60,12 @@ class LogWriter:
         self._diagnosed = -1
 
     def catch_up(self) -> None:
-        """Let intake and diagnosis take up what was committed but not read when the last process ended."""
+        """Let intake and diagnosis take up what was committed but not read when the last process ended.
+
+        Where that was an import or a rebuild, scoring, too: nobody has said that it may be paid for.
+        """
+        if self._runner.finish():
+            log.warning("an import or a rebuild was cut short: it is finished first, without asking a judge")
         for stage in (INTAKE, DIAGNOSIS):
             while self._runner.advance(stage):
                 pass
@@ -114,8 +121,9 @@ class LogWriter:
         states = {key: state for one in group for key, state in one.states.items()}
         marks = [one.watermark for one in group if one.watermark is not None]
         if marks:
-            transaction.set_states(SCORING.name, states, max(marks))
-            transaction.set_watermark(SCORING.name, SCORING.source, max(marks))
+            mark = max(*marks, transaction.watermark(SCORING.name, SCORING.source))
+            transaction.set_states(SCORING.name, states, mark)
+            transaction.set_watermark(SCORING.name, SCORING.source, mark)
 
     def _decide(self, transaction: Transaction, appended: Appended | None) -> dict[Subject, ScoringTask | Score]:
         """Let intake decide on what was just appended, in the same transaction."""
@@ -134,7 +142,8 @@ def _spent(transaction: Transaction, decisions: Iterable[ScoringTask | Score]) -
 
 
 def _decisions(records: Sequence[tuple[str, Record]]) -> Iterator[ScoringTask | Score]:
-    return (record for _, record in records if isinstance(record, ScoringTask | Score))
+    # What is made of exchanges that came earlier is no news of those that came now.
+    return (record for _, record in records if isinstance(record, ScoringTask | Score) and not record.revision)
 
 
 def _merged(parts: Iterator[Accepted]) -> Accepted:

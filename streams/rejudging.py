@@ -19,37 +19,55 @@ from schemas.arrow import rows_as_records
 from schemas.codec import encode
 from schemas.records import Exchange, JudgingRequest
 
-
-def unscored(store: Store, project: str | None, reason: str | None, limit: int) -> list[dict[str, Any]]:
-    """The exchanges whose score is unscored, oldest first, with what it takes to ask for them again."""
-    return query_rows(store.cursor(), "unscored_exchanges", {"project": project, "reason": reason, "limit": limit})
+AT_ONCE = 200
+"""Exchanges that are read and asked for in one commit."""
 
 
-def judging_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime) -> Iterator[JudgingRequest]:
+def not_audited(policy: Policy) -> list[str]:
+    """The projects whose audit is switched off: a request for one of them would come to nothing."""
+    return [name for name in policy.projects if not policy.for_project(name).settings.enabled]
+
+
+def unscored(
+    store: Store, project: str | None, reason: str | None, limit: int, *, without: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The exchanges whose score is unscored, oldest first, with what it takes to ask for them again.
+
+    With the reason cost_cap, those that a cap left out. `without` names projects to leave out.
+    """
+    values = {"project": project, "reason": reason, "without": list(without), "limit": limit}
+    return query_rows(store.cursor(), "unscored_exchanges", values)
+
+
+def judging_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime) -> list[JudgingRequest]:
     """A request for each of the rows of `unscored`: the next revision of its score is asked for."""
     by_id = {(row["connection"], row["exchange_id"]): row for row in rows}
-    for exchange in exchanges_of(store, rows):
-        row = by_id[exchange.connection, exchange.exchange_id]
-        yield JudgingRequest(
-            connection=exchange.connection,
-            project=exchange.project,
-            session_id=exchange.session_id,
-            exchange_id=exchange.exchange_id,
-            revision=row["revision"] + 1,
-            exchange=encode(exchange),
-            turn_number=row["turn_number"],
-            sampling_reason=row["sampling_reason"],
-            sampling_probability=row["sampling_probability"] or 0.0,
-            ingested_at=now,
-        )
+    return [_request(one, by_id[one.connection, one.exchange_id], now) for one in exchanges_of(store, rows)]
+
+
+def _request(exchange: Exchange, row: dict[str, Any], now: datetime) -> JudgingRequest:
+    return JudgingRequest(
+        connection=exchange.connection,
+        project=exchange.project,
+        session_id=exchange.session_id,
+        exchange_id=exchange.exchange_id,
+        revision=row["revision"] + 1,
+        exchange=encode(exchange),
+        turn_number=row["turn_number"],
+        sampling_reason=row["sampling_reason"],
+        sampling_probability=row["sampling_probability"] or 0.0,
+        ingested_at=now,
+    )
 
 
 def exchanges_of(store: Store, rows: Sequence[dict[str, Any]]) -> Iterator[Exchange]:
-    """The exchanges that the rows name."""
-    wanted = [{"connection": row["connection"], "exchange_id": row["exchange_id"]} for row in rows]
-    frame = run_query(store.cursor(), "exchange_records", {"exchanges": wanted})
-    frame = frame.with_columns(selectors.datetime(time_zone=None).dt.replace_time_zone("UTC"))
-    return (cast("Exchange", record) for record in rows_as_records("Exchange", frame))
+    """The exchanges that the rows name, a few hundred at a time."""
+    for start in range(0, len(rows), AT_ONCE):
+        part = rows[start : start + AT_ONCE]
+        wanted = [{"connection": row["connection"], "exchange_id": row["exchange_id"]} for row in part]
+        frame = run_query(store.cursor(), "exchange_records", {"exchanges": wanted})
+        frame = frame.with_columns(selectors.datetime(time_zone=None).dt.replace_time_zone("UTC"))
+        yield from (cast("Exchange", record) for record in rows_as_records("Exchange", frame))
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,11 @@ from streams.recorded import Recorded, Subject
 from streams.stage_runs import stage_failed
 from streams.tribunal import Tribunal
 
-CHUNK = 200
-"""Tasks that are read at once."""
+CHUNK = 50
+"""Tasks that are read at once; each holds an exchange of up to a megabyte."""
 WINDOW_TASKS = 2_000
 WINDOW_BYTES = 64_000_000
-"""How many tasks may be under way, and how many bytes of them: what the worker holds in memory."""
+"""How many tasks may be under way, and how many bytes of them, before no more are read: one read may go beyond."""
 KNOWN_SESSIONS = 100_000
 """Sessions whose state is kept in memory; that of others is read again when they come back."""
 log = logging.getLogger(__name__)
@@ -124,7 +124,8 @@ class ScoringWorker:
 
     async def _read_more(self) -> bool:
         """Read the next tasks, when there is room; answers whether there were any."""
-        if len(self._under_way) >= WINDOW_TASKS or sum(self._under_way.values()) >= WINDOW_BYTES:
+        full = len(self._under_way) >= WINDOW_TASKS or sum(self._under_way.values()) >= WINDOW_BYTES
+        if full or self._next >= self._store.end_of(SCORING.source):
             return False
         tasks = await asyncio.to_thread(self._read, self._next)
         if not tasks:
@@ -137,6 +138,7 @@ class ScoringWorker:
             self._under_way[offset] = len(task.exchange)
             self._enqueue(key, Pending(offset, task, recorded.get(_subject(task), ())))
         self._next = tasks[-1][0] + 1
+        self._forget_some()
         return True
 
     def _read(self, start: int) -> list[tuple[int, str, ScoringTask]]:
@@ -171,7 +173,6 @@ class ScoringWorker:
         finally:
             if not session.tasks:
                 del self._sessions[key]
-                self._forget_some()
 
     async def _score(self, key: str, pending: Pending) -> None:
         """Score one task and commit what came of it."""
@@ -198,7 +199,7 @@ class ScoringWorker:
     def _note_failure(self, runner: asyncio.Task[None]) -> None:
         """A session stops only when the log fails: that is the end of scoring until the next start."""
         if not runner.cancelled() and (error := runner.exception()) is not None:
-            log.critical("scoring stopped: the log does not take scores", exc_info=error)
+            log.critical("scoring ended by a fault of Driftline", exc_info=error)
             self.failure = error
             self._stopping = True
             self._wake.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -33,6 +33,7 @@ class StageOutcome:
         """Add what was made of another part of the batch."""
         self.made.extend(other.made)
         self.states |= other.states
+        self.dead.extend(other.dead)
         self.records += other.records
 
 
@@ -56,15 +57,21 @@ class StageRuns:
             try:
                 whole.extend(self._attempt(stage, part, {key: states[key]} if key in states else {}))
             except Exception as error:  # noqa: BLE001 - whatever it is, the session's records are kept and the others go on
-                door = Door(self._redactor, self._now())
-                for offset, _, record in part.records():
-                    door.set_aside(whole.dead, Place(stage.source, offset, 0), stage_failed(stage, error), encode(record))
+                self._bury(stage, [(offset, record, error) for offset, _, record in part.records()], whole.dead)
         return whole
 
     def _attempt(self, stage: Stage, batch: StageBatch, states: Mapping[str, bytes]) -> StageOutcome:
         """Run the step and encode what it made: a record that may not be written fails here, too."""
         outcome = self._steps[stage.name](batch, states)
-        return StageOutcome(encode_all(outcome.records), outcome.states, records=outcome.records)
+        made = StageOutcome(encode_all(outcome.records), outcome.states, records=outcome.records)
+        self._bury(stage, outcome.failed, made.dead)
+        return made
+
+    def _bury(self, stage: Stage, failed: Sequence[tuple[int, Record, Exception]], dead: Accepted) -> None:
+        door = Door(self._redactor, self._now())
+        for offset, record, error in failed:
+            log.error("stage %s could not get over position %d of %s", stage.name, offset, stage.source, exc_info=error)
+            door.set_aside(dead, Place(stage.source, offset, 0), stage_failed(stage, error), encode(record))
 
 
 def stage_failed(stage: Stage, error: Exception) -> Refusal:

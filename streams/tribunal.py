@@ -6,8 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
-from audit.cascade import cascade
-from audit.judgements import COST_CAP, recorded_reply
+from audit.judgements import recorded_reply
 from audit.ledger import Ledger
 from audit.outcomes import NO_JUDGE
 from audit.policy import Policy
@@ -46,7 +45,7 @@ class Tribunal:
     async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score:
         """The score of a task; what it cost is in its session's ledger. StoppedError when it would need a call after `close`."""
         docket = Docket.of(task, self._policy, recorded, ledger)
-        questions = cascade(task, docket.exchange, docket.policy)
+        questions = docket.judging()
         try:
             question = next(questions)
             while True:
@@ -56,16 +55,14 @@ class Tribunal:
             return score
 
     async def _reply(self, question: Question, docket: Docket) -> Reply:
-        settled = docket.settle(question)
+        earlier = docket.earlier(question)
+        settled = docket.settle(question, earlier)
         if settled is not None:
             return settled
-        earlier = docket.earlier(question)
         if self._judge is None:
             return Reply(state=NO_JUDGE, judgements=earlier)
         purse = DurablePurse(question, docket, self._publish, self._now, lambda: self._open)
         verdict = await self._ask(self._judge, question, purse)
-        if not verdict.attempts and verdict.outcome == COST_CAP.reason:
-            return Reply(state=COST_CAP, judgements=earlier)
         judgements = (*earlier, await purse.judgement(verdict))
         # Answered as a replay will answer it, from what is recorded now.
         return recorded_reply(judgements, docket.task.revision) or Reply(state=NO_JUDGE, judgements=judgements)

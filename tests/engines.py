@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -92,6 +93,24 @@ class MoodyJudge:
             if mood < 0.7:
                 purse.spend(None, None)
         return Verdict(outcome="provider_error", attempts=3)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+class HangingJudge:
+    """Reserves, and then never answers."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """Wait for ever."""
+        assert question.purpose
+        assert await purse.reserve()
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
 
     async def aclose(self) -> None:
         """Nothing to give back."""

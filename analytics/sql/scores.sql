@@ -9,9 +9,9 @@ WITH latest AS (
     GROUP BY score_id
 )
 SELECT
-    exchange_at, project, agent, session_id, turn_number, exchange_id, disposition, sampling_reason, tier1_score, tier1_flags,
-    tier2_state, tier2_score, tier2_5_state, tier2_5_alignment, tier3_state, tier3_score, anomaly, anomaly_reasons, judge_model,
-    simulated, cost_usd, revision
+    exchange_at, project, connection, agent, session_id, turn_number, exchange_id, disposition, sampling_reason, tier1_score,
+    tier1_flags, tier2_state, tier2_reason, tier2_score, tier2_5_state, tier2_5_reason, tier2_5_alignment, tier3_state,
+    tier3_reason, tier3_score, anomaly, anomaly_reasons, judge_model, simulated, cost_usd, revision
 FROM log.scores AS s
 SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
 WHERE NOT $anomalies OR anomaly

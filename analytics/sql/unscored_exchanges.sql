@@ -1,6 +1,6 @@
 -- purpose: exchanges that a judge should have scored and did not, oldest first, with what it takes to ask for them again; `exchange_records` has their texts
--- grain: one row an exchange whose current score is unscored; reasons: of its unscored tiers, each once; revision: of that score
--- parameters: $project, $reason (NULL for all), $limit
+-- grain: one row an exchange whose current score is unscored (or, asked for with the reason cost_cap, left out by a cap) and that nobody has asked for already; reasons: of its unscored tiers, each once; revision: the highest that a score or a request has
+-- parameters: $project, $reason (NULL for all), $without (list of projects to leave out), $limit
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
@@ -14,16 +14,30 @@ WITH latest AS (
                 {'state': tier2_state, 'reason': tier2_reason},
                 {'state': tier2_5_state, 'reason': tier2_5_reason},
                 {'state': tier3_state, 'reason': tier3_reason}
-            ] IF t.state = 'unscored'
+            ] IF t.state IN ('unscored', 'skipped_cost_cap')
         ]) AS reasons
     FROM log.scores AS s
     SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
-    WHERE disposition = 'unscored'
+    WHERE disposition = 'unscored' OR (disposition = 'skipped_cost_cap' AND $reason = 'cost_cap')
+), requests AS (
+    SELECT connection, exchange_id, max(revision) AS requested
+    FROM log.judging_requests
+    GROUP BY connection, exchange_id
+), pending AS (
+    SELECT connection, exchange_id, max(revision) AS pending
+    FROM log.scoring_tasks
+    WHERE _offset >= (SELECT coalesce(max(next_position), 0) FROM log.watermarks WHERE consumer = 'scoring')
+    GROUP BY connection, exchange_id
 )
 SELECT
-    connection, project, session_id, exchange_id, exchange_at, revision, turn_number, sampling_reason, sampling_probability,
-    list_sort(reasons) AS reasons
-FROM unscored
-WHERE $reason IS NULL OR list_contains(reasons, $reason)
-ORDER BY exchange_at, connection, session_id, turn_number, exchange_id
+    u.connection, u.project, u.session_id, u.exchange_id, u.exchange_at,
+    greatest(u.revision, coalesce(r.requested, 0)) AS revision,
+    u.turn_number, u.sampling_reason, u.sampling_probability, list_sort(u.reasons) AS reasons
+FROM unscored AS u
+LEFT JOIN requests AS r USING (connection, exchange_id)
+LEFT JOIN pending AS p USING (connection, exchange_id)
+WHERE ($reason IS NULL OR list_contains(u.reasons, $reason))
+    AND NOT list_contains($without::VARCHAR[], u.project)
+    AND coalesce(p.pending, -1) <= u.revision
+ORDER BY u.exchange_at, u.connection, u.session_id, u.turn_number, u.exchange_id
 LIMIT $limit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -87,17 +87,3 @@ class Requested(Answer):
     """What was asked for; it is done in the background."""
 
     requested: int
-
-
-class ScoresAnswer(Answer):
-    """Scores, newest exchange first."""
-
-    scores: list[dict[str, Any]]
-    count: int
-
-
-class AnomaliesAnswer(Answer):
-    """Scores with an anomaly, newest exchange first."""
-
-    anomalies: list[dict[str, Any]]
-    count: int

@@ -27,6 +27,7 @@ WINDOW = 60.0
 MAX_ADDRESSES = 10_000
 """Addresses whose failures are remembered: those that failed last."""
 METRICS = "/metrics"
+NEEDED = "a Bearer token is needed: Authorization: Bearer dl_…"
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="driftline"'}
 
 
@@ -65,17 +66,16 @@ class Authentication:
             if scope["path"].startswith("/api/") or (scope["path"] == METRICS and given):
                 caller = self._access.find(_token(given))
                 if caller is None:
-                    await refuse(self._refusal(scope, missing=not given), scope, receive, send)
+                    await refuse(self._refusal(scope, given), scope, receive, send)
                     return
                 scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)
 
-    def _refusal(self, scope: Scope, *, missing: bool) -> ApiError:
+    def _refusal(self, scope: Scope, given: list[bytes]) -> ApiError:
         wait = self._failures.count(client_address(scope))
         if wait:
             return ApiError(429, "too_many_failures", f"too many wrong tokens; wait {wait} s", {"Retry-After": str(wait)})
-        words = "a token is needed: Authorization: Bearer dl_…" if missing else "the token is wrong, expired or revoked"
-        return ApiError(401, "unauthorized", words, CHALLENGE)
+        return ApiError(401, "unauthorized", _why(given), CHALLENGE)
 
 
 def client_address(scope: Scope) -> str:
@@ -94,11 +94,21 @@ def _token(values: list[bytes]) -> bytes:
     return token.strip() if scheme.lower() == b"bearer" else b""
 
 
+def _why(values: list[bytes]) -> str:
+    """Why these Authorization headers open nothing, in words."""
+    if not values:
+        return NEEDED
+    if len(values) > 1:
+        return "Authorization: is there more than once"
+    scheme = values[0].partition(b" ")[0].lower()
+    return "the token is wrong, expired or revoked" if scheme == b"bearer" else f"{NEEDED}; no other scheme is taken"
+
+
 def caller_of(request: Request) -> Holder:
     """Who calls; 401 when nobody has said."""
     caller: Holder | None = getattr(request.state, "caller", None)
     if caller is None:
-        raise ApiError(401, "unauthorized", "a token is needed: Authorization: Bearer dl_…", CHALLENGE)
+        raise ApiError(401, "unauthorized", NEEDED, CHALLENGE)
     return caller
 
 

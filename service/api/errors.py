@@ -16,12 +16,15 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from schemas.errors import RecordError
+from service.api.words import words_of
 
 MAX_PROBLEMS = 5
 """Problems of one body that are told."""
 DRAINED_BYTES = 8 * 1024 * 1024
 DRAINED_SECONDS = 2.0
 _CODES = {404: "not_found", 405: "method_not_allowed"}
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Methods that are named in answers, records and figures; others could be anything."""
 _SECTIONS = frozenset({"body", "query", "path", "header"})
 
 
@@ -65,9 +68,18 @@ async def _drain(receive: Receive) -> None:
         left -= len(message.get("body", b""))
 
 
+def _answered(error: HTTPException, method: str) -> HTTPException:
+    """The error, with words of ours where the framework has its own."""
+    if isinstance(error, ApiError) or error.status_code not in _CODES:
+        return error
+    shown = method if method in METHODS else "this method"
+    words = {404: "there is nothing at this path", 405: f"{shown} is not taken here"}[error.status_code]
+    return ApiError(error.status_code, _CODES[error.status_code], words, error.headers)
+
+
 def problems_in_words(errors: Sequence[Mapping[str, Any]]) -> str:
     """The problems of a body or query, each with the field it is about; no value is repeated."""
-    told = [f"{_field(error['loc'])}: {_words(error)}" for error in errors[:MAX_PROBLEMS]]
+    told = [f"{_field(error['loc'])}: {words_of(error)}" for error in errors[:MAX_PROBLEMS]]
     return "; ".join(told) + (f"; and {len(errors) - MAX_PROBLEMS} more" if len(errors) > MAX_PROBLEMS else "")
 
 
@@ -77,16 +89,12 @@ def _field(location: Sequence[str | int]) -> str:
     return path or ("the body" if "body" in location else "the request")
 
 
-def _words(error: Mapping[str, Any]) -> str:
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return {"Field required": "is missing"}.get(message, message)
-
-
 def add_error_answers(app: FastAPI) -> None:
     """Make every error of the application answer in one form."""
 
-    async def told(_: Request, error: Exception) -> JSONResponse:
-        return error_response(error if isinstance(error, HTTPException) else ApiError(500, "internal", "internal error"))
+    async def told(request: Request, error: Exception) -> JSONResponse:
+        known = error if isinstance(error, HTTPException) else ApiError(500, "internal", "internal error")
+        return error_response(_answered(known, request.method))
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         problems = error.errors() if isinstance(error, RequestValidationError) else []

@@ -6,7 +6,7 @@ position of the session it begins. An event that cannot be taken is set aside wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -27,7 +27,7 @@ from service.api.bodies import JsonRoute
 from service.api.context import ApiContext, Services, durable_or_refused
 from service.api.errors import ApiError, documented
 from service.api.ingest import agent_of, require_audit
-from service.api.models import EventsBody
+from service.api.models import NO_MOMENT, EventsBody
 from service.api.settings import EVENTS
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.engine import Engine
@@ -44,7 +44,6 @@ class EventsRoute(JsonRoute):
 
 router = APIRouter(route_class=EventsRoute, tags=["records"])
 TOPIC = "agent-events"
-CONFLICT = Problem("conflicting_id", "event_id: the log has an event of this id with another content")
 
 
 @dataclass
@@ -81,7 +80,7 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
     door = Door(engine.redactor, engine.now())
     for place in published.conflicts:
         index = batch.places[place]
-        batch.refuse(index, body.events[index], CONFLICT, door)
+        batch.refuse(index, body.events[index], _conflict(body, index), door)
     with durable_or_refused():
         await engine.publish(DEAD_LETTERS, [decode(letter) for letter in batch.letters.messages.get(DEAD_LETTERS, [])])
     refused = sorted(batch.refused, key=lambda one: one.index)
@@ -95,14 +94,22 @@ def require_own_ids(events: Sequence[Any]) -> None:
     for index, event in enumerate(events):
         if not isinstance(event, dict):
             continue  # refused by itself, with or without an id
-        given = event.get("event_id")
-        if isinstance(given, bool) or not isinstance(given, str | int | float) or not str(given)[:1024].strip():
+        given = own_id(event)
+        if given is None:
             words = f"events[{index}].event_id: is missing; give every event an id of its own, or the batch its first_seq"
             raise ApiError(400, "invalid", words)
-        if str(given) in seen:
+        if given in seen:
             words = f"events[{index}].event_id: was given to another event of the batch; make it unique, or send first_seq"
             raise ApiError(400, "invalid", words)
-        seen.add(str(given))
+        seen.add(given)
+
+
+def own_id(event: Mapping[str, Any]) -> str | None:
+    """The id that an event was given; None for what is none."""
+    given = event.get("event_id")
+    if isinstance(given, bool) or not isinstance(given, str | int | float) or not str(given)[:1024].strip():
+        return None
+    return str(given)
 
 
 def read_batch(body: EventsBody, caller: Holder, engine: Engine) -> Batch:
@@ -116,13 +123,29 @@ def read_batch(body: EventsBody, caller: Holder, engine: Engine) -> Batch:
     session.skip(batch.first)
     for index, raw in enumerate(body.events):
         record = session.record(raw, f"events[{index}]", owner, context)
-        problem = record if isinstance(record, Problem) else _unwritable(record, index)
+        problem = _told(record, index) if isinstance(record, Problem) else _unwritable(record, index)
         if problem is not None:
             batch.refuse(index, raw, problem, door)
         elif isinstance(record, AgentEvent):
             batch.records.append(record)
             batch.places.append(index)
     return batch
+
+
+def _conflict(body: EventsBody, index: int) -> Problem:
+    """What is wrong with an event whose id the log has with another content: the id it was given, or the place that made it."""
+    if body.first_seq is None or own_id(body.events[index]) is not None:
+        return Problem("conflicting_id", f"events[{index}].event_id: the log has an event of this id with another content")
+    place = body.first_seq + index
+    words = f"the log has another event at place {place} of the session (first_seq {body.first_seq})"
+    return Problem("conflicting_id", f"events[{index}]: {words}")
+
+
+def _told(problem: Problem, index: int) -> Problem:
+    """The problem without the time that was given, which may be a secret in the wrong place."""
+    if problem.reason != "bad_timestamp":
+        return problem
+    return problem._replace(detail=f"events[{index}].timestamp: {NO_MOMENT}")
 
 
 def _unwritable(record: AgentEvent, index: int) -> Problem | None:

@@ -51,7 +51,9 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
         taken = await engine.take_exchange(exchange)
     services.metrics.ingested(taken.fate if taken.fate != "written" else _answered(taken))
     if taken.fate == "conflict":
-        raise ApiError(409, "conflict", "exchange.id: the log has an exchange of this id with another content")
+        raise ApiError(
+            409, "conflict", "exchange.id: the log has an exchange of this id with another content, or of another session"
+        )
     response.status_code = 201 if taken.fate == "written" else 200
     return answer_of(exchange.exchange_id, taken)
 
@@ -108,8 +110,20 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         multi_user=body.multi_user or is_group,
         tags=tuple(sorted(question_tags(text) | answer_tags(answer.content))),
         redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
-        content_digest=digest(canonical_json([message, response, thinking, given.timestamp.isoformat()])),
+        content_digest=_content_digest(body, redactor, (message, response, thinking), multi_user=body.multi_user or is_group),
     )
+
+
+def _content_digest(body: IngestBody, redactor: Redactor, texts: tuple[str | None, ...], *, multi_user: bool) -> str:
+    """The digest of all that was sent of an exchange, without secrets; `texts` are the message, the answer and the thinking.
+
+    Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
+    """
+    given, answer = body.exchange, body.exchange.agent_response
+    names = [None if name is None else redactor.redact(name)[0] for name in (body.agent, answer.model)]
+    usage = None if answer.usage is None else [answer.usage.input_tokens, answer.usage.output_tokens]
+    sent = [*texts, given.timestamp.isoformat(), body.session_id, given.turn_number, *names, usage, multi_user]
+    return digest(canonical_json(sent))
 
 
 def agent_of(caller: Holder, named: str | None, redactor: Redactor) -> str | None:

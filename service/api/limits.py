@@ -17,6 +17,7 @@ from service.api.settings import BODY_LIMITS, DEFAULT_BODY_LIMIT, ApiSettings
 
 PROBES = frozenset({"/healthz", "/readyz"})
 """Paths that say nothing but how the server is doing: probes call by address, and want an answer when it is busy."""
+NOT_OUR_NAME = "Host: the server does not go by this name; `driftline serve --name HOST` gives it one"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -36,8 +37,7 @@ class HostCheck:
         if scope["type"] == "http" and scope["path"] not in PROBES:
             hosts = list(header_values(scope, b"host"))
             if len(hosts) != 1 or host_name(hosts[0]) not in self._allowed:
-                error = ApiError(400, "host_not_allowed", "Host: the server is not called by this name; see its allowed hosts")
-                await refuse(error, scope, receive, send)
+                await refuse(ApiError(400, "host_not_allowed", NOT_OUR_NAME), scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

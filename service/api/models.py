@@ -5,6 +5,7 @@ Types are strict: a number in quotes is no number. Fields that are not known are
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from datetime import datetime
 from typing import Annotated, Any
@@ -40,27 +41,39 @@ def _named(text: str) -> str:
 def _moment(value: Any) -> datetime:
     try:
         moment = parse_timestamp(value)
-    except ValueError as error:
-        raise ValueError(str(error).removeprefix("timestamp: ")) from None
+    except ValueError:
+        raise ValueError(NO_MOMENT) from None
     if moment is None:
         raise ValueError("is missing")
     return moment
 
 
+def _moment_of_query(text: Any) -> datetime:
+    """The time in a query, where numbers are texts, and a plus that was not escaped is a space."""
+    said = str(text).strip()
+    if _NUMBER.fullmatch(said):
+        return _moment(float(said) if "." in said else int(said))
+    return _moment(_LOST_PLUS.sub(r"\1+\2", said))
+
+
+NO_MOMENT = "must be a time in ISO 8601, or in seconds, milli- or microseconds since 1970, of the years 2000 to 2099"
+"""What is said of a time that cannot be read; the value itself may be a secret, and is not repeated."""
+_NUMBER = re.compile(r"[0-9]{1,7}|[0-9]{9,20}|[0-9]{1,20}\.[0-9]{1,9}")
+"""A number of seconds or less since 1970; eight digits are a date in ISO 8601."""
+_LOST_PLUS = re.compile(r"([0-9-]{8,10}T[0-9:.,]{1,20}) ([0-9]{2}:?[0-9]{2})")
+"""A time with an offset whose plus has become a space."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_named)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+REASON = "^[a-z_]{1,64}$"
 ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
-Moment = Annotated[
-    datetime,
-    BeforeValidator(_moment),
-    PlainSerializer(datetime.isoformat),
-    WithJsonSchema(
-        {
-            "description": "ISO 8601 (UTC without an offset), or seconds, milli- or microseconds since 1970; years 2000 to 2099.",
-            "anyOf": [{"type": "string", "format": "date-time"}, {"type": "number"}],
-        }
-    ),
-]
+_MOMENT_SCHEMA = WithJsonSchema(
+    {
+        "description": "ISO 8601 (UTC without an offset), or seconds, milli- or microseconds since 1970; years 2000 to 2099.",
+        "anyOf": [{"type": "string", "format": "date-time"}, {"type": "number"}],
+    }
+)
+Moment = Annotated[datetime, BeforeValidator(_moment), PlainSerializer(datetime.isoformat), _MOMENT_SCHEMA]
+QueryMoment = Annotated[datetime, BeforeValidator(_moment_of_query), _MOMENT_SCHEMA]
 Ignored = Annotated[Any, Field(description="Ignored: the token decides.", json_schema_extra={"deprecated": True})]
 
 
@@ -184,7 +197,7 @@ class FinalizeBody(Body):
 class RejudgeBody(Body):
     """Which of the unscored exchanges are to be judged again."""
 
-    reason: Annotated[str, StringConstraints(pattern="^[a-z_]{1,64}$")] | None = Field(
+    reason: Annotated[str, StringConstraints(pattern=REASON)] | None = Field(
         None, description="Only what is unscored for this reason, such as no_judge or timeout."
     )
     limit: Annotated[int, Field(ge=1, le=100_000)] = Field(10_000, description="At most so many, oldest first.")

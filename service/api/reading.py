@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import PlainTextResponse
 
-from service.api.answers import AnomaliesAnswer, ScoresAnswer
 from service.api.authentication import VisibleProject
 from service.api.context import ApiContext, Services
 from service.api.errors import ApiError, documented
-from service.api.models import Moment
+from service.api.models import QueryMoment
+from service.api.project_answers import AnomaliesAnswer, ScoreAnswer, ScoresAnswer, SummaryAnswer
 from service.api.settings import API
 from service.banner import banner_text
 from service.documents import project_scores, project_summary
@@ -22,8 +22,8 @@ PROJECT = f"{API}/{{project}}"
 MAX_ROWS = 1000
 Window = tuple[datetime | None, datetime | None]
 
-Since = Annotated[Moment | None, Query(alias="from", description="Only exchanges at or after this time.")]
-Until = Annotated[Moment | None, Query(alias="to", description="Only exchanges before this time.")]
+Since = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
+Until = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="At most so many.")]
 
 
@@ -57,9 +57,9 @@ async def anomalies(project: VisibleProject, services: Services, window: Between
 
 
 @router.get(f"{PROJECT}/summary", responses=documented(400))
-async def summary(project: VisibleProject, services: Services) -> dict[str, Any]:
+async def summary(project: VisibleProject, services: Services) -> SummaryAnswer:
     """Say where a project stands: what became of its exchanges, means of the tiers, what is open."""
-    return await services.ask(lambda cursor: project_summary(cursor, project))
+    return SummaryAnswer.model_validate(await services.ask(lambda cursor: project_summary(cursor, project)))
 
 
 @router.get(f"{PROJECT}/banner", response_class=PlainTextResponse, responses=documented(400))
@@ -70,8 +70,9 @@ async def banner(project: VisibleProject, services: Services) -> str:
     return banner_text(settings, known["openIncidents"], services.engine.judge_name)
 
 
-async def _scores(services: ApiContext, project: str, window: Window, *, anomalies: bool, limit: int) -> list[dict[str, Any]]:
+async def _scores(services: ApiContext, project: str, window: Window, *, anomalies: bool, limit: int) -> list[ScoreAnswer]:
     start, end = window
-    return await services.ask(
+    documents = await services.ask(
         lambda cursor: project_scores(cursor, project, start=start, end=end, anomalies=anomalies, limit=limit)
     )
+    return [ScoreAnswer.model_validate(document) for document in documents]

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.errors import ApiError, error_response
+from service.api.errors import METHODS, ApiError, error_response
 from service.api.limits import ClientGone
 from service.api.metrics import Metrics
 
@@ -60,15 +60,12 @@ class RequestRecord:
 
     def _note(self, scope: Scope, status: int, request_id: str, seconds: float) -> None:
         route, caller = _route(scope), scope.get("state", {}).get("caller")
-        method = scope["method"] if scope["method"] in _METHODS else UNKNOWN_ROUTE
+        method = scope["method"] if scope["method"] in METHODS else UNKNOWN_ROUTE
         self._metrics.answered(method, route, status, seconds)
         fields: dict[str, Any] = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
         if caller is not None:
             fields[caller.kind] = caller.name
         log.info("request", extra={**fields, "request_id": request_id})
-
-
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class _Answer:

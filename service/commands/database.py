@@ -13,7 +13,9 @@ from rich.table import Table
 from analytics.adhoc import read_only_rows
 from audit.methodology import is_methodology, load_methodology
 from audit.policy import ProjectPolicy, load_policy
+from audit.prices import ModelPrice
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
+from service.judging import OTHERS, PRICE_IT, unpriced_note
 from service.terminal import MISSING, counted, err, leave_quietly, out, plain, table
 from service.workspace import open_workspace, require_database
 from streams.topology import derived_tables
@@ -75,9 +77,11 @@ def policy_check(
 ) -> None:
     """Check a policy file and every methodology it names, or one methodology; say what is in force for each project.
 
-    What waits for a judge, a baseline or retention is checked and kept, and has no effect in this version.
+    What waits for a baseline or retention is checked and kept, and has no effect in this version.
     """
-    document, shown = _methodology(file) if is_methodology(file) else _policy(file)
+    document, shown, note = _methodology(file) if is_methodology(file) else _policy(file)
+    if note:
+        err.print(f"note: {note}. {PRICE_IT}", style="yellow", markup=False, soft_wrap=True)
     if as_json:
         print_json(document)
         return
@@ -85,23 +89,20 @@ def policy_check(
     out.print(f"{plain(file)} can be used", style="green")
 
 
-def _methodology(file: Path) -> tuple[dict[str, Any], Table]:
-    """What a methodology file is, as a document and as a table."""
+def _methodology(file: Path) -> tuple[dict[str, Any], Table, str]:
+    """What a methodology file is, as a document and as a table, and nothing to note."""
     found = load_methodology(file)
     document = {"methodology": found.name, "version": found.version, "digest": found.digest}
-    return document, table(list(document), [list(document.values())])
+    return document, table(list(document), [list(document.values())]), ""
 
 
-def _policy(file: Path) -> tuple[dict[str, Any], Table]:
-    """What a policy file puts in force for each project, as a document and as a table."""
+def _policy(file: Path) -> tuple[dict[str, Any], Table, str]:
+    """What a policy file puts in force for each project, as a document and as a table, and what keeps a judge from being asked."""
     policy = load_policy(file)
     document = {name or OTHERS: _in_force(policy.for_project(name)) for name in ["", *policy.projects]}
-    headers = ["audit", "methodology", "sampling", "digest"]
-    return document, table(["project", *headers], [[name, *map(row.get, headers)] for name, row in document.items()])
-
-
-OTHERS = "(others)"
-"""Stands for every project that a policy does not name."""
+    headers = ["audit", "methodology", "sampling", "judge", "cap", "price", "digest"]
+    shown = table(["project", *headers], [[name, *map(row.get, headers)] for name, row in document.items()])
+    return document, shown, unpriced_note(policy)
 
 
 def _in_force(found: ProjectPolicy) -> dict[str, Any]:
@@ -110,7 +111,15 @@ def _in_force(found: ProjectPolicy) -> dict[str, Any]:
     return {
         "audit": "on" if found.settings.enabled else "off",
         "methodology": f"{found.methodology.name} {found.methodology.version}",
-        "sampling": f"every {sampling.routine_interval}. turn" if sampling.enabled else "everything",
+        "sampling": f"1 routine turn in {sampling.routine_interval}" if sampling.enabled else "everything",
+        "judge": found.settings.judge_model,
+        "cap": "none" if found.settings.cost_cap_per_session is None else f"{found.settings.cost_cap_per_session:g} USD",
+        "price": _price(found.price),
         "digest": found.digest,
         "settings": found.settings.model_dump(by_alias=True),
     }
+
+
+def _price(price: ModelPrice | None) -> str:
+    """USD for a million tokens of input and of output."""
+    return "not known" if price is None else f"{price.input:g} / {price.output:g} USD"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 from collections.abc import Callable, Iterator
@@ -12,17 +11,17 @@ from typing import NamedTuple
 import duckdb
 import typer
 
+from analytics.connection import IN_USE
 from analytics.queries import query_rows
 from analytics.store import Store
 from audit.policy import Policy, load_policy
 from schemas.errors import DriftlineError
 from service.access import AccessStore, access_file
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
-from service.judging import NONE, SIMULATED, open_judge
+from service.judging import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
 from service.settings import Settings
 from service.terminal import out, plain
 from service.workspace import CATCH_UP, policy_of, stages_behind, utc_now
-from streams.judges.protocol import Judge
 
 STATE_FOLDERS = ("~/.openclaw", "~/.clawdbot")
 STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
@@ -87,7 +86,11 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
     if not path.exists():
         parent = path.resolve().parent
         writable = parent.is_dir() and os.access(parent, os.W_OK)
-        advice = "driftline import openclaw PATH makes it" if writable else f"make the folder {parent} and let it be written to"
+        advice = (
+            "driftline import openclaw PATH makes it, and so does driftline serve"
+            if writable
+            else f"make the folder {parent} and let it be written to"
+        )
         yield Finding("database", "note" if writable else "problem", f"none yet at {path}", advice)
         return
     try:
@@ -97,7 +100,7 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
             counts = [f"{store.count(table)} {table}" for table in COUNTED]
             lag = stages_behind(store)
     except DriftlineError as error:
-        yield Finding("database", "problem", str(error), error.hint)
+        yield _unopened(settings, error)
         return
     yield Finding("database", "ok", f"{path} ({path.stat().st_size / 1e6:.1f} MB): {', '.join(counts)}")
     if lag:
@@ -112,37 +115,45 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
         )
 
 
+def _unopened(settings: Settings, error: DriftlineError) -> Finding:
+    """A database that cannot be opened. That another process works with it is as it should be: most likely the server."""
+    if error.hint != IN_USE:
+        return Finding("database", "problem", str(error), error.hint)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    asked = f"By these settings the server is at http://{host}:{settings.port} (/readyz)."
+    return Finding("database", "note", f"in use, so not looked into: {error}", f"{IN_USE} {asked}")
+
+
 def _look_at_judge(settings: Settings) -> Iterator[Finding]:
     try:
         policy = policy_of(settings)
     except DriftlineError:  # that is a finding of its own
         return
     try:
-        _, name = asyncio.run(_judge(settings, policy))
+        found = who_judges(settings, policy)
     except DriftlineError as error:
         yield Finding("judge", "problem", str(error), error.hint)
         return
-    if name == NONE:
+    if found.name == NONE:
         advice = "set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own; driftline simulate-judge is one to try"
         yield Finding("judge", "note", "none: Tiers 2, 2.5 and 3 stay unscored with the reason no_judge", advice)
         return
-    yield Finding("judge", "note" if name == SIMULATED else "ok", name)
-    models = {
-        policy.for_project(project).settings.judge_model: policy.for_project(project) for project in ("", *policy.projects)
-    }
-    for model, project in models.items():
-        if project.price is not None:
-            detail = f"{model}: {project.price.input:g} / {project.price.output:g} USD a million tokens, read {project.price.read_on}"
+    if found.note:
+        yield Finding("judge", "note", found.note, "start it, or set ANTHROPIC_BASE_URL to where it is")
+    else:
+        yield Finding("judge", "note" if found.name == SIMULATED else "ok", f"{found.name} at {found.address}")
+    yield from _prices(policy)
+
+
+def _prices(policy: Policy) -> Iterator[Finding]:
+    """What the models of all projects cost, and which projects' judge is asked nothing because that is not known."""
+    projects = [policy.for_project(name) for name in ("", *policy.projects)]
+    for model, price in {one.settings.judge_model: one.price for one in projects}.items():
+        if price is not None:
+            detail = f"{model}: {price.input:g} / {price.output:g} USD a million tokens, read {price.read_on}"
             yield Finding("price", "ok", detail)
-        elif project.cap is not None:
-            yield Finding("price", "problem", f"{model}: not known, so nothing is asked under a cap", UNPRICED)
-
-
-async def _judge(settings: Settings, policy: Policy) -> tuple[Judge | None, str]:
-    judge, name = await open_judge(settings, policy, os.environ)
-    if judge is not None:
-        await judge.aclose()
-    return judge, name
+    if unpriced := unpriced_note(policy):
+        yield Finding("price", "problem", unpriced, PRICE_IT)
 
 
 def _look_at_access(settings: Settings) -> Iterator[Finding]:
@@ -171,7 +182,6 @@ def _look_for_transcripts(_settings: Settings) -> Iterator[Finding]:
         yield Finding("OpenClaw", "note", "no state folder here", "name the folder or set OPENCLAW_STATE_DIR")
 
 
-UNPRICED = "give it one under prices: in the policy, or set costCapPerSession: null"
 COUNTED = ("exchanges", "agent_events", "scores", "diagnoses")
 LOOKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _look_at_versions,

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
+import re
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from analytics.queries import query_rows
-from audit.policy import Policy
+from schemas.errors import InputError
+from schemas.limits import NAME
 from service.banner import banner_text
 from service.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of, show_rows
 from service.commands.sessions import of_project, opened_to_show
 from service.documents import project_summary
-from service.judging import open_judge
-from service.settings import Settings
-from service.terminal import out
+from service.judging import who_judges
+from service.terminal import out, plain
 from service.views import costs_table
 from service.workspace import open_workspace
 
@@ -61,19 +60,16 @@ def banner(
     as_json: AsJson = False,
 ) -> None:
     """Print what an agent of the project is told of its audit when a session begins."""
+    if not re.fullmatch(NAME, project):
+        raise InputError(
+            f"{plain(project, 64)!r} cannot be the name of a project",
+            hint="A name has a-z, 0-9, _ . - and at most 63 characters.",
+        )
     with open_workspace(settings_of(database, policy)) as workspace:
         settings = workspace.policy.for_project(project).settings
         open_incidents = project_summary(workspace.store.cursor(), project)["openIncidents"]
-        text = banner_text(settings, open_incidents, asyncio.run(_judge_name(workspace.settings, workspace.policy)))
+        text = banner_text(settings, open_incidents, who_judges(workspace.settings, workspace.policy).name)
     if as_json:
         print_json({"project": project, "banner": text})
     else:
         out.print(text, markup=False, soft_wrap=True)
-
-
-async def _judge_name(settings: Settings, policy: Policy) -> str:
-    """Who would judge by the settings and the environment."""
-    judge, name = await open_judge(settings, policy, os.environ)
-    if judge is not None:
-        await judge.aclose()
-    return name

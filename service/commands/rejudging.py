@@ -6,25 +6,36 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from analytics.store import Store
+from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of
-from service.judging import SIMULATED, open_judge
+from service.judging import NAME_A_JUDGE, NONE, PRICE_IT, SIMULATED, OpenedJudge, is_unpriced, open_judge, who_judges
 from service.settings import Settings
-from service.terminal import counted, err, out
+from service.terminal import counted, err, out, plain
 from service.workspace import Workspace, open_workspace
 from streams.engine import Engine
-from streams.judges.protocol import Judge
 from streams.rejudging import BulkEstimate, estimate_bulk, exchanges_of, unscored
+
+_ALL = 1_000_000
+"""Rows that are looked through for what is left."""
+_NAMED = 5
+"""Projects that a message names."""
 
 
 def rejudge(
     project: Project = None,
     reason: Annotated[
-        str | None, typer.Option(metavar="REASON", help="Only what is unscored for this reason, e.g. no_judge or timeout.")
+        str | None,
+        typer.Option(
+            metavar="REASON",
+            help="Only what is unscored for this reason, e.g. no_judge or timeout; cost_cap is what a session's cap left out.",
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many exchanges, oldest first.")] = 10_000,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")] = False,
@@ -36,13 +47,20 @@ def rejudge(
     """Have the exchanges judged that stayed unscored; says what it is expected to cost before it asks."""
     settings = settings_of(database, policy)
     with open_workspace(settings) as workspace:
+        found = who_judges(settings, workspace.policy)
+        _say_who_judges(found, dry_run=dry_run)
         workspace.runner.run()
         rows = unscored(workspace.store, project, reason, limit)
-        expected = estimate_bulk(exchanges_of(workspace.store, rows), workspace.policy)
+        expected = _Expected(
+            estimate_bulk(exchanges_of(workspace.store, rows), workspace.policy), _not_asked(rows, workspace.policy)
+        )
         if as_json and dry_run:
-            print_json(expected.__dict__)
+            print_json(expected.document())
             return
-        err.print(_in_words(expected), markup=False, soft_wrap=True)
+        words = expected.in_words() if rows else _nothing(workspace.store, project, reason)
+        if rows and not dry_run and expected.not_asked == len(rows):
+            raise SettingsError(words, hint=PRICE_IT)
+        err.print(f"{words}. {PRICE_IT}" if expected.not_asked else words, markup=False, soft_wrap=True)
         if not rows or dry_run:
             return
         if not yes:
@@ -58,10 +76,10 @@ async def _judge_again(
     settings: Settings, workspace: Workspace, rows: Sequence[dict[str, Any]], project: str | None, reason: str | None
 ) -> dict[str, Any]:
     """Ask for the rows to be judged again, wait for it, and answer what came of it."""
-    judge, name = await open_judge(settings, workspace.policy, os.environ)
-    if judge is None:
-        raise SettingsError("there is no judge", hint="Set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own.")
-    engine = _engine(workspace, judge, name)
+    opened = await open_judge(settings, workspace.policy, os.environ)
+    engine = Engine(
+        workspace.store, workspace.policy, workspace.redactor, workspace.now, judge=opened.judge, judge_name=opened.name
+    )
     await engine.start()
     try:
         requested = await engine.rejudge(project, reason, len(rows))
@@ -70,38 +88,92 @@ async def _judge_again(
     finally:
         await engine.stop()
     wanted = {(row["connection"], row["exchange_id"]) for row in rows}
-    left = [
-        row for row in unscored(workspace.store, project, None, 1_000_000) if (row["connection"], row["exchange_id"]) in wanted
-    ]
+    left = [row for row in unscored(workspace.store, project, None, _ALL) if (row["connection"], row["exchange_id"]) in wanted]
     return {
         "requested": requested,
-        "judge": name,
+        "judge": opened.name,
         "still_unscored": dict(Counter(why for row in left for why in row["reasons"])),
         "calls": dict(state.judge_calls),
         "cost_usd": state.spent_usd,
+        "unknown_price": _unpriced(rows, workspace.policy),
     }
 
 
-def _engine(workspace: Workspace, judge: Judge, name: str) -> Engine:
-    return Engine(workspace.store, workspace.policy, workspace.redactor, workspace.now, judge=judge, judge_name=name)
+@dataclass(frozen=True)
+class _Expected:
+    """What judging again would take."""
+
+    bulk: BulkEstimate
+    not_asked: int
+    """Exchanges of which nothing is asked: no price is known of their judge's model, and their session has a cap."""
+
+    def document(self) -> dict[str, Any]:
+        """For scripts; a cost that nobody knows is null."""
+        known: dict[str, Any] = {} if self._is_priced else {"expected_usd": None, "at_most_usd": None}
+        return self.bulk.__dict__ | known | {"not_asked": self.not_asked}
+
+    def in_words(self) -> str:
+        """For people."""
+        bulk, unscored_ones = self.bulk, f"{counted(self.bulk.exchanges, 'exchange')} unscored"
+        if self.not_asked == bulk.exchanges:
+            return f"{unscored_ones}: nothing will be asked of them, because no price is known of their judge's model and they have a cap"
+        known = f"and {bulk.expected_usd:.4f} USD, {bulk.at_most_usd:.4f} USD at most"
+        cost = known if self._is_priced else "at a cost that is not known"
+        calls = f"about {counted(bulk.calls, 'call')} {cost}, without Tier 3, which depends on what comes before it"
+        parts = [f"{unscored_ones}: {calls}", "the cap of each session holds"]
+        if bulk.unpriced and self._is_priced:
+            parts.append(f"the cost of {bulk.unpriced} is not known and not among that")
+        if self.not_asked:
+            parts.append(
+                f"of {self.not_asked} nothing will be asked: they have a cap, and no price is known of their judge's model"
+            )
+        return "; ".join(parts)
+
+    @property
+    def _is_priced(self) -> bool:
+        return self.bulk.unpriced < self.bulk.exchanges
 
 
-def _in_words(expected: BulkEstimate) -> str:
-    if not expected.exchanges:
+def _say_who_judges(found: OpenedJudge, *, dry_run: bool) -> None:
+    """Say what is wrong with the judge before anything is estimated; SettingsError when there is none to be asked."""
+    if found.name == NONE and not dry_run:
+        raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
+    if note := f"there is no judge. {NAME_A_JUDGE}" if found.name == NONE else found.note:
+        err.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _unpriced(rows: Sequence[dict[str, Any]], policy: Policy) -> int:
+    return sum(policy.for_project(row["project"]).price is None for row in rows)
+
+
+def _not_asked(rows: Sequence[dict[str, Any]], policy: Policy) -> int:
+    return sum(is_unpriced(policy.for_project(row["project"])) for row in rows)
+
+
+def _nothing(store: Store, project: str | None, reason: str | None) -> str:
+    """That nothing is to be judged again, and where a filter is why, what it left out."""
+    filters = {"--project": project, "--reason": reason}
+    given = " ".join(f"{name} {plain(value, 64)}" for name, value in filters.items() if value is not None)
+    others = unscored(store, None, None, _ALL) if given else []
+    if not others:
         return "nothing is unscored"
-    unpriced = f"; the judge of {expected.unpriced} has no known price" if expected.unpriced else ""
-    return (
-        f"{counted(expected.exchanges, 'exchange')} unscored: about {counted(expected.calls, 'call')} and {expected.expected_usd:.4f} USD, "
-        f"{expected.at_most_usd:.4f} USD at most, without Tier 3, which depends on what comes before it; "
-        f"the cap of each session holds{unpriced}"
+    reasons = Counter(why for row in others for why in row["reasons"])
+    projects = Counter(row["project"] for row in others)
+    named = ", ".join(f"{name} ({count})" for name, count in projects.most_common(_NAMED)) + (
+        ", …" if len(projects) > _NAMED else ""
     )
+    place = f" in {named}" if project is not None else ""
+    verb = "is" if len(others) == 1 else "are"
+    return f"nothing fits {given}: {counted(len(others), 'exchange')}{place} {verb} unscored for: {', '.join(sorted(reasons))}"
 
 
 def _outcome_in_words(outcome: dict[str, Any]) -> str:
     note = f" by the {SIMULATED}" if outcome["judge"] == SIMULATED else ""
     calls = ", ".join(f"{count} {name}" for name, count in outcome["calls"].items()) or "none needed"
     left = ", ".join(f"{count} {name}" for name, count in outcome["still_unscored"].items()) or "none"
+    unknown = outcome["unknown_price"]
+    more = f" and what {unknown} cost, which is not known" if unknown else ""
+    cost = "cost not known" if unknown >= outcome["requested"] else f"{outcome['cost_usd']:.4f} USD{more}"
     return (
-        f"{counted(outcome['requested'], 'exchange')} judged again{note}; calls: {calls}; {outcome['cost_usd']:.4f} USD; "
-        f"tiers still unscored: {left}"
+        f"{counted(outcome['requested'], 'exchange')} judged again{note}; calls: {calls}; {cost}; tiers still unscored: {left}"
     )

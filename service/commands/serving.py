@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -41,6 +42,8 @@ def serve(
     run_server(settings, names=name or [], expose=expose, announce=_announce)
 
 
-def _announce(url: str, judge: str) -> None:
+def _announce(url: str, judge: str, notes: Sequence[str]) -> None:
     out.print(f"Driftline listens at {url} (docs at {url}/docs)", markup=False, soft_wrap=True)
     out.print(JUDGES[judge], markup=False, soft_wrap=True)
+    for note in notes:
+        out.print(f"note: {note}", markup=False, soft_wrap=True)

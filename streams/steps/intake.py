@@ -13,7 +13,7 @@ import msgspec
 
 from audit.outcomes import LEFT_OUT, RULE_VERSION, structural_score
 from audit.policy import Policy, ProjectPolicy
-from audit.sampling import LAST_TURNS, Candidate, Decision, SamplingState, close, decide
+from audit.sampling import LAST_TURNS, Candidate, Decision, SamplingState, close, decide, without
 from audit.tier1 import Tier1Result, check_structure
 from schemas.codec import encode
 from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
@@ -58,6 +58,7 @@ class IntakeStep:
         elif isinstance(record, SessionClosed):
             yield from self._close(session, policy)
         else:
+            session.sampling = without(session.sampling, record.exchange_id)
             decision = Decision(
                 sampled=True, reason=record.sampling_reason, probability=record.sampling_probability, turn=record.turn_number
             )

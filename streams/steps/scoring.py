@@ -6,14 +6,14 @@ and a replay comes to the scores that were made when the judge was asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
-from audit.cascade import cascade, drive
+from audit.cascade import drive
 from audit.ledger import Ledger
 from audit.policy import Policy
-from schemas.records import Judgement, Score, ScoringTask
+from schemas.records import ScoringTask
 from streams.batches import StageBatch, StepOutcome
 from streams.docket import STATE, Docket, ScoringState
 from streams.recorded import Recorded
@@ -36,15 +36,12 @@ class ScoringStep:
             session = sessions.get(key, ScoringState())
             if offset < session.next_offset:
                 continue
-            score, spent = self._score(task, recorded.get((task.connection, task.exchange_id), ()), session.spent)
-            outcome.records.append(("scores", score))
-            sessions[key] = ScoringState(offset + 1, spent)
+            ledger = Ledger(self._policy.for_project(task.project).cap, session.spent)
+            try:
+                docket = Docket.of(task, self._policy, recorded.get((task.connection, task.exchange_id), ()), ledger)
+                outcome.records.append(("scores", drive(docket.judging(), docket.unasked)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it costs one exchange, as it does where a judge is asked
+                outcome.failed.append((offset, task, error))
+            sessions[key] = ScoringState(offset + 1, ledger.spent)
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
         return outcome
-
-    def _score(self, task: ScoringTask, recorded: Sequence[Judgement], spent: int) -> tuple[Score, int]:
-        """The score of one task, and what its session has spent after it."""
-        ledger = Ledger(self._policy.for_project(task.project).cap, spent)
-        docket = Docket.of(task, self._policy, recorded, ledger)
-        score = drive(cascade(task, docket.exchange, docket.policy), docket.unasked)
-        return score, ledger.spent

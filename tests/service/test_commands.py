@@ -196,6 +196,7 @@ def test_doctor_says_what_is_missing(driftline: Command, events_file: Path) -> N
     """Before and after the first import; a broken policy is a problem and the exit code says so."""
     code, out, _ = driftline("doctor")
     assert (0, True) == (code, "none yet at driftline.duckdb" in out)
+    assert "driftline serve" in out
     driftline("import", "events", str(events_file))
     _, out, _ = driftline("doctor", "--json")
     findings = {finding["subject"]: finding for finding in json.loads(out)}
@@ -303,7 +304,9 @@ def test_a_rebuild_that_was_cut_short_is_noticed(
     with monkeypatch.context() as patched:
         patched.setattr("streams.embedded.EmbeddedRunner.run", lambda *_: 0)
         driftline("rebuild")
-    assert "stage diagnosis has read 0 of" in driftline("runs")[2]
+    error = driftline("runs")[2]
+    assert "stage diagnosis has read 0 of" in error
+    assert "A server was stopped with work left: start it again" in error
     assert 1 == driftline("doctor")[0]
     assert 2 == driftline("check")[0]
     driftline("rebuild")

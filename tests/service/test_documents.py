@@ -233,7 +233,15 @@ def test_a_summary_says_where_a_project_stands(store: Store) -> None:
     )
     assert {
         "project": "ops",
-        "exchanges": {"total": 6, "scored": 1, "pending": 1, "skippedSampling": 2, "skippedCostCap": 1, "unscored": 1},
+        "exchanges": {
+            "total": 6,
+            "scored": 1,
+            "pending": 1,
+            "skippedSampling": 2,
+            "skippedCostCap": 1,
+            "unscored": 1,
+            "unscoredReasons": {"no_judge": 1},
+        },
         "scores": {
             "total": 5,
             "anomalies": 1,
@@ -248,6 +256,26 @@ def test_a_summary_says_where_a_project_stands(store: Store) -> None:
         "baseline": {"id": "b"},
         "openIncidents": 1,
     } == project_summary(store.cursor(), "ops", {"id": "b"})
+
+
+def test_a_cost_that_nobody_knows_is_not_zero(store: Store) -> None:
+    """Who is shown 0 believes that it cost nothing."""
+    put(store, exchange("s", 1), judgement("s", 1, cost_usd=None), judgement("s", 2, cost_usd=None, outcome="timeout"))
+    figures = project_summary(store.cursor(), "ops")["scores"]
+    assert (None, 2) == (figures["costUsd"], figures["unknownCosts"])
+
+
+def test_why_exchanges_are_unscored_is_told(store: Store) -> None:
+    """An exchange counts once for each reason, however many of its tiers have it."""
+    both = {f"{tier}_{what}": value for tier in TIERS for what, value in (("state", "unscored"), ("reason", "timeout"))}
+    put(
+        store,
+        score("s", 1, **both),
+        score("s", 2, **both | {"tier3_reason": "refused"}),
+        score("s", 3, disposition="scored", tier2_state="scored", tier2_reason="always"),
+    )
+    counts = project_summary(store.cursor(), "ops")["exchanges"]
+    assert (2, {"refused": 1, "timeout": 2}) == (counts["unscored"], counts["unscoredReasons"])
 
 
 def incident(incident_id: str, status: str) -> Incident:
@@ -272,6 +300,7 @@ def test_a_project_nobody_has_heard_of_has_the_summary_of_an_empty_one(store: St
     empty, known = project_summary(store.cursor(), "web"), project_summary(store.cursor(), "ops")
 
     assert fields_of(known) == fields_of(empty)
+    assert {} == empty["exchanges"].pop("unscoredReasons")
     assert {0} == set(empty["exchanges"].values())
     assert (None, 0, 0.0) == (empty["baseline"], empty["openIncidents"], empty["scores"]["costUsd"])
 
@@ -305,7 +334,9 @@ def test_what_was_left_unscored_can_be_put_to_the_judge_again(store: Store) -> N
     """The ids lead to the exchanges, and these come back as the very records that came in."""
     said = exchange("s", 1, "", turn_number=1, tags=("cron",), redactions=(Redaction(kind="token", count=2),), output_tokens=0)
     put(store, said, exchange("s", 2), score("s", 1), score("s", 2, disposition="scored"))
-    rows = query_rows(store.cursor(), "unscored_exchanges", {"project": "ops", "reason": "no_judge", "limit": 10})
+    rows = query_rows(
+        store.cursor(), "unscored_exchanges", {"project": "ops", "reason": "no_judge", "without": None, "limit": 10}
+    )
     wanted = [{name: row[name] for name in ("connection", "exchange_id")} for row in rows]
 
     found = records_of(store, "Exchange", "exchange_records", {"exchanges": wanted})

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+import socket
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from builders import judgement, score
+from rich.console import Console
 
 from analytics.store import Store
+from audit.policy import Policy, ProjectSettings
 from schemas.codec import encode
 from schemas.records import Incident, Record
+from service.judging import unpriced_note, unpriced_projects
 from service.simulator.serving import running
+from service.views import scores_table
 
 Command = Callable[..., tuple[int, str, str]]
 TOPICS = {"Score": "scores", "Judgement": "judgements", "Incident": "incidents"}
@@ -192,12 +199,122 @@ def test_the_table_of_scores_shows_every_tier_or_why_it_has_no_score(driftline: 
     header, _, *shown = out.splitlines()
 
     assert 0 == code
-    assert "turn sampling tier 1 tier 2 tier 2.5 tier 3 flags judged anomaly" in " ".join(header.split())
+    assert "project agent session turn sampling tiers 1, 2, 2.5, 3 judged, anomalies" in " ".join(header.split())
     assert ["0.75", "0.50", "4.50"] == shown_tiers(shown[0])
     assert ["0.75", "n/a", "gate"] == shown_tiers(shown[1])
     assert ["-", "n/a", "-"] == shown_tiers(shown[2])
-    assert ["cap", "n/a", "unscored"] == shown_tiers(shown[3])
+    assert ["cap", "n/a", "unsc"] == shown_tiers(shown[3])
     assert [True, False, False, False] == ["scored, simulated judge" in line for line in shown]
+
+
+def test_the_table_of_scores_says_why_an_exchange_is_unscored() -> None:
+    """Each reason once, whichever tier it is of, and at 130 columns as well, where only names are cut."""
+    spoiled = {"tier2_5_state": "unscored", "tier2_5_reason": "invalid"}
+    session = "0193a7c2-1e4f-7f60-a2f4-6f5e7a0b9c3d"
+    rows = [
+        msgspec.structs.asdict(score(session, turn, agent="support-desk", **said)) for turn, said in ((1, {}), (2, spoiled))
+    ]
+    console = Console(width=130, file=io.StringIO())
+    console.print(scores_table(rows))
+    header, _, first, *second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+    assert "exchange at project agent session turn sampling tiers 1, 2, 2.5, 3 judged, anomalies" == " ".join(header.split())
+    assert "2026-10-01" in first
+    assert first.rstrip().endswith("1.00 unsc  n/a unsc   unscored: no_judge")
+    assert "unscored: no_judge, invalid" in " ".join(" ".join(second).split())
+
+
+def test_the_scores_for_scripts_have_the_reason_of_every_tier(driftline: Command, tmp_path: Path) -> None:
+    """A script should not have to ask the database why."""
+    database_of(tmp_path, [score("s", 1)])
+    document = json.loads(driftline("scores", "--json")[1])
+    assert ("ops", "local") == (document["project"], document["connection"])
+    assert ["no_judge", "no_thinking", "no_judge"] == [document[f"{tier}_reason"] for tier in ("tier2", "tier2_5", "tier3")]
+
+
+def test_a_banner_is_of_a_project_that_can_be(driftline: Command, tmp_path: Path) -> None:
+    """A name that is mistyped beyond any project gets no banner with the settings of the others."""
+    database_of(tmp_path, [])
+    for name in ("No/Project", "ops\n", ""):
+        code, out, err = driftline("banner", name)
+        assert (2, "") == (code, out)
+        assert "cannot be the name of a project" in err
+
+
+UNPRICED = """version: 1
+defaults: {judgeModel: claude-haiku-4-5}
+projects:
+  capped: {judgeModel: house-model}
+  free: {judgeModel: house-model, costCapPerSession: null}
+  silent: {judgeModel: house-model, enabled: false}
+"""
+
+
+@pytest.fixture
+def unpriced(tmp_path: Path) -> str:
+    """A policy in which one project of several has a cap and no price."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(UNPRICED)
+    return str(policy)
+
+
+def test_a_project_without_a_cap_hides_none_that_has_one() -> None:
+    """Both may name the same model; the one with the cap is asked nothing. What is not audited is no loss."""
+    projects = {
+        "capped": ProjectSettings(judge_model="house-model"),
+        "free": ProjectSettings(judge_model="house-model", cost_cap_per_session=None),
+        "silent": ProjectSettings(judge_model="house-model", enabled=False),
+    }
+    assert ["capped"] == unpriced_projects(Policy(projects=projects))
+    assert ["capped"] == unpriced_projects(Policy(projects=dict(reversed(projects.items()))))
+    assert "" == unpriced_note(Policy())
+    assert [""] == unpriced_projects(Policy(defaults=projects["capped"], projects={"ops": projects["free"]}))
+    assert "(others) (house-model)" in unpriced_note(Policy(defaults=projects["capped"]))
+
+
+def test_a_note_on_many_projects_is_short() -> None:
+    """A policy may name ten thousand."""
+    projects = {f"p{number}": ProjectSettings(judge_model="house-model") for number in range(12)}
+    assert unpriced_note(Policy(projects=projects)).endswith("p9 (house-model) and 2 more")
+
+
+def test_policy_check_shows_judge_cap_and_price_and_what_is_asked_nothing(driftline: Command, unpriced: str) -> None:
+    """Whoever writes a policy sees it before a server runs by it."""
+    code, out, err = driftline("policy", "check", unpriced)
+    assert 0 == code
+    others, capped, free, *_ = [" ".join(line.split()) for line in out.splitlines()[2:]]
+    assert "(others) on default 1.0 1 routine turn in 3 claude-haiku-4-5 1 USD 1 / 5 USD" in others
+    assert " house-model 1 USD not known " in capped
+    assert " house-model none not known " in free
+    assert "unknown_price): capped (house-model). Give the model a price" in err
+    assert "free" not in err
+    assert "not known" == json.loads(driftline("policy", "check", unpriced, "--json")[1])["capped"]["price"]
+
+
+def test_doctor_names_the_projects_whose_judge_is_asked_nothing(
+    driftline: Command, unpriced: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a problem: they think that they are judged. The address that is asked is shown."""
+    with running() as judge:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
+        code, out, _ = driftline("doctor", "--policy", unpriced, "--json")
+    findings = [(one["subject"], one["state"], one["detail"]) for one in json.loads(out)]
+    assert 1 == code
+    assert ("judge", "note", f"simulated judge at {judge.base_url}") in findings
+    [problem] = [detail for subject, state, detail in findings if (subject, state) == ("price", "problem")]
+    assert problem.endswith(": capped (house-model)")
+
+
+def test_doctor_says_that_a_judge_does_not_answer(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing would be scored, and nothing else would say so before the first exchange."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # nothing listens there, and nobody else is given the port
+        address = f"http://127.0.0.1:{reserved.getsockname()[1]}"
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
+        code, out, _ = driftline("doctor", "--json")
+    [judge] = [one for one in json.loads(out) if one["subject"] == "judge"]
+    assert (0, "note") == (code, judge["state"])
+    assert judge["detail"].startswith(f"{address} does not answer")
 
 
 def shown_tiers(line: str) -> list[str]:

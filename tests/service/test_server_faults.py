@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import resource
 import signal
@@ -218,6 +219,7 @@ def test_what_came_while_the_judge_was_down_can_be_judged_later(children: Nurser
         assert [201, 201, 201] == [put(url, token, turn) for turn in (1, 2, 3)]
         wait_until(lambda: not waiting(url, home.operator()), "the judge to be given up")
         stopped(server)
+    assert f"note: http://127.0.0.1:{port} does not answer" in server.printed
     assert {"provider_error"} == outcomes(home)
     with Store(home.database) as store:
         found = rows(store, "SELECT DISTINCT disposition, tier2_state, tier2_reason, cost_usd FROM scores")
@@ -255,7 +257,11 @@ def test_a_second_server_on_a_database_says_so(children: Nursery, home: Home) ->
     url = first.serving()
     second = children.serve(home)
     assert 2 == second.wait()
-    assert "Another process has the file" in second.logged
+    assert "Another process has the file: if it is the server, ask it over HTTP or stop it" in second.logged
+    code, said = children.run(home, "doctor", "--json")
+    [database] = [finding for finding in json.loads(said) if finding["subject"] == "database"]
+    assert (0, "note") == (code, database["state"])
+    assert "http://127.0.0.1:8377 (/readyz)" in database["advice"]
     assert 201 == put(url, home.connection("north"), 1)
     stopped(first)
 

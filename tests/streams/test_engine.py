@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import builders as build
 import pytest
-from engines import NOW, Clock, MoodyJudge, engine_over, live_judge, policy_of, rows, runner_over
+from engines import NOW, Clock, HangingJudge, MoodyJudge, engine_over, live_judge, policy_of, rows, runner_over
 
 from analytics.store import Store
 from audit.fingerprints import canonical_json
@@ -291,24 +291,6 @@ def tasks(count: int) -> list[Any]:
     batch = build.batch("exchanges", dialogue("s", count))
     outcome = IntakeStep(policy_of(sampling={"enabled": False}))(batch, {})  # type: ignore[arg-type]
     return [record for _, record in outcome.records]
-
-
-class HangingJudge:
-    """Reserves, and then never answers."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
-        """Wait for ever."""
-        assert question.purpose
-        assert await purse.reserve()
-        self.asked.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def aclose(self) -> None:
-        """Nothing to give back."""
 
 
 def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_and_made_again(store: Store) -> None:

@@ -59,6 +59,21 @@ def test_a_wrong_token_is_unauthorized(call: Call, header: bytes) -> None:
     assert {"error", "code"} == set(response.json())
 
 
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ([], "a Bearer token is needed: Authorization: Bearer dl_…"),
+        ([b"Basic dXNlcjpwYXNz"], "a Bearer token is needed: Authorization: Bearer dl_…; no other scheme is taken"),
+        ([b"Bearer dl_wrong"], "the token is wrong, expired or revoked"),
+        ([b"Bearer a", b"Bearer b"], "Authorization: is there more than once"),
+    ],
+)
+def test_the_refusal_says_what_is_wanted(call: Call, headers: list[bytes], words: str) -> None:
+    """Somebody who sends a password should not look for a fault in it."""
+    response = call("GET", "/api/audit/ops/scores", headers=[(b"authorization", value) for value in headers])
+    assert (401, words) == (response.status_code, response.json()["error"])
+
+
 def test_a_token_with_one_wrong_character_is_wrong(call: Call, tokens: Tokens) -> None:
     """The prefix finds it, the secret opens it."""
     wrong = tokens.root[:-1] + ("A" if tokens.root[-1] != "A" else "B")

@@ -8,6 +8,7 @@ import pytest
 from api_server import Call, Tokens
 
 from analytics.store import Store
+from service.api.models import NO_MOMENT
 from service.api.settings import BODY_LIMITS
 
 EVENTS = "/api/audit/events"
@@ -95,7 +96,7 @@ def test_a_malformed_event_stops_no_other_and_is_kept(call: Call, tokens: Tokens
     assert [1, 2, 3] == [one["index"] for one in response.json()["refused"]]
     assert [
         "events[1]: is a string, not an object",
-        "events[2].timestamp: 'never' is neither ISO 8601 nor a time since 1970",
+        f"events[2].timestamp: {NO_MOMENT}",
     ] == [one["error"] for one in response.json()["refused"][:2]]
     assert response.json()["refused"][2]["error"].startswith("events[3].occurred_at: ")
     assert [10, 14] == [seq for seq, _ in stored(store)]
@@ -125,6 +126,21 @@ def test_another_content_under_a_known_id_is_refused_and_kept(call: Call, tokens
         [one["index"] for one in response.json()["refused"]],
     )
     assert ("conflicting_id",) == store.cursor().execute("SELECT reason FROM dead_letters").fetchone()
+
+
+@pytest.mark.parametrize(
+    ("event_id", "words"),
+    [
+        (None, "events[1]: the log has another event at place 6 of the session (first_seq 5)"),
+        ("own", "events[1].event_id: the log has an event of this id with another content"),
+    ],
+)
+def test_a_conflict_names_what_tells_the_event(call: Call, tokens: Tokens, event_id: str | None, words: str) -> None:
+    """Who sent no event_id has none to mend: the place is what was taken already."""
+    own = {} if event_id is None else {"event_id": event_id}
+    call("POST", EVENTS, tokens.ops, json=batch(tool_call(), tool_call(n=1, **own), first_seq=5))
+    response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(), tool_call(n=2, **own), first_seq=5))
+    assert {"accepted": 0, "known": 1, "refused": [{"index": 1, "error": words}]} == response.json()
 
 
 def test_an_event_nested_too_deep_is_refused_alone(call: Call, tokens: Tokens, store: Store) -> None:

@@ -91,6 +91,38 @@ def test_another_content_under_a_known_id_is_a_conflict(
     assert [("It is done.",)] == stored(store, "agent_response")
 
 
+SENT = {"content": "It is done.", "model": "m", "usage": {"input_tokens": 5, "output_tokens": 6}}
+"""The answer of the exchange that others differ from."""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"session_id": "s2"},
+        {"agent": "other"},
+        {"multi_user": True},
+        {"exchange": {"turn_number": 2}},
+        {"exchange": {"turn_number": None}},
+        {"exchange": {"timestamp": "2026-10-01T09:02:00Z"}},
+        {"exchange": {"user_message": {"content": "Is it?"}}},
+        {"exchange": {"agent_response": SENT | {"thinking": "Hm."}}},
+        {"exchange": {"agent_response": SENT | {"model": "n"}}},
+        {"exchange": {"agent_response": SENT | {"usage": None}}},
+        {"exchange": {"agent_response": SENT | {"usage": {"input_tokens": 5, "output_tokens": 7}}}},
+    ],
+    ids=str,
+)
+def test_whatever_differs_under_a_known_id_is_a_conflict(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store, other: dict[str, Any]
+) -> None:
+    """Called a duplicate it would be dropped, and its sender would believe that it is in the log."""
+    sent = exchange_body(agent_response=SENT) | {"agent": "cleo"}
+    changed = sent | other | {"exchange": sent["exchange"] | other.get("exchange", {})}
+    statuses = [call("POST", INGEST, tokens.ops, json=body).status_code for body in (sent, changed, sent)]
+    assert [201, 409, 200] == statuses
+    assert 1 == store.count("exchanges")
+
+
 def test_ids_are_unique_per_connection(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Two fleets may count alike."""
     assert [201, 201] == [

@@ -9,6 +9,7 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens
 
 from analytics.store import Store
+from service.api.models import NO_MOMENT
 from service.api.settings import BODY_LIMITS
 
 INGEST = "/api/audit/ingest"
@@ -27,6 +28,7 @@ def with_value(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return body
 
 
+A_NAME = "must be 1 to 63 of a-z, 0-9, dot, dash and underscore, and begin with a letter or digit"
 WRONG = [
     ("session_id", 7),
     ("session_id", ""),
@@ -82,8 +84,58 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(
 
 def test_a_value_is_not_repeated_in_the_answer(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """An answer ends up in logs; what was sent may be a secret."""
-    response = call("POST", INGEST, tokens.ops, json=exchange_body(turn_number="hunter2-hunter2"))
-    assert "hunter2" not in response.text
+    for field in ("turn_number", "timestamp"):
+        response = call("POST", INGEST, tokens.ops, json=exchange_body(**{field: "hunter2-hunter2"}))
+        assert 400 == response.status_code
+        assert "hunter2" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("exchange", [], "must be an object"),
+        ("exchange.user_message", "hello", "must be an object"),
+        ("session_id", 7, "must be a string"),
+        ("session_id", "", "must have 1 or more characters"),
+        ("session_id", "x" * 257, "must have 256 or fewer characters"),
+        ("exchange.turn_number", "7", "must be a whole number"),
+        ("exchange.turn_number", 7.5, "must be a whole number"),
+        ("exchange.turn_number", -1, "must be 0 or more"),
+        ("exchange.turn_number", 2**31, "must be less than 2147483648"),
+        ("exchange.timestamp", "yesterday", NO_MOMENT),
+        ("exchange.timestamp", "", "is missing"),
+        ("exchange.agent_response.usage", {"input_tokens": 2**63}, "must be 9007199254740992 or less"),
+        ("multi_user", "yes", "must be true or false"),
+    ],
+)
+def test_a_fault_is_told_in_plain_words(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, *, path: str, value: Any, words: str
+) -> None:
+    """Whoever wires a webhook need not know what it is checked with."""
+    error = call("POST", INGEST, tokens.ops, json=with_value(exchange_body(), path, value)).json()["error"]
+    assert error.startswith(path)
+    assert words == error.partition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "words"),
+    [
+        ("POST", "events", {"session_id": "s", "first_seq": 0, "events": []}, "events: must hold 1 or more"),
+        ("POST", "events", {"session_id": "s", "first_seq": 0, "events": {}}, "events: must be a list"),
+        ("POST", "heartbeat", {"session_id": "s", "connection": "A"}, f"connection: {A_NAME}"),
+        ("POST", "ops/rejudge", {"reason": "No"}, "reason: must be of the form ^[a-z_]{1,64}$"),
+        ("GET", "OPS/scores", None, f"project: {A_NAME}"),
+        ("GET", "ops/scores?limit=ten", None, "limit: must be a whole number"),
+        ("GET", "ops/scores?anomalies=maybe", None, "anomalies: must be true or false"),
+    ],
+)
+def test_other_calls_are_answered_in_plain_words_too(
+    call: Call, tokens: Tokens, *, method: str, path: str, body: Any, words: str
+) -> None:
+    """The same words wherever the same is wrong."""
+    token = tokens.ops if path in ("events", "heartbeat") else tokens.root
+    response = call(method, f"/api/audit/{path}", token, **({} if body is None else {"json": body}))
+    assert (400, words) == (response.status_code, response.json()["error"])
 
 
 BROKEN = {

@@ -47,6 +47,7 @@ def test_a_name_that_is_not_ours_is_not_answered(call: Call, tokens: Tokens, hos
     """A page of elsewhere can have its own name point here; then its scripts may read what we answer."""
     response = call("GET", "/api/audit/ops/scores", tokens.root, headers={"host": host})
     assert (400, "host_not_allowed") == (response.status_code, response.json()["code"])
+    assert "`driftline serve --name HOST`" in response.json()["error"]
     assert 400 == call("GET", "/docs", headers={"host": host}).status_code
 
 
@@ -91,6 +92,22 @@ def test_errors_have_one_form(call: Call, tokens: Tokens, *, method: str, path: 
     response = call(method, path, tokens.root, headers={"content-type": "application/json"})
     assert (status, code) == (response.status_code, response.json()["code"])
     assert {"error", "code"} == set(response.json())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        ("GET", "/nowhere", "there is nothing at this path"),
+        ("GET", INGEST, "GET is not taken here"),
+        ("POST", "/healthz", "POST is not taken here"),
+        ("X-MADE-UP", "/healthz", "this method is not taken here"),
+    ],
+)
+def test_what_is_not_there_is_told_in_words(call: Call, tokens: Tokens, *, method: str, path: str, words: str) -> None:
+    """What is allowed instead is in the Allow header; a method that nobody knows is not repeated."""
+    response = call(method, path, tokens.root, headers={"content-type": "application/json"})
+    assert words == response.json()["error"]
+    assert (response.status_code == 405) == ("allow" in response.headers)
 
 
 def test_a_fault_of_ours_says_nothing_internal_and_is_logged(

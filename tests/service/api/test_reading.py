@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import pytest
 from api_server import BodyBuilder, Call, Tokens
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from analytics.store import Store
+from service.api.project_answers import ExchangeCounts, ScoreAnswer, ScoreFigures, SummaryAnswer
+from service.documents import project_scores, project_summary
+from streams.engine import Engine
 
 SCORES = "/api/audit/ops/scores"
 
@@ -36,6 +46,35 @@ def test_times_and_limit_narrow_what_is_listed(call: Call, tokens: Tokens) -> No
     assert 1 == call("GET", SCORES, tokens.root, params={"limit": 1}).json()["count"]
 
 
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "1790845680",
+        "1790845680.0",
+        "1790845680000",
+        "1790845680000000",
+        "2026-10-01T09:08:00%2B00:00",
+        "2026-10-01T09:08:00+00:00",
+        "2026-10-01T11:08:00+02:00",
+        "2026-10-01T11:08:00.000+0200",
+        "20261001T090800Z",
+        "2026-10-01 09:08",
+    ],
+)
+def test_a_time_is_asked_for_in_every_form_that_is_documented(call: Call, tokens: Tokens, moment: str) -> None:
+    """In an address every number is a text, and a plus is a space unless somebody escaped it."""
+    late = call("GET", f"{SCORES}?from={moment}", tokens.root)
+    early = call("GET", f"{SCORES}?to={moment}", tokens.root)
+    assert (200, ["s1:8"]) == (late.status_code, [score["exchangeId"] for score in late.json()["scores"]])
+    assert "s1:8" not in [score["exchangeId"] for score in early.json()["scores"]]
+
+
+def test_eight_digits_are_a_day(call: Call, tokens: Tokens) -> None:
+    """So they are in ISO 8601, and as seconds they would be in 1970."""
+    assert 200 == call("GET", f"{SCORES}?from=20261001", tokens.root).status_code
+
+
 def test_nothing_is_known_of_a_project_nobody_named(call: Call, tokens: Tokens) -> None:
     """Projects come into being with their first record."""
     assert {"scores": [], "count": 0} == call("GET", "/api/audit/new/scores", tokens.root).json()
@@ -48,6 +87,46 @@ def test_the_summary_counts_the_project(call: Call, tokens: Tokens) -> None:
     body = call("GET", "/api/audit/ops/summary", tokens.root).json()
     assert ("ops", 3, 0) == (body["project"], body["exchanges"]["total"], body["openIncidents"])
     assert {"total", "scored", "pending", "skippedSampling", "skippedCostCap"} <= set(body["exchanges"])
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_summary_says_why_exchanges_are_unscored(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
+    """While the server has the database nobody else can look into it."""
+    loop.run(engine.drained())
+    counts = call("GET", "/api/audit/ops/summary", tokens.root).json()["exchanges"]
+    assert {"no_judge": counts["unscored"]} == counts["unscoredReasons"]
+    assert 0 < counts["unscored"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_scores_and_summary_are_answered_as_they_are_documented(
+    call: Call, tokens: Tokens, store: Store, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """The models add nothing to the documents, leave nothing out and keep their order."""
+    loop.run(engine.drained())
+    with contextlib.closing(store.cursor()) as cursor:
+        documents, summary = project_scores(cursor, "ops"), project_summary(cursor, "ops")
+    answered = call("GET", SCORES, tokens.root).json()["scores"]
+    assert documents == answered
+    assert [list(document) for document in documents] == [list(score) for score in answered]
+    assert list(documents[0]) == aliases(ScoreAnswer)
+    assert summary == call("GET", "/api/audit/ops/summary", tokens.root).json()
+    assert list(summary) == aliases(SummaryAnswer)
+    assert [list(summary[part]) for part in ("exchanges", "scores")] == [aliases(ExchangeCounts), aliases(ScoreFigures)]
+
+
+def aliases(model: type[BaseModel]) -> list[str | None]:
+    """The names of a model's fields as they are answered, in order."""
+    return [one.alias for one in model.model_fields.values()]
+
+
+def test_the_description_names_the_fields_of_scores_and_summaries(app: FastAPI) -> None:
+    """A client made from it would otherwise have nothing but objects."""
+    schemas = app.openapi()["components"]["schemas"]
+    assert {"$ref": "#/components/schemas/ScoreAnswer"} == schemas["ScoresAnswer"]["properties"]["scores"]["items"]
+    assert aliases(ScoreAnswer) == list(schemas["ScoreAnswer"]["properties"]) == schemas["ScoreAnswer"]["required"]
+    assert {"tier2_5AlignmentScore", "tier3BehavioralScore"} < set(schemas["ScoreAnswer"]["properties"])
+    assert {"unscoredReasons"} < set(schemas["ExchangeCounts"]["properties"])
 
 
 def test_the_banner_is_text_with_the_settings_in_force(call: Call, tokens: Tokens) -> None:

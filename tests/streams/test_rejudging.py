@@ -1,0 +1,173 @@
+"""What was paid for stands: through a second judgement, another policy, an interrupted rebuild, and a fault in one exchange."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import builders as build
+import pytest
+from engines import NOW, Clock, HangingJudge, engine_over, live_judge, policy_of, rows, runner_over
+
+from analytics.store import Store
+from audit.policy import Policy, ProjectSettings
+from audit.prices import nano_of
+from schemas.registry import schema_of
+from service.simulator import RunningJudge, running
+from streams.docket import Docket
+from streams.embedded import UNFINISHED
+from streams.topology import derived_tables
+
+T = TypeVar("T")
+TIERS = "tier2_state, tier2_reason, tier3_state, tier3_score"
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """A database in memory."""
+    with Store(None) as opened:
+        yield opened
+
+
+@pytest.fixture
+def simulator() -> Iterator[RunningJudge]:
+    """A simulated judge, whose script a test sets."""
+    with running() as judge:
+        yield judge
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, within a time that no sound run needs."""
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+async def take(store: Store, simulator: RunningJudge, *turns: int, policy: Policy | None = None) -> None:
+    """Take exchanges of one session in and have them judged."""
+    async with engine_over(store, policy, live_judge(simulator.base_url)) as engine:
+        for turn in turns:
+            await engine.take_exchange(build.exchange("s", turn))
+        await engine.drained()
+
+
+async def rejudge(
+    store: Store, simulator: RunningJudge | None, *, policy: Policy | None = None, reason: str | None = None
+) -> int:
+    """Ask again for what is unscored, a day later; answers for how many."""
+    judge = simulator and live_judge(simulator.base_url)
+    async with engine_over(store, policy, judge, now=Clock(NOW + timedelta(days=1))) as engine:
+        requested = await engine.rejudge(None, reason, 100)
+        await engine.drained()
+        return requested
+
+
+def total(store: Store, table: str) -> int:
+    """What a table's costs come to in nano-USD; of scores, the current ones."""
+    return sum(nano_of(cost or 0) for (cost,) in store.cursor().execute(f"SELECT cost_usd FROM {table}").fetchall())
+
+
+def tiers(store: Store) -> list[tuple[object, ...]]:
+    """The tiers of the current score."""
+    return store.cursor().execute(f"SELECT {TIERS} FROM scores").fetchall()
+
+
+@pytest.mark.parametrize("how", ["the judge fails", "there is no judge", "the cap is too small"])
+def test_a_verdict_that_was_paid_for_outlives_a_second_judging_that_fails(
+    store: Store, simulator: RunningJudge, how: str
+) -> None:
+    """Tier 2 was refused, Tier 3 answered. Asking again for Tier 2 must not take Tier 3 away, nor what it cost."""
+    simulator.reset("refusal,answer")
+    run(take(store, simulator, 1))
+    [(_, _, _, score)] = tiers(store)
+    assert isinstance(score, float)
+    simulator.reset("unauthorized")
+    policy = policy_of(cost_cap_per_session=0.001) if how == "the cap is too small" else None
+    run(rejudge(store, None if how == "there is no judge" else simulator, policy=policy))
+    reason = {"the judge fails": "provider_error", "there is no judge": "no_judge", "the cap is too small": "cost_cap"}[how]
+    [(_, why, tier3, after)] = tiers(store)
+    assert (reason, "scored", score) == (why, tier3, after)
+    assert total(store, "scores") == total(store, "judgements") > 0
+
+
+def test_what_a_cap_left_out_can_be_judged_once_there_is_money(store: Store, simulator: RunningJudge) -> None:
+    """A cap that was too small is mended in the policy; the exchanges it left out are asked for by that reason."""
+    run(take(store, simulator, 1, policy=policy_of(cost_cap_per_session=0.001)))
+    assert 0 == run(rejudge(store, simulator))
+    assert 1 == run(rejudge(store, simulator, reason="cost_cap"))
+    assert [("scored", "scored")] == [(tier2, tier3) for tier2, _, tier3, _ in tiers(store)]
+
+
+@pytest.mark.parametrize("changed", [{"methodology": "tilt"}, {"judge_model": "claude-haiku-5-5"}])
+def test_money_is_counted_by_exchange_whatever_is_asked_now(
+    store: Store, simulator: RunningJudge, changed: dict[str, object]
+) -> None:
+    """Another methodology or judge asks other questions; what the old ones cost was paid for all the same."""
+    simulator.reset("refusal")
+    policy = policy_of(**changed)
+
+    async def cut_short() -> None:
+        judge = HangingJudge()
+        async with engine_over(store, judge=judge) as engine:
+            await engine.take_exchange(build.exchange("s", 1))
+            await judge.asked.wait()
+            await engine.stop(grace=0)
+
+    run(cut_short())
+    run(take(store, simulator, 2, policy=policy))
+    assert "interrupted" in {outcome for (outcome,) in rows(store, "judgements", "outcome")}
+    assert total(store, "scores") == total(store, "judgements")
+    before = rows(store, "scores", "* EXCLUDE (_offset)")
+    runner_over(store, policy).rebuild()
+    assert before == rows(store, "scores", "* EXCLUDE (_offset)")
+
+
+def test_a_rebuild_that_was_cut_short_is_finished_without_paying(store: Store, simulator: RunningJudge) -> None:
+    """Nobody has said that history may be judged for money; a server that starts afterwards must not do it unasked."""
+    runner = runner_over(store)
+    run(take_unjudged(store, 4))
+    with store.transaction() as transaction:
+        transaction.forget([*derived_tables(), schema_of("StageState").table, schema_of("Watermark").table])
+        transaction.set_watermark(UNFINISHED, "", 1)
+    run(take(store, simulator))
+    assert 0 == simulator.requests
+    assert {"no_judge"} == {reason for (reason,) in rows(store, "scores", "tier2_reason")}
+    assert not runner.finish()
+
+
+async def take_unjudged(store: Store, turns: int) -> None:
+    """Take exchanges in where there is no judge."""
+    async with engine_over(store) as engine:
+        for turn in range(1, turns + 1):
+            await engine.take_exchange(build.exchange("s", turn))
+        await engine.drained()
+
+
+def test_a_request_that_came_to_nothing_blocks_nobody(store: Store, simulator: RunningJudge) -> None:
+    """While a project is switched off its requests bear nothing; once it is on again the exchange can be asked for."""
+    run(take_unjudged(store, 1))
+    off = Policy(projects={"ops": ProjectSettings(enabled=False)})
+    assert 0 == run(rejudge(store, simulator, policy=off))
+    assert 1 == run(rejudge(store, simulator))
+    assert "scored" == tiers(store)[0][0]
+
+
+def test_a_replay_sets_the_same_one_exchange_aside(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault in one exchange costs that one, whether a judge is asked or not, and the session's money is the same."""
+    sound = Docket.judging
+
+    def fragile(docket: Docket) -> Any:
+        if docket.task.exchange_id == "s:2":
+            raise ZeroDivisionError("ours")
+        return sound(docket)
+
+    monkeypatch.setattr(Docket, "judging", fragile)
+    run(take_unjudged(store, 4))
+    before = rows(store, "scores", "* EXCLUDE (_offset)")
+    assert 3 == len(before)
+    runner_over(store).rebuild()
+    assert before == rows(store, "scores", "* EXCLUDE (_offset)")
+    assert 1 == store.count("dead_letters")
+    assert "s:2" in caplog.text or "position" in caplog.text
