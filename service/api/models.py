@@ -65,6 +65,7 @@ _LOST_PLUS = re.compile(r"([0-9-]{8,10}T[0-9:.,]{1,20}) ([0-9]{2}:?[0-9]{2})")
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_named)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 REASON = "^[a-z_]{1,64}$"
+"""Pattern of the reasons that tiers give."""
 ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 _MOMENT_SCHEMA = WithJsonSchema(
     {

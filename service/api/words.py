@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas.limits import NAME
+from service.api.models import REASON
 
 _WORDS = {
     "missing": "is missing",
@@ -30,6 +31,7 @@ _WORDS = {
 }
 _FORMS = {
     f"^{NAME}$": "must be 1 to 63 of a-z, 0-9, dot, dash and underscore, and begin with a letter or digit",
+    REASON: "must be 1 to 64 of a-z and underscore",
 }
 """Patterns in words; another is shown as it is."""
 

@@ -20,7 +20,7 @@ from service.settings import Settings
 from service.terminal import counted, err, out, plain
 from service.workspace import Workspace, open_workspace
 from streams.engine import Engine
-from streams.rejudging import BulkEstimate, estimate_bulk, exchanges_of, unscored
+from streams.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
 
 _ALL = 1_000_000
 """Rows that are looked through for what is left."""
@@ -50,7 +50,7 @@ def rejudge(
         found = who_judges(settings, workspace.policy)
         _say_who_judges(found, dry_run=dry_run)
         workspace.runner.run()
-        rows = unscored(workspace.store, project, reason, limit)
+        rows = unscored(workspace.store, project, reason, limit, without=not_audited(workspace.policy))
         expected = _Expected(
             estimate_bulk(exchanges_of(workspace.store, rows), workspace.policy), _not_asked(rows, workspace.policy)
         )

@@ -334,9 +334,8 @@ def test_what_was_left_unscored_can_be_put_to_the_judge_again(store: Store) -> N
     """The ids lead to the exchanges, and these come back as the very records that came in."""
     said = exchange("s", 1, "", turn_number=1, tags=("cron",), redactions=(Redaction(kind="token", count=2),), output_tokens=0)
     put(store, said, exchange("s", 2), score("s", 1), score("s", 2, disposition="scored"))
-    rows = query_rows(
-        store.cursor(), "unscored_exchanges", {"project": "ops", "reason": "no_judge", "without": None, "limit": 10}
-    )
+    asked = {"project": "ops", "reason": "no_judge", "without": [], "limit": 10}
+    rows = query_rows(store.cursor(), "unscored_exchanges", asked)
     wanted = [{name: row[name] for name in ("connection", "exchange_id")} for row in rows]
 
     found = records_of(store, "Exchange", "exchange_records", {"exchanges": wanted})

@@ -251,6 +251,17 @@ def test_a_damaged_write_ahead_log_is_refused_and_left_as_it_is(
     assert bytes(damaged) == written.read_bytes()
 
 
+def test_a_server_says_whose_judge_it_will_not_ask(children: Nursery, home: Home) -> None:
+    """Under a cap a model without a price is asked nothing: better said at the start than found in the scores."""
+    home.policy.write_text("version: 1\nprojects: {shop: {judgeModel: house-model}}\n")
+    server = children.serve(home)
+    server.serving()
+    wait_until(lambda: "(unknown_price): shop (house-model)" in server.printed, "the note")
+    stopped(server)
+    assert "note: no price is known" in server.printed
+    assert "does not answer" not in server.printed
+
+
 def test_a_second_server_on_a_database_says_so(children: Nursery, home: Home) -> None:
     """Two writers would ruin it."""
     first = children.serve(home)
