@@ -19,6 +19,7 @@ import polars as pl
 import pytest
 
 from analytics import store as store_module
+from analytics.connection import IN_USE
 from analytics.store import Appended, Store, fetch
 from analytics.transaction import BATCH
 from schemas.arrow import rows_as_records
@@ -432,7 +433,8 @@ def test_a_second_process_is_told_who_has_the_file(tmp_path: Path) -> None:
     path = tmp_path / "walnut.duckdb"
     with Store(path):
         done = run_python(OPEN, str(path))
-    assert "Another process has the file, perhaps an import that follows: wait for it or stop it.\n" == done.stdout
+    assert f"{IN_USE}\n" == done.stdout
+    assert "server" in IN_USE
     assert "" == run_python(OPEN, str(path)).stdout
 
 
