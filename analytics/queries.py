@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import duckdb
 import polars as pl
 from polars import selectors
 
 from analytics.connection import fetch
+from schemas.arrow import rows_as_records
 from schemas.errors import QueryError
+from schemas.records import Record
 
 HEADER_LINES = 3
 """A query starts with `-- purpose: …`, `-- grain: …` and `-- parameters: …`, which names each parameter with its dollar."""
 PARAMETER = re.compile(r"\$(\w+)")
+Kind = TypeVar("Kind", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -64,5 +67,16 @@ def run_query(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str,
 
 def query_rows(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """The rows of a named query by column name, their times marked as UTC, which they are."""
-    frame = run_query(cursor, name, values)
-    return frame.with_columns(selectors.datetime(time_zone=None).dt.replace_time_zone("UTC")).to_dicts()
+    return _in_utc(run_query(cursor, name, values)).to_dicts()
+
+
+def query_records(
+    cursor: duckdb.DuckDBPyConnection, name: str, record_type: type[Kind], values: Mapping[str, Any] | None = None
+) -> Iterator[Kind]:
+    """The rows of a named query that has the columns of a record type, as its records."""
+    rows = rows_as_records(record_type.__name__, _in_utc(run_query(cursor, name, values)))
+    return cast("Iterator[Kind]", rows)
+
+
+def _in_utc(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(selectors.datetime(time_zone=None).dt.replace_time_zone("UTC"))

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
 
-from polars import selectors
-
-from analytics.queries import run_query
+from analytics.queries import query_records
 from analytics.store import Store
-from schemas.arrow import rows_as_records
 from schemas.records import Judgement
 
 Subject = tuple[str, str]
@@ -32,10 +28,7 @@ def recorded_in(store: Store) -> Recorded:
         if not subjects or not store.end_of("judgements"):
             return found
         wanted = [{"connection": connection, "subject_id": subject} for connection, subject in subjects]
-        frame = run_query(store.cursor(), "judgements_of", {"subjects": wanted})
-        frame = frame.with_columns(selectors.datetime(time_zone=None).dt.replace_time_zone("UTC"))
-        for record in rows_as_records("Judgement", frame):
-            judgement = cast("Judgement", record)
+        for judgement in query_records(store.cursor(), "judgements_of", Judgement, {"subjects": wanted}):
             found[judgement.connection, judgement.subject_id].append(judgement)
         return found
 

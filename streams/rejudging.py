@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
-from polars import selectors
-
-from analytics.queries import query_rows, run_query
+from analytics.queries import query_records, query_rows
 from analytics.store import Store
 from audit.estimate import estimate
 from audit.policy import Policy
 from audit.prices import usd_of, worst_case
 from audit.prompts import thinking_question, tier2_question
-from schemas.arrow import rows_as_records
 from schemas.codec import encode
 from schemas.records import Exchange, JudgingRequest
 
@@ -65,9 +62,7 @@ def exchanges_of(store: Store, rows: Sequence[dict[str, Any]]) -> Iterator[Excha
     for start in range(0, len(rows), AT_ONCE):
         part = rows[start : start + AT_ONCE]
         wanted = [{"connection": row["connection"], "exchange_id": row["exchange_id"]} for row in part]
-        frame = run_query(store.cursor(), "exchange_records", {"exchanges": wanted})
-        frame = frame.with_columns(selectors.datetime(time_zone=None).dt.replace_time_zone("UTC"))
-        yield from (cast("Exchange", record) for record in rows_as_records("Exchange", frame))
+        yield from query_records(store.cursor(), "exchange_records", Exchange, {"exchanges": wanted})
 
 
 @dataclass(frozen=True)
