@@ -1,0 +1,1 @@
+"""The topology over Kafka: topics, producing, workers, the sink."""

@@ -1,0 +1,82 @@
+"""What a worker hands to a stage, and what it asks of one: chunks of one partition, and a processor that makes them durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class RawRecord(Protocol):
+    """A record as the broker has it, undecoded: as aiokafka's ConsumerRecord."""
+
+    @property
+    def offset(self) -> int:
+        """Where in its partition it stands."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """When the broker took it in, in milliseconds since 1970, UTC."""
+        ...
+
+    @property
+    def key(self) -> bytes | None:
+        """Key, which decided on the partition."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """Value; None is a tombstone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Records of one partition in the order of their offsets, at least one.
+
+    Offsets may be missing between two of them: compaction and transactions leave gaps. The same records may come again, in
+    another chunk that begins and ends elsewhere. `topic` is the name without the prefix of the installation.
+    """
+
+    topic: str
+    partition: int
+    records: Sequence[RawRecord]
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of the first record."""
+        return self.records[0].offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record: what may be committed when the chunk is done."""
+        return self.records[-1].offset + 1
+
+
+class Processor(Protocol):
+    """A stage at work on the partitions that this process has of its source.
+
+    Chunks of one partition come one after another and in order; those of several partitions may come at the same time. No method
+    lets an exception out for what a record holds: that becomes a dead letter. What does come out ends the process.
+    """
+
+    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
+        """Work on a chunk; returns when the partition's next chunk may come.
+
+        Calls `done` once, then or later and in the event loop, when all that came of the chunk is durable. Chunks may be
+        done in another order than they came; the offset that is committed waits for the earliest.
+        """
+        ...
+
+    async def assigned(self, partitions: frozenset[int]) -> None:
+        """These partitions are new here; called before the first chunk of any of them."""
+        ...
+
+    async def revoked(self, partitions: frozenset[int]) -> None:
+        """These partitions go to another process: finish or give up what is under way there, and forget its state."""
+        ...
+
+    async def stop(self, grace: float) -> None:
+        """Finish what is under way, for `grace` seconds at most, and give up the rest. No chunk comes afterwards."""
+        ...
