@@ -1,0 +1,158 @@
+"""The worker: a Faust app with one agent for each stage of the topology, over the transport that brings chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections import defaultdict
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from typing import Any, cast
+
+import faust
+
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.deliveries import Deliveries, Delivery, Partition
+from streams.kafka.lanes import Lanes, end_process
+from streams.kafka.processing import Processor
+from streams.kafka.transport import BatchConsumer, BatchTransport, Seam
+from streams.topology import Stage
+
+GROUP = "driftline"
+"""The consumer group of every worker, whichever stages it has: a source topic belongs to one stage, so they share no offset."""
+SESSION_SECONDS = 15.0
+"""A worker of which the broker heard nothing for so long has lost its partitions to others."""
+SETTINGS: dict[str, Any] = {
+    "broker_session_timeout": SESSION_SECONDS,
+    "broker_heartbeat_interval": 3.0,
+    "broker_max_poll_interval": 604_800.0,  # a client that does not poll for long leaves the group and never comes back
+    "broker_commit_interval": 1.0,
+    "consumer_auto_offset_reset": "earliest",
+    "stream_buffer_maxsize": 65_536,  # never full: partitions have room or are not fetched (see streams.kafka.deliveries)
+    "stream_wait_empty": False,  # what is under way is ended by the stages
+    "stream_recovery_delay": 0.0,
+    "topic_disable_leader": True,
+    "topic_allow_declare": False,
+    "web_enabled": False,
+}
+
+
+class Undecoded(faust.Schema[Any, Any]):
+    """Passes the delivery through as it is."""
+
+    def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:  # noqa: ARG002 - Faust's
+        """The key, of which a chunk has none."""
+        return message.key
+
+    def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:  # noqa: ARG002 - Faust's
+        """The delivery."""
+        return message.value
+
+
+class Stages:
+    """The lanes of every stage of a worker, by source topic."""
+
+    def __init__(self, lanes: Mapping[str, Lanes]) -> None:
+        self._lanes = lanes
+        self.held: frozenset[Partition] = frozenset()
+        """The partitions that are ours."""
+
+    def put(self, delivery: Delivery) -> None:
+        """Put a delivery into its lane."""
+        self._lanes[delivery.chunk.topic].put(delivery)
+
+    async def assigned(self, partitions: frozenset[Partition]) -> None:
+        """These partitions are ours from now on."""
+        self.held = partitions
+        for topic, numbers in _by_topic(partitions).items():
+            await self._lanes[topic].assigned(numbers)
+
+    async def revoked(self, partitions: frozenset[Partition]) -> None:
+        """These are not: nothing of them is under way when this returns."""
+        self.held -= partitions
+        await asyncio.gather(*(self._lanes[topic].revoked(numbers) for topic, numbers in _by_topic(partitions).items()))
+
+    async def stop(self, grace: float) -> None:
+        """Finish what is under way, for `grace` seconds at most."""
+        await asyncio.gather(*(lanes.stop(grace) for lanes in self._lanes.values()))
+
+
+class Worker:
+    """Some stages at work. `processors` has one for each of them, by the stage's name."""
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        stages: Iterable[Stage],
+        processors: Mapping[str, Processor],
+        *,
+        fail: Callable[[BaseException], None] = end_process,
+        settings: Mapping[str, Any] | None = None,
+        consumer: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.book = Deliveries()
+        stages = tuple(stages)
+        self.stages = Stages({stage.source: Lanes(processors[stage.name], self.book, fail) for stage in stages})
+        self._folder = tempfile.TemporaryDirectory(prefix="driftline-faust-")
+        seam = Seam(
+            connection=connection,
+            holder=self.stages,
+            book=self.book,
+            chunk_records={stage.source: stage.records_at_once for stage in stages},
+            options=consumer or {},
+        )
+        self.app = _app(
+            connection, stages, seam, self.stages.put, {"datadir": self._folder.name} | SETTINGS | dict(settings or {})
+        )
+
+    @property
+    def consumer(self) -> BatchConsumer:
+        """The consumer."""
+        return cast("BatchConsumer", self.app.consumer)
+
+    async def start(self) -> None:
+        """Join the group and begin."""
+        await self.app.start()
+
+    async def failed(self) -> BaseException:
+        """Return when the worker cannot go on, with the reason."""
+        await self.app._crashed.wait()  # noqa: SLF001 - there is no public way to wait for it
+        return self.app._crash_reason or RuntimeError("the worker ended without a reason")  # noqa: SLF001
+
+    async def stop(self, grace: float) -> None:
+        """Finish what is under way, for `grace` seconds at most, commit what is done, and leave the group."""
+        self.consumer.stop_flow()
+        await self.stages.stop(grace)
+        with contextlib.suppress(Exception):
+            await self.consumer.commit()
+        await self.app.stop()
+        self._folder.cleanup()
+
+
+def _app(
+    connection: KafkaConnection,
+    stages: Iterable[Stage],
+    seam: Seam,
+    put: Callable[[Delivery], None],
+    settings: Mapping[str, Any],
+) -> faust.App:
+    """The app with an agent for each stage, that hands each delivery on and never waits."""
+    # Faust takes the addresses for its own client, which never connects: the transport's does, with the whole connection.
+    app = faust.App(connection.topic(GROUP), broker="kafka://" + ";kafka://".join(connection.servers), **settings)
+    app.transport = BatchTransport(app.conf.broker, app, seam)
+
+    async def hand_on(stream: AsyncIterable[Delivery]) -> None:
+        async for delivery in stream:
+            put(delivery)
+
+    for stage in stages:
+        topic = app.topic(connection.topic(stage.source), schema=Undecoded(), acks=False)
+        app.agent(topic, name=stage.name)(hand_on)
+    return app
+
+
+def _by_topic(partitions: frozenset[Partition]) -> dict[str, frozenset[int]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for topic, partition in partitions:
+        found[topic].add(partition)
+    return {topic: frozenset(numbers) for topic, numbers in found.items()}

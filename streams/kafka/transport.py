@@ -1,0 +1,239 @@
+"""A transport for Faust that hands agents one message for each chunk of a partition, where Faust's own hands over each record.
+
+It replaces four parts of Faust's aiokafka driver, and nothing else: how records become messages (the drain), which offsets may be
+committed (the book of deliveries), how the client is set up (read_committed, our connection), and the producer, which idles: stages
+produce through `streams.kafka.producing`. Group membership, rebalancing and the timing of commits stay Faust's. Topics are declared
+without acks, so Faust's own account of single offsets is empty and has no say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import aiokafka
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from faust.transport.drivers import aiokafka as driver
+from faust.transport.producer import Producer
+from faust.types import TP, Message
+
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.deliveries import Deliveries, Partition, split
+from streams.kafka.processing import Chunk, RawRecord
+
+FETCH_BYTES = 4 * 1024 * 1024
+"""Of one partition in one answer of the broker; a larger record comes alone."""
+CHUNK_BYTES = 32 * 1024 * 1024
+"""In one chunk, uncompressed; a larger record is a chunk of its own."""
+IDLE_SECONDS = 0.5
+"""How long a fetch waits for records where every partition could take some."""
+BUSY_SECONDS = 0.02
+"""How long it waits where one could not: it is looked after again as soon as it can."""
+
+
+class Holder(Protocol):
+    """Who has the stages of a worker, and is told which partitions it has."""
+
+    async def assigned(self, partitions: frozenset[Partition]) -> None:
+        """These partitions are ours from now on."""
+        ...
+
+    async def revoked(self, partitions: frozenset[Partition]) -> None:
+        """These are not: nothing of them is under way when this returns."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seam:
+    """What our side hands to the transport."""
+
+    connection: KafkaConnection
+    holder: Holder
+    book: Deliveries
+    chunk_records: Mapping[str, int]
+    """Records a chunk may have, by topic (without prefix)."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """For aiokafka's consumer, over what is set here."""
+
+    def place(self, tp: TP) -> Partition:
+        """The partition by our name of its topic."""
+        return tp.topic.removeprefix(self.connection.prefix), tp.partition
+
+
+class BatchConsumerThread(driver.AIOKafkaConsumerThread):
+    """Runs the client in a thread of its own, so that heartbeats go on whatever the stages do."""
+
+    def _create_worker_consumer(self, transport: BatchTransport) -> aiokafka.AIOKafkaConsumer:
+        conf, seam = self.app.conf, transport.seam
+        # Faust's own assignor takes part where there are tables only, and its choice expects this attribute.
+        self._assignor = RoundRobinPartitionAssignor
+        options: dict[str, Any] = {
+            "client_id": conf.broker_client_id,
+            "group_id": conf.id,
+            "partition_assignment_strategy": [RoundRobinPartitionAssignor],
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "isolation_level": "read_committed",
+            "max_partition_fetch_bytes": FETCH_BYTES,
+            "max_poll_interval_ms": int((conf.broker_max_poll_interval or 0) * 1000),
+            "session_timeout_ms": int(conf.broker_session_timeout * 1000),
+            "heartbeat_interval_ms": int(conf.broker_heartbeat_interval * 1000),
+            "rebalance_timeout_ms": int(conf.broker_rebalance_timeout * 1000),
+            "request_timeout_ms": int(conf.broker_request_timeout * 1000),
+        }
+        return aiokafka.AIOKafkaConsumer(**options | seam.connection.for_aiokafka() | dict(seam.options))
+
+    def lag(self) -> int:
+        """Records that lie in our partitions and were not fetched yet, as far as the broker has told."""
+        consumer, behind = self._consumer, 0
+        assignment = consumer and consumer._subscription.subscription and consumer._subscription.subscription.assignment  # noqa: SLF001
+        for tp in assignment.tps if assignment else ():
+            state = assignment.state_value(tp)
+            if state is not None and state.has_valid_position and state.lso is not None:
+                behind += max(0, state.lso - state.position)
+        return behind
+
+
+class BatchConsumer(driver.Consumer):
+    """Yields one message for each chunk; its value is the delivery that stands in the book."""
+
+    def _new_consumer_thread(self) -> BatchConsumerThread:
+        return BatchConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    @property
+    def seam(self) -> Seam:
+        """Our side."""
+        seam: Seam = self.transport.seam
+        return seam
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._held: dict[TP, deque[Sequence[RawRecord]]] = {}
+        self._fetching = asyncio.Lock()
+        self._era = 0
+        super().__init__(*arguments, **options)
+
+    def lag(self) -> int:
+        """Records of our partitions that no stage has been given."""
+        held = sum(len(records) for queue in self._held.values() for records in queue)
+        return held + self._thread.lag()
+
+    async def _drain_messages(self, fetcher: Any) -> None:
+        """Fetch and deliver until the consumer stops; what is called by Faust's fetcher."""
+        try:
+            while not (self.should_stop or fetcher.should_stop):
+                if not self.flow_active:
+                    await self.wait(self.can_resume_flow)
+                    continue
+                for message in self._messages():
+                    await self.callback(message)
+                await self._fetch()
+        except (*self.consumer_stopped_errors, asyncio.CancelledError):
+            if not self.app.should_stop:
+                raise
+
+    def _messages(self) -> Iterator[Message]:
+        """Turn what was fetched into messages, as far as partitions have room."""
+        era = self._era
+        for tp in list(self._held):
+            while self._era == era and self._held[tp] and self.seam.book.has_room(self.seam.place(tp)):
+                yield self._message(tp, self._held[tp].popleft())
+            if self._era != era:
+                return
+            if not self._held[tp]:
+                del self._held[tp]
+
+    def _message(self, tp: TP, records: Sequence[RawRecord]) -> Message:
+        topic, partition = self.seam.place(tp)
+        message = self._to_message(tp, records[0])
+        message.key, message.value = None, self.seam.book.deliver(Chunk(topic, partition, records))
+        return message
+
+    async def _fetch(self) -> None:
+        """Fetch for the partitions that have room and of which nothing is held; wait for one where there is none."""
+        book, seam = self.seam.book, self.seam
+        book.changed.clear()
+        mine = set(self._get_active_partitions())
+        free = {tp for tp in mine if tp not in self._held and book.has_room(seam.place(tp))}
+        if not free:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(book.changed.wait(), IDLE_SECONDS)
+            return
+        era = self._era
+        async with self._fetching:
+            fetched = await self._getmany(free, timeout=IDLE_SECONDS if free == mine else BUSY_SECONDS)
+        if self._era != era:
+            return  # the partitions were sought to another place meanwhile, and these records come again
+        for key, records in (fetched or {}).items():
+            tp = TP(key.topic, key.partition)
+            topic, _ = seam.place(tp)
+            self._held[tp] = deque(split(records, seam.chunk_records[topic], CHUNK_BYTES))
+
+    def _forget(self, partitions: Iterable[TP] | None = None) -> None:
+        """Drop what was fetched of these partitions, or of all, and what of it is under way."""
+        self._era += 1
+        for tp in list(self._held) if partitions is None else partitions:
+            self._held.pop(tp, None)
+        self.seam.book.forget(None if partitions is None else map(self.seam.place, partitions))
+
+    def _reset_state(self) -> None:
+        super()._reset_state()
+        self._forget()
+
+    async def perform_seek(self) -> None:
+        """Go back to what is committed, everywhere; a fetch that is under way ends first, and counts for nothing."""
+        self._forget()
+        async with self._fetching:
+            await super().perform_seek()
+
+    async def seek(self, partition: TP, offset: int) -> None:
+        """Go to another place in one partition."""
+        self._forget([partition])
+        async with self._fetching:
+            await super().seek(partition, offset)
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Let the stages end what they do there, commit what is done, and forget the rest."""
+        self.stop_flow()
+        await self.seam.holder.revoked(frozenset(map(self.seam.place, revoked)))
+        await self.commit()
+        self._forget()
+        await super().on_partitions_revoked(revoked)
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """Tell the stages before the first record comes. No heartbeat is sent meanwhile, so they only take note."""
+        await self.seam.holder.assigned(frozenset(map(self.seam.place, assigned)))
+        await super().on_partitions_assigned(assigned, generation_id)
+
+    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
+        for topic, partition in self.seam.book.partitions():
+            tp = TP(self.seam.connection.topic(topic), partition)
+            if topics is None or tp in topics or tp.topic in topics:
+                yield tp
+
+    def _new_offset(self, tp: TP) -> int | None:
+        return self.seam.book.committable(self.seam.place(tp))
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Faust would warn of partitions where nothing comes; `streams.kafka.watchdog` looks after that."""
+
+
+class IdleProducer(Producer):
+    """Faust wants a producer; nothing is sent through this one."""
+
+    async def flush(self) -> None:
+        """Nothing waits."""
+
+
+class BatchTransport(driver.Transport):
+    """The transport; assign it to `app.transport` before the app starts."""
+
+    Consumer = BatchConsumer
+    Producer = IdleProducer
+
+    def __init__(self, url: Any, app: Any, seam: Seam) -> None:
+        super().__init__(url, app)
+        self.seam = seam
