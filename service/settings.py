@@ -10,8 +10,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.errors import SettingsError
 from schemas.limits import NAME
+from streams.kafka.connection import SaslMechanism, SecurityProtocol
 
 PREFIX = "DRIFTLINE_"
+TopicPrefix = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9._-]{0,100}$")]
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 
 
@@ -36,6 +38,22 @@ class Settings(BaseSettings):
     port: int = Field(8377, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
     stop_grace: float = Field(
         20.0, ge=0, le=600, description="Seconds a stop waits for calls of clients, and again for what is being judged."
+    )
+    kafka: str | None = Field(None, description="Addresses of the Kafka cluster, `host:port`, separated by commas.")
+    kafka_prefix: TopicPrefix = Field("", description="What every topic's name begins with on the cluster.")
+    kafka_security: SecurityProtocol = Field(
+        "PLAINTEXT", description="Encryption and login: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL."
+    )
+    kafka_mechanism: SaslMechanism | None = Field(None, description="Login with SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.")
+    kafka_username: str | None = Field(None, min_length=1, description="Name at the login with SASL.")
+    kafka_password: SecretStr | None = Field(None, min_length=1, description="Password at the login with SASL.")
+    kafka_ca: Path | None = Field(
+        None, description="Certificates (PEM) to check the brokers against; else those of the system."
+    )
+    schema_registry: str | None = Field(
+        None,
+        pattern="^https?://[^/@]+(/.*)?$",
+        description="Address of a schema registry; values in Confluent framing are then read.",
     )
     batch_records: int = Field(20_000, ge=1, le=1_000_000, description="Records that are taken in or read by a stage at once.")
 

@@ -1,1 +1,1 @@
-"""The topology over Kafka: topics, producing, workers, the sink."""
+"""The topology on Kafka: connection and topics, producing, the workers, their state, the sink and the replay."""

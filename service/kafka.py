@@ -1,0 +1,57 @@
+"""The connection to Kafka that the settings describe."""
+
+from __future__ import annotations
+
+import re
+
+from schemas.errors import SettingsError
+from service.settings import PREFIX, Settings
+from streams.kafka.connection import KafkaConnection
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+
+
+def connection_of(settings: Settings) -> KafkaConnection:
+    """The connection; SettingsError naming the variable that is missing, wrong or does not go with another."""
+    connection = KafkaConnection(
+        bootstrap=_bootstrap(settings.kafka),
+        prefix=settings.kafka_prefix,
+        security_protocol=settings.kafka_security,
+        sasl_mechanism=settings.kafka_mechanism,
+        username=settings.kafka_username,
+        password=None if settings.kafka_password is None else settings.kafka_password.get_secret_value(),
+        ca_file=settings.kafka_ca,
+    )
+    _check_sasl(connection)
+    if connection.ca_file is not None and not connection.uses_tls:
+        hint = f"Set {PREFIX}KAFKA_SECURITY to SSL or SASL_SSL, or leave the file out."
+        raise SettingsError(f"{PREFIX}KAFKA_CA: {connection.security_protocol} checks no certificates", hint=hint)
+    return connection
+
+
+def _bootstrap(given: str | None) -> str:
+    """The addresses, checked; the message does not repeat them, because a password may stand in them."""
+    if not given:
+        hint = f"Set {PREFIX}KAFKA=host:port, or give --kafka host:port."
+        raise SettingsError(f"{PREFIX}KAFKA: no Kafka cluster is named", hint=hint)
+    if not all(_ADDRESS.fullmatch(address.strip()) for address in given.split(",")):
+        hint = "Give host:port, several separated by commas, without a scheme."
+        raise SettingsError(f"{PREFIX}KAFKA: an address is not of the form host:port", hint=hint)
+    return given
+
+
+def _check_sasl(connection: KafkaConnection) -> None:
+    """Name and password are there where they are used, and only there: a forgotten protocol must not send nothing at all."""
+    parts = {
+        "MECHANISM": connection.sasl_mechanism,
+        "USERNAME": connection.username,
+        "PASSWORD": connection.password,
+    }
+    for part, value in parts.items():
+        name = f"{PREFIX}KAFKA_{part}"
+        if connection.uses_sasl and value is None:
+            hint = f"Set {name}, or {PREFIX}KAFKA_SECURITY to PLAINTEXT or SSL."
+            raise SettingsError(f"{name}: {connection.security_protocol} needs it", hint=hint)
+        if value is not None and not connection.uses_sasl:
+            hint = f"Set {PREFIX}KAFKA_SECURITY to SASL_SSL, or leave {name} out."
+            raise SettingsError(f"{name}: {connection.security_protocol} does not use it", hint=hint)

@@ -1,0 +1,80 @@
+"""How the cluster is reached: one value, and the options that each client library takes for it."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from schemas.errors import SettingsError
+
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+@dataclass(frozen=True)
+class KafkaConnection:
+    """A Kafka cluster, and the prefix that every topic of ours has there. Its repr does not show the password."""
+
+    bootstrap: str
+    """Addresses, `host:port`, separated by commas; one that answers is enough to find the others."""
+    prefix: str = ""
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    sasl_mechanism: SaslMechanism | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    """Certificates (PEM) that the brokers' own are checked against; without one those of the system."""
+
+    @property
+    def servers(self) -> list[str]:
+        """The addresses, one by one."""
+        return [address.strip() for address in self.bootstrap.split(",")]
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.security_protocol in {"SSL", "SASL_SSL"}
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether we say who we are with a name and a password."""
+        return self.security_protocol in {"SASL_PLAINTEXT", "SASL_SSL"}
+
+    def topic(self, name: str) -> str:
+        """The name that a topic of ours has on the cluster."""
+        return self.prefix + name
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """What checks certificate and host name of a broker; None without TLS. SettingsError when the CA file cannot be used."""
+        if not self.uses_tls:
+            return None
+        try:
+            return ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
+        except OSError as error:
+            raise SettingsError(
+                f"DRIFTLINE_KAFKA_CA: {self.ca_file} holds no certificates that can be read: {error}",
+                hint="Name a readable file with the certificates of the authority in PEM.",
+            ) from error
+
+    def for_aiokafka(self) -> dict[str, Any]:
+        """The options that aiokafka's consumers and producers take."""
+        return {"bootstrap_servers": self.servers} | self._security()
+
+    def for_kafka_python(self) -> dict[str, Any]:
+        """The options that kafka-python's clients take."""
+        return {"bootstrap_servers": self.servers} | self._security()
+
+    def _security(self) -> dict[str, Any]:
+        """What both libraries call the same, for they share their origin."""
+        options: dict[str, Any] = {"security_protocol": self.security_protocol}
+        if self.uses_tls:
+            options["ssl_context"] = self.ssl_context()
+        if self.uses_sasl:
+            options |= {
+                "sasl_mechanism": self.sasl_mechanism,
+                "sasl_plain_username": self.username,
+                "sasl_plain_password": self.password,
+            }
+        return options

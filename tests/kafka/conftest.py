@@ -1,0 +1,70 @@
+"""A broker for the tests of this folder, and topics of its own for each of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from brokers import Found, broker
+from kafka import KafkaAdminClient
+from kafka_server import Broker, UnavailableError
+
+from streams.kafka.connection import KafkaConnection
+
+MakeTopics = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def any_broker() -> Iterator[Found]:
+    """The broker of this run, whatever it is."""
+    try:
+        with broker() as found:
+            yield found
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def admin(any_broker: Found) -> Iterator[KafkaAdminClient]:
+    """A client that makes and removes topics."""
+    client = KafkaAdminClient(bootstrap_servers=any_broker.bootstrap)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def kafka(request: pytest.FixtureRequest, any_broker: Found, admin: KafkaAdminClient) -> Iterator[KafkaConnection]:
+    """A connection whose topics no other test has; what was made with its prefix is removed at the end.
+
+    A test that a Kafka-compatible broker is enough for is marked `any_broker`; the others need Apache Kafka.
+    """
+    if not any_broker.is_apache and not request.node.get_closest_marker("any_broker"):
+        pytest.skip("this test needs Apache Kafka, and the broker is Tansu: install Java 17 and Maven")
+    connection = KafkaConnection(any_broker.bootstrap, prefix=f"t{uuid.uuid4().hex[:12]}-")
+    yield connection
+    if left := [name for name in admin.list_topics() if name.startswith(connection.prefix)]:
+        admin.delete_topics(left)
+
+
+@pytest.fixture
+def make_topics(kafka: KafkaConnection, admin: KafkaAdminClient) -> MakeTopics:
+    """Makes topics of the test's own: `make_topics("exchanges", "scores", partitions=3, configs={"retention.ms": "-1"})`."""
+
+    def make(*names: str, partitions: int = 3, configs: dict[str, str] | None = None) -> None:
+        wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": configs or {}}
+        admin.create_topics({kafka.topic(name): wanted for name in names}, wait_for_metadata=True)
+
+    return make
+
+
+@pytest.fixture
+def own_broker(any_broker: Found, tmp_path: Path) -> Iterator[Broker]:
+    """A broker that the test may stop, start, kill and freeze; it has started."""
+    if any_broker.kind != "java":
+        pytest.skip("a broker to be killed is started with Java and Maven: install them")
+    started = Broker(tmp_path / "kafka")
+    started.start()
+    yield started
+    started.kill()
