@@ -79,6 +79,12 @@ class Rates(_PriceModel):
         # By way of the text: 0.1 as it was written, not the nearest binary fraction.
         return Fraction(str(pair[0])) * 1000, Fraction(str(pair[1])) * 1000
 
+    def at_most(self, *, batched: bool) -> list[tuple[Fraction, Fraction]]:
+        """What `per_token` may be found to be: a call by itself may be counted as batched later, a batched one only as such."""
+        pairs = [self.per_token(batched=True), self.per_token(batched=False)]
+        known = [pair for pair in pairs if pair is not None]
+        return known[:1] if batched else known
+
 
 class PriceStep(Rates):
     """Rates of a request with a long prompt; they hold for all of its tokens, the output too."""
@@ -139,20 +145,18 @@ class ModelPrice(Rates):
         read += usage.cache_read_tokens * Fraction(str(self.cache.read))
         return math.ceil(read * tokens[0] + usage.output_tokens * tokens[1])
 
-    def worst_case(self, texts_size: int, max_tokens: int, *, cache_life: CacheLife = "5m") -> int:
-        """Nano-USD that one call can cost at most, whether it is batched or not.
+    def worst_case(self, texts_size: int, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m") -> int:
+        """Nano-USD that one call can cost at most; of a batched one at the batch's prices, where they are known.
 
         A token for each byte of its texts, and the overhead, at the dearest price of input, and every token of output it may have.
         """
         most = texts_size + OVERHEAD_TOKENS
         dearest = max(Fraction(1), self.cache.writing(cache_life), Fraction(str(self.cache.read)))
-        known = [
-            tokens
+        return max(
+            math.ceil(most * dearest * tokens[0] + max_tokens * tokens[1])
             for rates in self._reached(most)
-            for batched in (False, True)
-            if (tokens := rates.per_token(batched=batched)) is not None
-        ]
-        return max(math.ceil(most * dearest * one[0] + max_tokens * one[1]) for one in known)
+            for tokens in rates.at_most(batched=batched)
+        )
 
     def _reached(self, prompt_tokens: int) -> Iterator[Rates]:
         """The rates that a prompt of this size and every shorter one have; its own come last."""
@@ -202,9 +206,9 @@ def price_of(model: str, own: Mapping[str, ModelPrice]) -> ModelPrice | None:
     return found.model_copy(update={name: getattr(shipped, name) for name in unsaid})
 
 
-def worst_case(question: Request, price: ModelPrice) -> int:
-    """Nano-USD that asking the question once can cost at most."""
-    return price.worst_case(question.texts_size, question.max_tokens)
+def worst_case(question: Request, price: ModelPrice, *, batched: bool = False) -> int:
+    """Nano-USD that asking the question once can cost at most, by itself or in a batch."""
+    return price.worst_case(question.texts_size, question.max_tokens, batched=batched)
 
 
 def believable(usage: Usage | None, question: Request) -> bool:

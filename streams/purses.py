@@ -26,18 +26,32 @@ class StoppedError(Exception):
 
 
 class DurablePurse:
-    """The purse of one question; see `streams.judges.protocol.Purse`."""
+    """The purse of one question; see `streams.judges.protocol.Purse`.
+
+    `batched`: the call goes through the batch API and costs what that costs. `reservation_id`: a reservation that a process before this
+    one recorded, and whose call is looked for or made now: it is used up before another one is made.
+    """
 
     def __init__(
-        self, question: Question, docket: Docket, publish: Publish, now: Callable[[], datetime], is_open: Callable[[], bool]
+        self,
+        question: Question,
+        docket: Docket,
+        publish: Publish,
+        now: Callable[[], datetime],
+        is_open: Callable[[], bool],
+        *,
+        batched: bool = False,
+        reservation_id: str | None = None,
     ) -> None:
         self._question = question
         self._docket = docket
         self._publish = publish
         self._now = now
         self._is_open = is_open
+        self._batched = batched
+        self._unused = reservation_id
         price = docket.policy.price
-        self._amount = None if price is None else worst_case(question, price)
+        self._amount = None if price is None else worst_case(question, price, batched=batched)
         self._held = False
         self._reservations: list[str] = []
         self._spent: int | None = 0
@@ -47,13 +61,17 @@ class DurablePurse:
 
         StoppedError when the process is about to stop; a question that has cost something is brought to its end.
         """
-        if not self._is_open() and not self._reservations:
+        if not self._is_open() and not self._reservations and self._unused is None:
             raise StoppedError
         if self._held:
             return True
         if self._amount is not None and not self._set_aside(self._amount):
             return False
         self._held = True
+        if self._unused is not None:
+            self._reservations.append(self._unused)
+            self._unused = None
+            return True
         record = self._reservation()
         self._reservations.append(record.reservation_id)
         await self._publish(record)
@@ -62,11 +80,10 @@ class DurablePurse:
     def spend(self, usage: Usage | None, model: str | None) -> None:  # noqa: ARG002 - the model that was asked is what is paid for
         """Charge what the usage says, or the whole reservation where it is missing or cannot be true."""
         self._held = False
-        price = self._docket.policy.price
-        if self._amount is None or price is None:
+        if self._amount is None:
             self._spent = None
             return
-        cost = price.cost(usage) if usage is not None and believable(usage, self._question) else None
+        cost = self._cost(usage) if usage is not None and believable(usage, self._question) else None
         charge = self._amount if cost is None else min(cost, self._amount)
         self._docket.ledger.settle(self._amount, charge)
         self._spent = (self._spent or 0) + charge
@@ -92,6 +109,10 @@ class DurablePurse:
         """
         at_risk = amount * len(self._reservations) - (self._spent or 0)
         return self._docket.ledger.can_reserve(amount + at_risk) and self._docket.ledger.reserve(amount)
+
+    def _cost(self, usage: Usage) -> int | None:
+        price = self._docket.policy.price
+        return None if price is None else price.cost(usage, batched=self._batched)
 
     def _asked(self) -> dict[str, Any]:
         """What both records say of the question and of whom it is about."""
@@ -138,6 +159,7 @@ class DurablePurse:
             cache_read_tokens=usage.cache_read_tokens if usage else None,
             cost_usd=None if self._spent is None else usd_of(self._spent),
             latency_ms=verdict.latency_ms,
+            batched=self._batched,
             simulated=verdict.simulated,
             reservation_ids=tuple(self._reservations),
             judged_at=at,

@@ -5,13 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from audit.prices import Usage
-from audit.questions import Question
-from streams.judges.failures import PROVIDER_ERROR
+from audit.questions import Invalid, Question
+from streams.judges.failures import PROVIDER_ERROR, Failure
 from streams.judges.messages import Message
 from streams.judges.protocol import Purse, Verdict
 
 MAX_ANSWER = 64 * 1024
 """Characters of an answer that are kept; a longer one cannot be used."""
+INVALID = "invalid"
+_ENDINGS = {
+    "refusal": ("refused", "the judge refused to answer"),
+    "max_tokens": ("cut_off", "the answer was cut off at max_tokens"),
+    "model_context_window_exceeded": ("cut_off", "the answer was cut off at the end of the context window"),
+}
+"""Stop reasons that are failures of the judge: outcome and words."""
 
 
 @dataclass(slots=True)
@@ -42,6 +49,27 @@ class Asking:
         self.trouble = outcome
         self.errors.append(words)
 
+    def settle(self, came: Message | Failure) -> None:
+        """Pay for a call; an error that the API answered instead of running it costs nothing."""
+        if isinstance(came, Failure):
+            if came.billed:
+                self.purse.spend(None, self.question.model)
+            return
+        self.last = came
+        if came.usage is not None:
+            self.usages.append(came.usage)
+        self.purse.spend(came.usage, came.model)
+
+    def unanswered(self, message: Message) -> Verdict | None:
+        """The verdict on a message that holds no answer to read: a refusal, a cut, no text or too much of it. None when there is one."""
+        if (ending := _ENDINGS.get(message.stop_reason or "")) is not None:
+            return self.verdict(*ending)
+        text = (message.text or "").strip()
+        if text and len(text) <= MAX_ANSWER:
+            return None
+        self.failed(INVALID, "the answer is too long" if text else "the answer has no text")
+        return self.gives_up()
+
     def verdict(self, outcome: str, error: str | None = None, answer: str | None = None) -> Verdict:
         """What it comes to."""
         last = self.last
@@ -62,6 +90,17 @@ class Asking:
     def gives_up(self) -> Verdict:
         """The verdict when the last error is the last word."""
         return self.verdict(self.trouble, self.errors[-1])
+
+
+def usable(question: Question, text: str, part: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The text that the question accepts: all of it, else `part`, the JSON in it; otherwise None, and what is wrong with it."""
+    problems: tuple[str, ...] = ()
+    for candidate in dict.fromkeys([text, part or text]):
+        read = question.read(candidate)
+        if not isinstance(read, Invalid):
+            return candidate, ()
+        problems = read.problems
+    return None, problems
 
 
 def _sum(usages: list[Usage]) -> Usage | None:

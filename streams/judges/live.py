@@ -20,8 +20,8 @@ import httpx2
 from anthropic import APIStatusError, AsyncAnthropic
 
 from audit.answers import json_in
-from audit.questions import Invalid, Question
-from streams.judges.asking import MAX_ANSWER, Asking
+from audit.questions import Question
+from streams.judges.asking import INVALID, Asking, usable
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, failure_of, one_line
 from streams.judges.limits import Limiter, Waiting, exhausted_for
 from streams.judges.messages import Message, is_simulated, read_message
@@ -36,13 +36,6 @@ DEADLINE_SECONDS = 120.0
 CONCURRENCY = 16
 MAX_ATTEMPTS = 4
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.5, 8.0
-_INVALID = "invalid"
-_ENDINGS = {
-    "refusal": ("refused", "the judge refused to answer"),
-    "max_tokens": ("cut_off", "the answer was cut off at max_tokens"),
-    "model_context_window_exceeded": ("cut_off", "the answer was cut off at the end of the context window"),
-}
-"""Stop reasons that are failures of the judge: outcome and words."""
 
 
 class LiveJudge:
@@ -138,22 +131,10 @@ class LiveJudge:
             raise
         finally:
             asking.seconds += self._waiting.now() - started
-        self._settle(asking, came, headers)
+        asking.simulated |= is_simulated(headers, came.model if isinstance(came, Message) else None)
+        asking.settle(came)
         self._inform(came, headers, started)
         return came
-
-    def _settle(self, asking: Asking, came: Message | Failure, headers: Mapping[str, str]) -> None:
-        """Pay for the call; an error that the API answered instead of running it costs nothing."""
-        if isinstance(came, Failure):
-            asking.simulated |= is_simulated(headers)
-            if came.billed:
-                asking.purse.spend(None, asking.question.model)
-            return
-        asking.simulated |= is_simulated(headers, came.model)
-        asking.last = came
-        if came.usage is not None:
-            asking.usages.append(came.usage)
-        asking.purse.spend(came.usage, came.model)
 
     def _inform(self, came: Message | Failure, headers: Mapping[str, str], started: float) -> None:
         """Tell the limiter how the call went."""
@@ -167,19 +148,16 @@ class LiveJudge:
 
     def _consider(self, asking: Asking, message: Message, rung: Rung, repair: Repair | None) -> Verdict | Repair | None:
         """The verdict on a message; or what to send back with the next call; None asks anew, with the schema in the prompt."""
-        if (ending := _ENDINGS.get(message.stop_reason or "")) is not None:
-            return asking.verdict(*ending)
+        if (verdict := asking.unanswered(message)) is not None:
+            return verdict
         text = (message.text or "").strip()
-        if not text or len(text) > MAX_ANSWER:
-            asking.failed(_INVALID, "the answer is too long" if text else "the answer has no text")
-            return asking.gives_up()
         part = json_in(text)
         if rung is Rung.STRUCTURED and part != text:
             self._step_down(asking.question.model, "the answer is not JSON alone")
-        answer, problems = _usable(asking.question, text, part)
+        answer, problems = usable(asking.question, text, part)
         if answer is not None:
             return asking.verdict("answered", answer=answer)
-        asking.failed(_INVALID, one_line(f"the answer cannot be used: {'; '.join(problems)}"))
+        asking.failed(INVALID, one_line(f"the answer cannot be used: {'; '.join(problems)}"))
         if repair is not None:
             return asking.gives_up()
         return None if rung is Rung.STRUCTURED and part is None else Repair(text, problems)
@@ -222,14 +200,3 @@ def open_live_judge(
         max_attempts=max_attempts,
         waiting=waiting or Waiting(),
     )
-
-
-def _usable(question: Question, text: str, part: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """The text that the question accepts: all of it, else the JSON in it; otherwise what is wrong with it."""
-    problems: tuple[str, ...] = ()
-    for candidate in dict.fromkeys([text, part or text]):
-        read = question.read(candidate)
-        if not isinstance(read, Invalid):
-            return candidate, ()
-        problems = read.problems
-    return None, problems

@@ -141,7 +141,7 @@ def test_no_believable_call_costs_more_than_its_worst_case(usage: Usage, asked: 
     """What is reserved bounds what is settled: that is all the cap rests on."""
     if believable(usage, asked):
         assert (of.cost(usage) or 0) <= worst_case(asked, of)
-        assert (of.cost(usage, batched=True) or 0) <= worst_case(asked, of)
+        assert (of.cost(usage, batched=True) or 0) <= worst_case(asked, of, batched=True) <= worst_case(asked, of)
         hour = of.worst_case(asked.texts_size, asked.max_tokens, cache_life="1h")
         assert (of.cost(usage, cache_life="1h") or 0) <= hour
 
@@ -152,6 +152,12 @@ def test_the_worst_case_is_written_to_the_cache_and_answered_in_full() -> None:
     assert 11_000 * 2000 + 500 * 5000 == HAIKU.worst_case(10_000, 500, cache_life="1h")
     assert (100_001 * 625 + 10 * 2500) == worst_case(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG)
     assert (100_000 * 125 + 10 * 500) == worst_case(Asked(100_000 - OVERHEAD_TOKENS, 10), LONG)
+
+
+def test_a_batch_is_reserved_at_its_own_price_where_that_is_known() -> None:
+    """Half the price means twice the questions under one cap; a price nobody knows is taken to be the whole one."""
+    assert 11_000 * 625 + 500 * 2500 == worst_case(Asked(10_000, 500), HAIKU, batched=True)
+    assert (100_001 * 625 + 10 * 2500) == worst_case(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG, batched=True)
 
 
 def test_longer_prompts_may_be_cheaper_and_the_worst_case_is_still_the_worst() -> None:
