@@ -31,7 +31,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from kafka_server import START_SECONDS, StartError, UnavailableError, free_port, locked, running, tied, untie
+from kafka_server import START_SECONDS, StartError, UnavailableError, free_port, locked, quick, running, tied, untie
 
 ADDRESS = "DRIFTLINE_TEST_KAFKA"
 INSTALL = f"Kafka tests need a broker: install Java 17 and Maven, or start Docker, or set {ADDRESS}=host:port"
@@ -144,7 +144,7 @@ def start(stack: ExitStack) -> Found:
 
 
 def _with_java(stack: ExitStack) -> Found:
-    return Found(stack.enter_context(running()).bootstrap, "java")
+    return Found(stack.enter_context(running(options=quick())).bootstrap, "java")
 
 
 def _with_compose(stack: ExitStack) -> Found:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from brokers import Found, broker
 from kafka import KafkaAdminClient
-from kafka_server import Broker, UnavailableError
+from kafka_server import Broker, UnavailableError, quick
 
 from streams.kafka.connection import KafkaConnection
 
@@ -64,7 +64,7 @@ def own_broker(any_broker: Found, tmp_path: Path) -> Iterator[Broker]:
     """A broker that the test may stop, start, kill and freeze; it has started."""
     if any_broker.kind != "java":
         pytest.skip("a broker to be killed is started with Java and Maven: install them")
-    started = Broker(tmp_path / "kafka")
+    started = Broker(tmp_path / "kafka", options=quick())
     started.start()
     yield started
     started.kill()
