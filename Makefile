@@ -3,11 +3,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+STREAMS := .venv-streams/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo serve test check lint bench format generate constraints wheel-demo clean
+.PHONY: help demo serve test check lint bench bench-stream chaos format generate constraints wheel-demo clean
 
 help:                    ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -32,6 +33,9 @@ lint: $(INSTALLED)       ## everything CI checks but the tests
 
 bench: $(INSTALLED)      ## run the benchmarks and print their tables in Markdown
 	$(BIN)/python -m benchmarks
+
+bench-stream: $(INSTALLED) $(STREAMS) ## run the benchmark on Kafka beside other stream processors, which get an environment of their own
+	$(BIN)/python -m benchmarks stream
 
 format: $(INSTALLED)     ## format the code and apply the lint fixes that are safe
 	$(BIN)/ruff format
@@ -59,7 +63,7 @@ wheel-demo: $(INSTALLED) ## build the wheel, install it in an empty environment 
 	cd "$$fresh"; venv/bin/driftline demo --dir "$$fresh/demo-data"
 
 clean:                   ## remove everything that make has made
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build demo-data
+	rm -rf .venv .venv-streams .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build demo-data
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Python brings a pip of its own that may be too old to know dependency groups, so the pinned one comes first.
@@ -69,4 +73,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --group dev --editable .
+	@touch $@
+
+$(STREAMS): benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-streams
+	.venv-streams/bin/pip install --quiet --requirement benchmarks/requirements.txt
 	@touch $@

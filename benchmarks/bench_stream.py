@@ -1,0 +1,122 @@
+"""Events out of Kafka: consume, decode and fold beside Faust, Quix Streams and Bytewax, and the whole way to diagnoses in DuckDB.
+
+Apache Kafka is started for it, or found where DRIFTLINE_TEST_KAFKA says. Every way runs in a process of its own, in turns, and the
+median of its rounds is told. The frameworks are in an environment of their own, which `make bench-stream` makes;
+DRIFTLINE_BENCH_STREAMS names another Python that has them. DRIFTLINE_BENCH_EVENTS sets how many events there are.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.measure import print_table
+from benchmarks.streams.fleet import LENGTH, Message, fleet, produce
+from benchmarks.streams.running import kafka, make_topics, measured
+from schemas.records import AgentEvent
+
+ROOT = Path(__file__).parents[1]
+EVENTS = int(os.environ.get("DRIFTLINE_BENCH_EVENTS", "500000"))
+FRAMEWORKS = os.environ.get("DRIFTLINE_BENCH_STREAMS", str(ROOT / ".venv-streams" / "bin" / "python"))
+PARTITIONS = 4
+ROUNDS = 3
+
+
+class Way(NamedTuple):
+    """A way from Kafka to evidence."""
+
+    module: str
+    arguments: tuple[str, ...] = ()
+    python: str = sys.executable
+    share: int = 1
+    """One in so many of the events is read: a slow way would take minutes, and its rate is compared."""
+
+
+BARE = "aiokafka and decode_batch, no fold"
+WAYS = {
+    BARE: Way("bare", ("proven",)),
+    "aiokafka and polars, nothing proven, no fold": Way("bare", ("unproven",)),
+    "Faust, an agent": Way("with_faust", share=10),
+    "Quix Streams": Way("with_quix", python=FRAMEWORKS, share=2),
+    "Bytewax": Way("with_bytewax", python=FRAMEWORKS, share=2),
+    "Driftline, fold": Way("with_driftline"),
+}
+BARS = {
+    "Driftline, fold": {"Faust, an agent": 20.0, "Quix Streams": 4.0, "Bytewax": 3.0},
+}
+"""At least how many times as fast as another way it is to be."""
+
+
+def main() -> None:
+    """Print events per second, processor time and memory of each way, then each ratio that has a bar."""
+    messages = fleet(EVENTS, PARTITIONS)
+    size = sum(len(message.value) for message in messages) // len(messages)
+    print(
+        f"{EVENTS:,} AgentEvents of {len(AgentEvent.__struct_fields__)} fields and {size} bytes, {EVENTS // LENGTH:,} sessions"
+    )
+    print(f"side by side in {PARTITIONS} partitions; the median of {ROUNDS} rounds.\n")
+    ways = {name: way for name, way in WAYS.items() if Path(way.python).exists()}
+    if len(ways) < len(WAYS):
+        print(f"Left out, because {FRAMEWORKS} is not there (make bench-stream makes it): {', '.join(WAYS.keys() - ways)}.\n")
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
+    with kafka() as bootstrap:
+        for number in range(ROUNDS):
+            prefix = filled(bootstrap, messages, f"fold-{number}-")
+            for name, way in ways.items():
+                runs[name].append(run(way, bootstrap, prefix))
+    print_measures(runs)
+    print_ratios(runs)
+
+
+def filled(bootstrap: str, messages: Sequence[Message], label: str) -> str:
+    """The prefix of new topics whose agent-events hold the messages."""
+    prefix = f"bench-{os.getpid()}-{label}"
+    make_topics(bootstrap, prefix, PARTITIONS)
+    asyncio.run(produce(bootstrap, f"{prefix}agent-events", messages))
+    return prefix
+
+
+def run(way: Way, bootstrap: str, prefix: str) -> dict[str, Any]:
+    """Measure a way once; what it has folded must be what there is."""
+    events = EVENTS // way.share
+    place = prefix if way.module == "with_driftline" else f"{prefix}agent-events"
+    measures = measured(way.python, way.module, [bootstrap, place, str(events), *way.arguments])
+    if way.module != "bare" and measures["folded"] != measures["events"]:
+        raise RuntimeError(f"{way.module} has folded {measures['folded']} of {measures['events']} events")
+    return measures
+
+
+def rate(measures: dict[str, Any]) -> float:
+    """Events a second."""
+    return float(measures["events"] / measures["seconds"])
+
+
+def print_measures(runs: dict[str, list[dict[str, Any]]]) -> None:
+    """The median of each way's rounds; processor time in microseconds an event, memory at its highest."""
+    rows = []
+    for name, rounds in runs.items():
+        cpu = statistics.median(1e6 * one["cpu"] / one["events"] for one in rounds)
+        memory = max(one["memory"] for one in rounds)
+        rows.append([name, f"{statistics.median(map(rate, rounds)):,.0f}", f"{cpu:.1f}", f"{memory:.0f}"])
+    print_table(["out of Kafka", "events/s", "CPU µs/event", "peak MB"], rows)
+
+
+def print_ratios(runs: dict[str, list[dict[str, Any]]]) -> None:
+    """Each ratio that has a bar: the median of the rounds' own ratios, because the machine is another one in each."""
+    print()
+    rows = []
+    for name, bars in BARS.items():
+        for other, bar in bars.items():
+            if other not in runs:
+                continue
+            ratios = [rate(ours) / rate(theirs) for ours, theirs in zip(runs[name], runs[other], strict=True)]
+            median = statistics.median(ratios)
+            rows.append([f"{name} / {other}", f"{median:.2f}", f"{bar:g}", "yes" if median >= bar else "no"])
+    print_table(["ratio", "measured", "bar", "reached"], rows)
+
+
+if __name__ == "__main__":
+    main()
