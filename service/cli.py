@@ -19,6 +19,7 @@ import typer
 
 from schemas.errors import DriftlineError
 from service.commands import (
+    comparing,
     connections,
     database,
     demo,
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "scores": sessions.scores,
     "costs": judging.costs,
     "rejudge": rejudging.rejudge,
+    "compare": comparing.compare,
     "banner": judging.banner,
     "simulate-judge": simulating.simulate_judge,
     "wrap-quality": sessions.wrap_quality,

@@ -1,0 +1,150 @@
+"""Two scorings of the same exchanges side by side: what a change of policy or judge would have changed, as one document.
+
+Compared is exchange by exchange, over those that both sides have, each counted once: what is estimated is the change among these
+exchanges, not among all that the fleet said, of which sampling picks some kinds more often than others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from analytics.attached import attached, reading
+from analytics.queries import query_rows
+from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
+from schemas.errors import InputError, StoreError
+from schemas.limits import NAME
+from service.terminal import plain
+
+LIVE = "live"
+"""The label of the database's own scores; every other one is a replay's."""
+Row = Mapping[str, Any]
+Document = dict[str, Any]
+_DIGITS = 9
+"""Decimals of a mean: what lies beyond differs with the order in which a sum was made."""
+_SUMS = tuple(field.name for field in dataclasses.fields(PairedSums))
+_SIDES = ("a", "b")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One scoring: its label and the file that holds it."""
+
+    label: str
+    path: Path
+
+
+def side_of(label: str, database: Path) -> Side:
+    """The scoring of a label, `live` or that of a replay; InputError when there is none."""
+    if label == LIVE:
+        path = database
+    elif re.fullmatch(NAME, label):
+        path = replays_of(database) / f"{label}.duckdb"
+    else:
+        raise InputError(
+            f"{plain(label, 64)!r} cannot be the label of a replay",
+            hint="A label has a-z, 0-9, _ . - and at most 63 characters.",
+        )
+    if not path.exists():
+        raise InputError(f"there are no scores labelled {label}: no file {path}", hint=_known_labels(database))
+    return Side(label, path)
+
+
+def replays_of(database: Path) -> Path:
+    """The folder that holds the replays of a database, a file for each label."""
+    return database.with_name(f"{database.name}.replays")
+
+
+def compare(first: Side, second: Side, project: str | None, top: int) -> Document:
+    """What differs between two scorings; at most `top` of the exchanges that moved most.
+
+    InputError when they have no exchange in common; StoreError when a file cannot be read.
+    """
+    if first.path == second.path:
+        raise InputError(f"{first.label} was to be compared with itself", hint="Name two labels, or a label and live.")
+    with _opened(first, second) as connection:
+        sides = {name: reading(name, "scores") for name in _SIDES} | {"project": project}
+        exchanges = query_rows(connection, "compared_exchanges", sides)
+        if not any(row["in_both"] for row in exchanges):
+            where = "" if project is None else f" of project {plain(project, 64)}"
+            raise InputError(
+                f"{first.label} and {second.label} have no exchange{where} in common",
+                hint="Replay the same projects and the same time under both labels.",
+            )
+        measures = [_measure(row) for row in query_rows(connection, "compared_measures", sides)]
+        return {
+            "a": _side(connection, first, "a", project),
+            "b": _side(connection, second, "b", project),
+            "exchanges": exchanges,
+            "measures": measures,
+            "intervals": _intervals(measures),
+            "states": query_rows(connection, "compared_states", sides),
+            "moved": query_rows(connection, "moved_exchanges", sides | {"limit": top}),
+        }
+
+
+@contextlib.contextmanager
+def _opened(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Both files on one connection, `a` and `b`; StoreError when one holds no scores as this version knows them."""
+    with attached(dict(zip(_SIDES, (first.path, second.path), strict=True))) as connection:
+        try:
+            yield connection
+        except (duckdb.CatalogException, duckdb.BinderException) as error:
+            raise StoreError(
+                f"{first.path} or {second.path}: {str(error).splitlines()[0]}",
+                hint="One of them is not of this version: `driftline doctor --db FILE` opens it and brings it up to date.",
+            ) from error
+
+
+def _side(connection: duckdb.DuckDBPyConnection, side: Side, name: str, project: str | None) -> Document:
+    """By what a side's scores were made."""
+    origins = query_rows(connection, "score_origins", {"scores": reading(name, "scores"), "project": project})
+    return {"label": side.label, "origins": origins}
+
+
+def _measure(row: Row) -> Document:
+    """One measure with the interval of its change; without one where a single session says nothing about others."""
+    interval = paired_interval(PairedSums(**{name: row[name] for name in _SUMS}))
+    told = {
+        "project": row["project"],
+        "tier": row["tier"],
+        "dimension": row["dimension"],
+        "exchanges": row["pairs"],
+        "sessions": row["clusters"],
+        "changed": row["changed"],
+        "mean_a": round(row["mean_a"], _DIGITS),
+        "mean_b": round(row["mean_b"], _DIGITS),
+        "change": round(row["mean"], _DIGITS),
+    }
+    if interval is None:
+        return told | {"low": None, "high": None, "excludes_zero": None, "few_sessions": True}
+    ends = {"low": round(interval.low, _DIGITS), "high": round(interval.high, _DIGITS)}
+    return told | ends | {"excludes_zero": interval.excludes_zero, "few_sessions": interval.is_rough}
+
+
+def _intervals(measures: Sequence[Row]) -> Document:
+    """How many intervals exclude zero, and how many would where nothing has changed on average.
+
+    Those of a few sessions are not believed, and a measure in which no exchange differs has no chance to.
+    """
+    counted = [row for row in measures if row["changed"] and not row["few_sessions"]]
+    return {
+        "confidence": CONFIDENCE,
+        "counted": len(counted),
+        "exclude_zero": sum(row["excludes_zero"] for row in counted),
+        "by_chance": round(by_chance(len(counted)), 2),
+    }
+
+
+def _known_labels(database: Path) -> str:
+    labels = sorted(path.stem for path in replays_of(database).glob("*.duckdb"))
+    if not labels:
+        return "`driftline replay --label NAME` makes one; live is what the database itself holds."
+    return f"There are: {LIVE}, {', '.join(labels)}."

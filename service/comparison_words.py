@@ -1,0 +1,140 @@
+"""What a comparison says in words: what moved, by how much, and how far that is to be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from service.terminal import MISSING, counted, plain
+from service.views import SIMULATED
+
+Row = Mapping[str, Any]
+RATES = {("anomaly", ""), ("2.5", "sycophancy"), ("2.5", "advocacy_suppression")}
+"""Measures that are shares of exchanges, shown in percent; a change of one is in percentage points."""
+COST = "cost"
+SPANS = {"3": 4.0}
+"""From the least to the greatest score of a tier where that is not 1: what makes tiers comparable."""
+NAMED = 3
+"""Measures, policies and judges that a line names."""
+ESTIMATED = (
+    "Exchanges that both sides have count once each, unweighted: this is the change among these exchanges. Exchanges of a session are "
+    "not independent, so the intervals go by how sessions differ (clustered by session, Student's t)."
+)
+_NAMES = {"anomaly": "anomalous", COST: "cost"}
+
+
+def measure_name(row: Row) -> str:
+    """A measure as a person would call it."""
+    name = _NAMES.get(row["tier"], f"tier {row['tier']}")
+    return f"{name} {plain(row['dimension'], 40)}".strip().replace("_", " ")
+
+
+def level(row: Row, value: float) -> str:
+    """A mean of the measure: a score, a share in percent, or dollars."""
+    if row["tier"] == COST:
+        return f"${value:.5f}"
+    return f"{value:.1%}" if _is_rate(row) else f"{value:.3f}"
+
+
+def change(row: Row, value: float) -> str:
+    """A difference of means of the measure with its sign; of shares in percentage points."""
+    if row["tier"] == COST:
+        return f"{'-' if value < 0 else '+'}${abs(value):.5f}"
+    shown, unit = (f"{value * 100:+.1f}", " pts") if _is_rate(row) else (f"{value:+.3f}", "")
+    return (shown if float(shown) else shown[1:]) + unit
+
+
+def verdict(row: Row) -> str:
+    """What became of a measure, in a word or two."""
+    if not row["changed"]:
+        return "same"
+    if row["few_sessions"]:
+        return "few sessions"
+    if not row["excludes_zero"]:
+        return "not clear"
+    return ("lower", "higher")[row["change"] > 0]
+
+
+def made_by(document: Row) -> Iterator[str]:
+    """By which policy and which judge each side was made, a line each."""
+    for side in (document["a"], document["b"]):
+        policies = _listed(f"{row['policy_digest']}" for row in side["origins"])
+        judges = _listed(_judge(row) for row in side["origins"] if row["judge_model"] is not None) or "nobody"
+        rules = _listed(f"{row['methodology']} {row['methodology_version']}, {row['rule_version']}" for row in side["origins"])
+        yield f"{side['label']}: policy {policies} ({rules}); judged by {judges}"
+
+
+def in_common(document: Row) -> Iterator[str]:
+    """How many exchanges are compared, and how many are not, because one side does not have them or has them otherwise."""
+    labels, totals = _labels(document), _totals(document)
+    yield (
+        f"{totals['in_both']:,} exchanges are in both; {totals['only_a']:,} only in {labels[0]}, {totals['only_b']:,} only in {labels[1]}"
+    )
+    if others := totals["other_evidence"]:
+        yield f"of {others:,} the text is not the same on both sides: their scores differ for that, too"
+
+
+def headline(document: Row) -> str:
+    """What moved, in a sentence: as far as an interval excludes zero, the greatest first."""
+    moved = sorted((row for row in document["measures"] if verdict(row) in {"lower", "higher"}), key=_size, reverse=True)
+    if moved:
+        said = "; ".join(_moved(row) for row in moved[:NAMED])
+        return f"Moved: {said}" + (f"; and {len(moved) - NAMED} more" if len(moved) > NAMED else "")
+    states = sum(row["exchanges"] for row in document["states"] if row["state_a"] != row["state_b"])
+    if any(row["changed"] for row in document["measures"]):
+        return "No mean moved clearly: every interval that can be believed has zero in it"
+    if states:
+        return f"No number moved; {counted(states, 'state')} of a tier changed"
+    return f"Nothing differs: all {_totals(document)['in_both']:,} exchanges have the same scores on both sides"
+
+
+def how_sure(document: Row) -> str:
+    """How many intervals exclude zero, and how many would by chance: one of them alone proves nothing."""
+    intervals = document["intervals"]
+    if not intervals["counted"]:
+        return "No interval rests on enough sessions to be believed."
+    found, chance = intervals["exclude_zero"], intervals["by_chance"]
+    said = f"{found} of {counted(intervals['counted'], 'interval')} {'excludes' if found == 1 else 'exclude'} zero"
+    more = "; that is no more than chance" if found <= chance else ""
+    return f"{said}; where nothing has changed on average, about {chance:.1f} would by chance{more}."
+
+
+def judged_by(row: Row, side: str) -> str:
+    """Whether a simulated judge had a part in a side's scores of a project."""
+    simulated, judged = row[f"simulated_{side}"], row[f"judged_{side}"]
+    if not simulated:
+        return MISSING
+    return SIMULATED if simulated >= judged else f"{SIMULATED} ({simulated:,} of {judged:,})"
+
+
+def _moved(row: Row) -> str:
+    project = plain(row["project"], 64)
+    return f"{project} {measure_name(row)} {level(row, row['mean_a'])} → {level(row, row['mean_b'])} ({change(row, row['change'])})"
+
+
+def _size(row: Row) -> tuple[bool, float]:
+    """What comes first in a sentence: scores and rates before cost, then by the part of the scale that it moved."""
+    return row["tier"] != COST, abs(row["change"]) / SPANS.get(row["tier"], 1.0)
+
+
+def _is_rate(row: Row) -> bool:
+    return (row["tier"], row["dimension"]) in RATES
+
+
+def _judge(row: Row) -> str:
+    return f"{plain(row['judge_model'], 64)}, {SIMULATED}" if row["simulated"] else plain(row["judge_model"], 64)
+
+
+def _listed(names: Iterator[str]) -> str:
+    """Each once, the first few by name."""
+    found: Sequence[str] = list(dict.fromkeys(names))
+    return "; ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+
+
+def _labels(document: Row) -> tuple[str, str]:
+    return document["a"]["label"], document["b"]["label"]
+
+
+def _totals(document: Row) -> dict[str, int]:
+    names = ("in_both", "only_a", "only_b", "other_evidence")
+    return {name: sum(row[name] for row in document["exchanges"]) for name in names}
