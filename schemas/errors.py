@@ -79,3 +79,9 @@ class BusyError(DriftlineError):
     """There is more to do than can be taken at the moment; nothing was taken."""
 
     hint = "Send it again a little later."
+
+
+class BrokerError(DriftlineError):
+    """Kafka did not take or give what was asked of it; the message names the topic."""
+
+    hint = "Check that the brokers run, are reachable and have the topics; what was not taken may be sent again."
