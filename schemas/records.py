@@ -539,6 +539,8 @@ class JudgingRequest(Record, frozen=True, kw_only=True):
     """Probability with which an exchange is sampled for this reason, 0 to 1."""
     ingested_at: datetime
     """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    earlier_judgements: tuple[bytes, ...] = ()
+    """Judgements of the exchange that were recorded before it was asked for, each in single-object encoding: who judges it again needs no database and pays for no answer twice."""
 
 
 class Reservation(Record, frozen=True, kw_only=True):
@@ -730,6 +732,8 @@ class ScoringTask(Record, frozen=True, kw_only=True):
     """Version of the rules that produced the record."""
     policy_digest: str
     """Digest of the policy in force, hexadecimal SHA-256 cut to 16 characters."""
+    earlier_judgements: tuple[bytes, ...] = ()
+    """Judgements of the exchange that were recorded before this revision was asked for, each in single-object encoding, as the request has them."""
 
 
 class SessionClosed(Record, frozen=True, kw_only=True):

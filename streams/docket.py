@@ -20,6 +20,7 @@ from audit.prices import worst_case
 from audit.questions import Question, Reply
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 from streams.batches import encoded_exchange
+from streams.recorded import known_of
 
 
 class ScoringState(msgspec.Struct, frozen=True, array_like=True):
@@ -46,12 +47,12 @@ class Docket:
 
     @classmethod
     def of(cls, task: ScoringTask, policy: Policy, recorded: Sequence[Judgement], ledger: Ledger) -> Docket:
-        """The docket of a task; RecordError when it holds no exchange.
+        """The docket of a task; RecordError when it holds no exchange, or judgements of another one.
 
         What was recorded for this revision is charged to the session, whatever was asked then: it was paid for.
         """
         exchange = encoded_exchange(task.exchange)
-        recorded = [one for one in recorded if one.subject_revision <= task.revision]
+        recorded = known_of(task, recorded)
         ledger.charge(charged(recorded, task.revision))
         return cls(task=task, exchange=exchange, policy=policy.for_project(task.project), recorded=recorded, ledger=ledger)
 

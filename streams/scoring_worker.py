@@ -26,7 +26,7 @@ from streams.docket import STATE, ScoringState
 from streams.embedded import stage_progress
 from streams.log_writer import SCORING, Submission
 from streams.purses import StoppedError
-from streams.recorded import Recorded, Subject
+from streams.recorded import Recorded, subject_of
 from streams.stage_runs import stage_failed
 from streams.tribunal import Tribunal
 
@@ -132,11 +132,11 @@ class ScoringWorker:
             return False
         unknown = list({key for _, key, _ in tasks} - self._states.keys())
         self._states |= await asyncio.to_thread(self._read_states, unknown)
-        subjects = [_subject(task) for offset, _, task in tasks if offset < self._begun_before or task.revision]
+        subjects = [subject_of(task) for offset, _, task in tasks if offset < self._begun_before or task.revision]
         recorded = await asyncio.to_thread(self._recorded, subjects) if subjects else {}
         for offset, key, task in tasks:
             self._under_way[offset] = len(task.exchange)
-            self._enqueue(key, Pending(offset, task, recorded.get(_subject(task), ())))
+            self._enqueue(key, Pending(offset, task, recorded.get(subject_of(task), ())))
         self._next = tasks[-1][0] + 1
         self._forget_some()
         return True
@@ -221,7 +221,3 @@ class ScoringWorker:
             idle = [key for key in self._states if key not in self._sessions]
             for key in idle[: len(idle) // 2]:
                 del self._states[key]
-
-
-def _subject(task: ScoringTask) -> Subject:
-    return task.connection, task.exchange_id

@@ -62,7 +62,8 @@ class IntakeStep:
             decision = Decision(
                 sampled=True, reason=record.sampling_reason, probability=record.sampling_probability, turn=record.turn_number
             )
-            yield _later_task(record.exchange, policy, decision, revision=record.revision)
+            _, task = _later_task(record.exchange, policy, decision, revision=record.revision)
+            yield "scoring-tasks", msgspec.structs.replace(task, earlier_judgements=record.earlier_judgements)
 
     def _decide(self, session: IntakeState, exchange: Exchange, policy: ProjectPolicy) -> tuple[str, Record]:
         """The task or the score of one exchange."""
@@ -99,7 +100,7 @@ class IntakeStep:
             yield _later_task(turn.record, policy, decision, revision=turn.revision + 1)
 
 
-def _later_task(encoded: bytes, policy: ProjectPolicy, decision: Decision, *, revision: int) -> tuple[str, Record]:
+def _later_task(encoded: bytes, policy: ProjectPolicy, decision: Decision, *, revision: int) -> tuple[str, ScoringTask]:
     """The task for an exchange that came earlier."""
     exchange = encoded_exchange(encoded)
     tier1 = check_structure(exchange.user_message, exchange.agent_response, policy.methodology)

@@ -8,16 +8,28 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import builders as build
+import msgspec
 import pytest
 from engines import NOW, Clock, HangingJudge, engine_over, live_judge, policy_of, rows, runner_over
+from invariants import encoded
 
 from analytics.store import Store
+from audit.cascade import drive
+from audit.ledger import Ledger
 from audit.policy import Policy, ProjectSettings
 from audit.prices import nano_of
+from schemas.codec import decode, encode
+from schemas.errors import RecordError
+from schemas.limits import MAX_ADMITTED_BYTES
+from schemas.records import Record, ScoringTask
 from schemas.registry import schema_of
 from service.simulator import RunningJudge, running
+from streams.batches import StageBatch
 from streams.docket import Docket
 from streams.embedded import UNFINISHED
+from streams.recorded import recorded_in
+from streams.rejudging import judging_requests, unscored
+from streams.steps.intake import IntakeStep
 from streams.topology import derived_tables
 
 T = TypeVar("T")
@@ -171,3 +183,53 @@ def test_a_replay_sets_the_same_one_exchange_aside(
     assert before == rows(store, "scores", "* EXCLUDE (_offset)")
     assert 1 == store.count("dead_letters")
     assert "s:2" in caplog.text or "position" in caplog.text
+
+
+def last_task(store: Store) -> ScoringTask:
+    """The task that came last."""
+    frames = store.read("scoring-tasks", 0, store.end_of("scoring-tasks"))
+    *_, (_, _, task) = StageBatch.of("scoring-tasks", frames).records()
+    assert isinstance(task, ScoringTask)
+    return task
+
+
+def test_a_task_that_is_judged_again_carries_what_was_recorded_before(store: Store, simulator: RunningJudge) -> None:
+    """A worker without a database scores it to the same bytes as one that has everything, and pays for no answer again."""
+    simulator.reset("refusal,answer")
+    run(take(store, simulator, 1))
+    recorded = recorded_in(store)([("local", "s:1")])["local", "s:1"]
+    simulator.reset("answer")
+    run(rejudge(store, simulator))
+    task = last_task(store)
+    assert (1, [*recorded]) == (task.revision, [decode(one) for one in task.earlier_judgements])
+    assert 1 == simulator.requests
+    later = [one for one in recorded_in(store)([("local", "s:1")])["local", "s:1"] if one.subject_revision == 1]
+    docket = Docket.of(task, Policy(), later, Ledger(None))
+    score = drive(docket.judging(), docket.unasked)
+    assert [encode(score)] == [one for one in encoded(store, "scores") if one == encode(score)]
+    assert nano_of(score.cost_usd) == total(store, "judgements") > docket.ledger.spent > 0
+
+
+def test_answers_are_carried_before_failures_and_new_failures_before_old_ones(store: Store) -> None:
+    """A record has a size; what is left out first is what says least."""
+    fields = {"connection": "local", "subject_id": "s:1", "answer": "x" * 300_000}
+    recorded = [
+        build.judgement("s", 1, f"tier{number}", outcome=outcome, **fields)
+        for number, outcome in enumerate(["timeout", "answered", "invalid", "answered", "cut_off"])
+    ]
+    run(take_unjudged(store, 1))
+    with store.transaction() as transaction:
+        transaction.append("judgements", [encode(one) for one in recorded])
+    [request] = judging_requests(store, unscored(store, None, None, 10), NOW)
+    assert ["tier1", "tier3", "tier4"] == [judgement.purpose for judgement in map(decode, request.earlier_judgements)]  # type: ignore[attr-defined]
+    assert len(encode(request)) <= MAX_ADMITTED_BYTES
+
+
+@pytest.mark.parametrize("foreign", [build.judgement("s", 2), build.exchange("s", 1)])
+def test_a_task_that_carries_something_foreign_is_refused(foreign: Record) -> None:
+    """Another exchange's verdict would become part of this one's score."""
+    [(_, task)] = IntakeStep(Policy())(build.batch("exchanges", [build.exchange("s", 1)]), {}).records
+    task = msgspec.structs.replace(task, earlier_judgements=(encode(foreign),))
+    assert isinstance(task, ScoringTask)
+    with pytest.raises(RecordError, match=r"earlier_judgements.*s:1"):
+        Docket.of(task, Policy(), (), Ledger(None))
