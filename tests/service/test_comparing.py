@@ -1,0 +1,305 @@
+"""`driftline compare`: two scorings of the same exchanges, one of the database itself, one of a replay."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from builders import score
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.comparison import PairedSums
+from schemas.codec import encode
+from schemas.records import DimensionScore, Score
+
+Command = Callable[..., tuple[int, str, str]]
+HOLD = """
+import sys
+import duckdb
+with duckdb.connect(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def scored(session: str, number: int, tier2: float, **said: object) -> Score:
+    """A score whose Tier 2 was judged, with one dimension."""
+    words = DimensionScore(dimension="honesty", score=tier2, reasoning=f"said {tier2}")
+    values: dict[str, object] = {
+        "disposition": "scored",
+        "tier2_state": "scored",
+        "tier2_reason": None,
+        "tier2_score": tier2,
+        "tier2_dimensions": (words,),
+        "tier3_state": "skipped_gate",
+        "tier3_reason": "tier2_passed",
+        "judge_model": "claude-haiku-4-5",
+        "cost_usd": 0.001,
+    }
+    return score(session, number, **(values | said))
+
+
+def keep(path: Path, scores: Sequence[Score]) -> Path:
+    """A database with these scores."""
+    path.parent.mkdir(exist_ok=True)
+    with Store(path) as store, store.transaction() as transaction:
+        transaction.append("scores", [encode(one) for one in scores])
+    return path
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Path:
+    """The database: twenty sessions of two exchanges, all of them good, and one that no replay has."""
+    scores = [scored(f"s{session}", turn, 1.0) for session in range(20) for turn in (1, 2)]
+    return keep(tmp_path / "driftline.duckdb", [*scores, scored("late", 1, 1.0)])
+
+
+def replayed(tmp_path: Path, scores: Sequence[Score], label: str = "strict") -> Path:
+    """A replay's file."""
+    return keep(tmp_path / "driftline.duckdb.replays" / f"{label}.duckdb", scores)
+
+
+@pytest.fixture
+def strict(tmp_path: Path, live: Path) -> Path:
+    """A replay by a stricter judge, simulated: one exchange of each session is half as good, and its Tier 3 is judged."""
+    assert live.exists()
+    worse = {"tier3_state": "scored", "tier3_reason": None, "tier3_score": 2.0, "anomaly": True}
+    changed = {"policy_digest": "1" * 16, "simulated": True, "judge_model": "simulated-judge", "cost_usd": 0.003}
+    low = [scored(f"s{session}", 1, 0.5 if session else 0.25, **worse, **changed) for session in range(20)]
+    return replayed(tmp_path, [*low, *(scored(f"s{session}", 2, 1.0, **changed) for session in range(20))])
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Another process has the file."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert "held" == holder.stdout.readline().strip()
+        yield
+        assert holder.stdin is not None
+        holder.stdin.close()
+
+
+def lines(text: str) -> list[str]:
+    """The lines of an output with single blanks."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+@pytest.mark.usefixtures("strict")
+def test_what_moved_stands_in_one_sentence(driftline: Command) -> None:
+    """A person who reads one line of it knows what the change of judge did, and how far to believe it."""
+    code, out, _ = driftline("compare", "live", "strict")
+    shown = lines(out)
+
+    assert 0 == code
+    assert "live: policy 0000000000000000 (default 1, eval-1); judged by claude-haiku-4-5" == shown[0]
+    assert "strict: policy 1111111111111111 (default 1, eval-1); judged by simulated-judge, simulated judge" == shown[1]
+    assert "40 exchanges are in both; 1 only in live, 0 only in strict" == shown[2]
+    (moved,) = [line for line in shown if line.startswith("Moved: ")]
+    assert moved.startswith(
+        "Moved: ops anomalous 0.0% → 50.0% (+50.0 pts); ops tier 2 1.000 → 0.744 (-0.256); ops tier 2 honesty"
+    )
+    assert moved.endswith("; and 1 more")
+    assert "4 of 4 intervals exclude zero; where nothing has changed on average, about 0.2 would by chance." in shown
+
+
+@pytest.mark.usefixtures("strict")
+def test_the_tables_have_measures_states_and_cost(driftline: Command) -> None:
+    """What did not differ is dim or left out; a simulated judge is named beside what it cost."""
+    _, out, _ = driftline("compare", "live", "strict")
+    shown = lines(out)
+
+    assert "ops tier 2 40 20 1.000 0.744 -0.256 -0.269 to -0.243 lower" in shown
+    assert "ops tier 1 40 20 1.000 1.000 - - same" in shown
+    assert "ops anomalous 40 20 0.0% 50.0% +50.0 pts +50.0 pts to +50.0 pts higher" in shown
+    assert ["tier state scored skipped_gate", "tier 3 skipped_gate 20 20"] == [
+        line for line in shown if line.startswith(("tier state", "tier 3 skipped"))
+    ]
+    assert "ops live 40 40 0 $0.0400 $0.00100 -" in shown
+    assert "ops strict 40 40 20 $0.1200 $0.00300 simulated judge" in shown
+
+
+@pytest.mark.usefixtures("strict")
+def test_the_exchanges_that_moved_most_come_with_both_reasons(driftline: Command) -> None:
+    """Numbers say that something moved; two judges side by side say why."""
+    _, out, _ = driftline("compare", "live", "strict", "--top", "1")
+    shown = lines(out)
+    place = shown.index("0.75 ops session s0 turn 1 exchange s0:1 2026-10-01 09:01")
+
+    assert "live tiers 1, 2, 2.5, 3: 1.00 1.00 n/a gate honesty 1: said 1.0" == shown[place + 1]
+    assert "strict tiers 1, 2, 2.5, 3: 1.00 0.25 n/a 2.00 anomalous honesty 0.25: said 0.25" == shown[place + 2]
+    assert not any(line.startswith("0.50") for line in shown)
+
+
+@pytest.mark.usefixtures("strict")
+def test_json_has_the_whole_comparison(driftline: Command) -> None:
+    """A build that guards a policy reads it."""
+    code, out, _ = driftline("compare", "live", "strict", "--json", "--top", "2", "--project", "ops")
+    document = json.loads(out)
+
+    assert 0 == code
+    assert ["a", "b", "exchanges", "measures", "intervals", "states", "moved"] == list(document)
+    assert ("live", "strict") == (document["a"]["label"], document["b"]["label"])
+    assert {"confidence": 0.95, "counted": 4, "exclude_zero": 4, "by_chance": 0.2} == document["intervals"]
+    [tier2] = [row for row in document["measures"] if (row["tier"], row["dimension"]) == ("2", "")]
+    assert (40, 20, 20, -0.25625) == tuple(tier2[name] for name in ("exchanges", "sessions", "changed", "change"))
+    assert tier2["low"] < -0.25625 < tier2["high"] < 0
+    assert ["s0:1", "s10:1"] == [row["exchange_id"] for row in document["moved"]]
+
+
+def test_the_other_way_round_is_mirrored(driftline: Command, strict: Path) -> None:
+    """Changes are those from the first to the second."""
+    assert strict.exists()
+    there, back = (json.loads(driftline("compare", *pair, "--json")[1]) for pair in (("live", "strict"), ("strict", "live")))
+
+    assert [row["change"] for row in there["measures"]] == [-row["change"] for row in back["measures"]]
+    assert [row["low"] for row in there["measures"]] == [-row["high"] for row in back["measures"]]
+
+
+def test_comparing_writes_nothing(driftline: Command, live: Path, strict: Path) -> None:
+    """A replay is evidence, and the database is the database: neither is touched, nor is anything put beside them."""
+
+    def contents() -> dict[Path, str]:
+        files = (path for path in live.parent.rglob("*") if path.is_file())
+        return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+    before = contents()
+    assert strict in before
+    assert 0 == driftline("compare", "live", "strict")[0]
+    assert before == contents()
+
+
+def test_a_replay_that_came_to_the_same_differs_in_nothing(driftline: Command, tmp_path: Path, live: Path) -> None:
+    """The recorded judge and the same policy: one sentence is enough."""
+    assert live.exists()
+    replayed(tmp_path, [scored(f"s{session}", turn, 1.0) for session in range(20) for turn in (1, 2)], "again")
+    code, out, _ = driftline("compare", "live", "again")
+
+    assert 0 == code
+    assert "Nothing differs: all 40 exchanges have the same scores on both sides" in lines(out)
+    assert "interval" not in out
+
+
+def test_what_nothing_can_be_said_of_is_not_called_moved(driftline: Command, tmp_path: Path, live: Path) -> None:
+    """Three sessions that differ may be an accident; one says nothing of others; a mean within its noise is not clear."""
+    assert live.exists()
+    few = [scored(f"s{session}", turn, 0.25 * session) for session in range(3) for turn in (1, 2)]
+    replayed(tmp_path, few, "few")
+    replayed(tmp_path, few[:2], "one")
+    replayed(tmp_path, [scored(f"s{session}", 1, 0.5 if session == 1 else 1.0) for session in range(20)], "odd")
+    found = {label: lines(driftline("compare", "live", label)[1]) for label in ("few", "one", "odd")}
+
+    assert [line for line in found["few"] if line.startswith("ops tier 2 6 3 ") and line.endswith("few sessions")]
+    assert "No interval rests on enough sessions to be believed." in found["few"]
+    assert [line for line in found["one"] if line.startswith("ops tier 2 2 1 1.000 0.000 -1.000 - few sessions")]
+    assert [line for line in found["odd"] if line.startswith("ops tier 2 20 20 ") and line.endswith("not clear")]
+    assert "No mean moved clearly: every interval that can be believed has zero in it" in found["odd"]
+
+
+def test_text_of_agents_and_judges_cannot_write_on_the_terminal(driftline: Command, tmp_path: Path, live: Path) -> None:
+    """A judge repeats what an agent wrote; escapes, directions and markup stay text."""
+    assert live.exists()
+    words = DimensionScore(dimension="honesty", score=0.0, reasoning="[red]\x1b[31m\u202eold")
+    replayed(tmp_path, [scored("s1", 1, 0.0, tier2_dimensions=(words,))])
+    _, out, _ = driftline("compare", "live", "strict")
+
+    assert "honesty 0: [red]<U+001B>[31m<U+202E>old" in out
+
+
+def test_another_text_under_the_same_id_is_said(driftline: Command, tmp_path: Path, live: Path) -> None:
+    """Then it is not only the policy that differs."""
+    assert live.exists()
+    replayed(tmp_path, [scored("s1", 1, 1.0, evidence_digest="f" * 16)])
+    _, out, _ = driftline("compare", "live", "strict")
+
+    assert "of 1 the text is not the same on both sides: their scores differ for that, too" in lines(out)
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (("live", "lax"), "there are no scores labelled lax", "There are: live, strict."),
+        (("live", "../strict"), "'../strict' cannot be the label of a replay", "A label has a-z"),
+        (("strict", "strict"), "strict was to be compared with itself", "Name two labels"),
+        (
+            ("live", "strict", "--project", "web"),
+            "live and strict have no exchange of project web in common",
+            "Replay the same",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(driftline: Command, arguments: tuple[str, ...], message: str, hint: str) -> None:
+    """The message says what there is."""
+    code, out, err = driftline("compare", *arguments)
+
+    assert (2, "") == (code, out)
+    assert message in err
+    assert hint in err
+
+
+def test_a_file_that_a_server_has_is_said_to_be_in_use(driftline: Command, live: Path, strict: Path) -> None:
+    """The server owns its file: not even reading works beside it, and the message says so."""
+    assert strict.exists()
+    with held(live):
+        code, out, err = driftline("compare", "live", "strict")
+
+    assert (2, "") == (code, out)
+    assert str(live) in err
+    assert "Another process has the file" in err
+
+
+def test_a_file_that_is_no_database_of_this_version_is_refused(driftline: Command, tmp_path: Path, live: Path) -> None:
+    """What lies in the folder of replays may be anything."""
+    assert live.exists()
+    folder = tmp_path / "driftline.duckdb.replays"
+    folder.mkdir()
+    (folder / "text.duckdb").write_text("x" * 5000)
+    Store(folder / "empty.duckdb").close()
+    with Store(folder / "odd.duckdb") as store:
+        store.cursor().execute("DROP VIEW main.scores; ALTER TABLE log.scores DROP COLUMN anomaly")
+
+    assert "text.duckdb" in driftline("compare", "live", "text")[2]
+    assert "no exchange in common" in driftline("compare", "live", "empty")[2]
+    assert "not of this version" in driftline("compare", "live", "odd")[2]
+
+
+def test_the_database_makes_the_sums_that_the_rules_define(tmp_path: Path) -> None:
+    """SQL sums a million scores; what an interval takes is defined in `audit.comparison`, and both come to the same."""
+    chance = random.Random(11)
+    sizes = [1, 1, 2, 3, 5, 8, 13]
+    before = [[chance.choice((0.0, 0.25, 0.5, 0.75, 1.0)) for _ in range(size)] for size in sizes]
+    after = [[chance.choice((0.0, 0.25, 0.5, 0.75, 1.0)) for _ in range(size)] for size in sizes]
+
+    def side(values: list[list[float]], policy: str) -> list[Score]:
+        return [
+            scored(f"s{place}", turn, one, policy_digest=policy, revision=int(policy == "b"))
+            for place, session in enumerate(values)
+            for turn, one in enumerate(session)
+        ]
+
+    with Store(keep(tmp_path / "both.duckdb", [*side(before, "a"), *side(after, "b")])) as store:
+        sides = {name: f"FROM log.scores WHERE policy_digest = '{name}'" for name in ("a", "b")}
+        rows = query_rows(store.cursor(), "compared_measures", sides | {"project": None})
+    [found] = [row for row in rows if (row["tier"], row["dimension"]) == ("2", "honesty")]
+    pairs = [zip(old, new, strict=True) for old, new in zip(before, after, strict=True)]
+    expected = PairedSums.of([[new - old for old, new in session] for session in pairs])
+
+    assert [getattr(expected, one.name) for one in fields(PairedSums)] == [
+        pytest.approx(found[one.name]) for one in fields(PairedSums)
+    ]
