@@ -55,6 +55,13 @@ class BoundsError(RecordError):
     hint = "Mend the value at the source and send the record again."
 
 
+class UnexpectedTypeError(RecordError):
+    """A record of a type that does not travel on the topic it came on."""
+
+    code = "unexpected_type"
+    hint = "Produce the record to a topic of its type; its schema names them under topics."
+
+
 class SchemaError(DriftlineError):
     """A schema file breaks a rule of this project."""
 
