@@ -61,6 +61,8 @@ class Failure:
     """Whether the server says that it is asked too much."""
     blames_format: bool = False
     """Whether the server refuses the output format."""
+    status: int | None = None
+    """HTTP status, where the server answered."""
 
 
 _BROKEN: tuple[tuple[type[Exception], Failure], ...] = (
@@ -87,6 +89,12 @@ def one_line(text: str, secret: str = "") -> str:
     return shown if len(shown) <= MAX_WORDS else f"{shown[: MAX_WORDS - 1]}…"
 
 
+def blames_format(said: str) -> bool:
+    """Whether a server that refuses a request names the format of the output in what it says."""
+    lowered = said[:_LOOKED_AT].lower()
+    return any(word in lowered for word in _FORMAT_WORDS)
+
+
 def failure_of(error: Exception, *, secret: str, wall: Callable[[], float]) -> Failure:
     """What an error of the client means. `secret` is the key, which a server may repeat in what it says."""
     if isinstance(error, APIStatusError):
@@ -110,12 +118,12 @@ def _of_status(error: APIStatusError, secret: str, wall: Callable[[], float]) ->
     again = status not in _FINAL and hint != "false" and (transient or hint == "true")
     after = retry_after(headers, wall) if again else None
     detail = one_line(said, secret) if after is None else f"retry after {math.ceil(after)} s"
-    lowered = said[:_LOOKED_AT].lower()
     return Failure(
         words=f"{_NAMES.get(status, f'HTTP {status}')}: {detail or 'no more is said'}",
         billed=status in _GATEWAYS and error.type is None,
         again=again,
         after=after,
         overloaded=status in _OVERLOADED,
-        blames_format=status in {400, 422} and any(word in lowered for word in _FORMAT_WORDS),
+        blames_format=status in {400, 422} and blames_format(said),
+        status=status,
     )

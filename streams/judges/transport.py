@@ -32,15 +32,20 @@ class ResponseTooLargeError(httpx2.TransportError):
 
 
 class BoundedClient(DefaultAsyncHttpxClient):
-    """An HTTP client that reads each response as a whole, and gives up on one that grows beyond a size."""
+    """An HTTP client that reads each response as a whole unless it is to be streamed, and gives up on one that grows beyond a size."""
 
     def __init__(self, *, max_body: int, **options: Any) -> None:
         super().__init__(**options)
         self._max_body = max_body
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send the request; the response's body has been read and decompressed. ResponseTooLargeError when it is too large."""
+        """Send the request; the response's body has been read and decompressed. ResponseTooLargeError when it is too large.
+
+        Who asks for a stream and gets no error reads the body, and bounds what is kept of it.
+        """
         response = await super().send(request, **(options | {"stream": True}))
+        if options.get("stream") and response.is_success:
+            return response
         body = bytearray()
         try:
             async for chunk in response.aiter_bytes():

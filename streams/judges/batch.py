@@ -1,0 +1,190 @@
+"""The batch judge: asks thousands of questions through the Message Batches API, at half the price, within a day.
+
+How a caller drives it, round by round (each exchange's cascade asks its next question when it has the verdict on the one before):
+
+    judge = open_batch_judge(key, url, traits, FileJournal(path))
+    async for asked, verdict in judge.ask_all([Asked(question, purse, tag), ...]):
+        await make_durable(verdict)          # before the next one is asked for
+
+1. `ask_all` gives exactly one verdict for each question, in any order, with the outcomes of the live judge. A fingerprint stands once in
+   what it is given (ValueError). `Asked.tag` comes back untouched.
+2. Money: `purse.reserve()` is awaited for each question before the batch that holds it is made, in the order of the questions; a
+   `DurablePurse(..., batched=True)` reserves and charges at the batch's price. What came of a question is told to `purse.spend`; a
+   request that ended in an error, expired or was cancelled is not billed and not charged. A result that never came is charged in full.
+3. Durability: the plan of a batch is in the journal before the batch is made, and its id before it is waited for. After a kill -9 the
+   caller asks the same questions again (those without a recorded judgement), with the same journal and purses that were given the
+   `reservation_id` of then: a question whose batch was made is not asked again, its result is fetched. A batch that was made but not
+   recorded is found by its custom ids. A journal belongs to one run.
+4. A verdict counts as durable when the next one is asked for, the last one when the iteration ends.
+5. Outcomes: errored → provider_error; expired → timeout; cancelled → provider_error with the error `CANCELLED`, which a caller that
+   wants to go on later does not record. An answer that cannot be used is `invalid`: there is no turn of repair, for with structured
+   output there is next to nothing to repair, and a round for it may take a day. Where a model refuses the output format, which is
+   free, its questions are asked once more with the schema in the prompt.
+6. An API that cannot be reached for an hour, or does not let us in, raises JudgeUnavailableError; nothing is lost or paid for by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+
+import httpx2
+
+from streams.judges.asking import Asking
+from streams.judges.batch_calls import Batch, BatchCalls, JudgeUnavailableError
+from streams.judges.batch_making import BatchMaker
+from streams.judges.batch_opening import BatchLimits, BatchOpener
+from streams.judges.batch_pending import OpenBatch, Pending
+from streams.judges.batch_plans import Asked, BatchJournal, FileJournal
+from streams.judges.batch_results import CANCELLED
+from streams.judges.failures import PROVIDER_ERROR, Failure
+from streams.judges.limits import Waiting
+from streams.judges.live import Traits
+from streams.judges.messages import Message
+from streams.judges.protocol import Verdict
+from streams.judges.requests import Rung
+from streams.judges.transport import MAX_BODY_BYTES, open_client
+
+__all__ = ["CANCELLED", "Asked", "BatchJudge", "BatchLimits", "FileJournal", "JudgeUnavailableError", "open_batch_judge"]
+CALL_SECONDS = 300.0
+_GONE = 404
+_READS = 3
+"""How often results are read when some are missing."""
+
+
+class BatchJudge:
+    """A judge over the Message Batches API; see the module. Belongs to one event loop; `aclose` gives its connections back."""
+
+    def __init__(self, calls: BatchCalls, traits: Traits, journal: BatchJournal, limits: BatchLimits, waiting: Waiting) -> None:
+        self._calls = calls
+        self._opener = BatchOpener(BatchMaker(calls, waiting, limits.patience), traits, journal, limits, waiting)
+        self._journal = journal
+        self._limits = limits
+        self._waiting = waiting
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Ask nothing more. What was answered still comes; every other question comes to an end as CANCELLED, at no cost."""
+        self._cancelled = True
+
+    async def aclose(self) -> None:
+        """Give back connections."""
+        await self._calls.aclose()
+
+    async def ask_all(self, asked: Iterable[Asked]) -> AsyncGenerator[tuple[Asked, Verdict]]:
+        """A verdict for each question, as they come; see the module."""
+        todo = deque(Pending(one, Asking(one.question, one.purse, ends_at=math.inf)) for one in asked)
+        if len({one.asking.question.fingerprint for one in todo}) < len(todo):
+            raise ValueError("a question stands twice in what is to be asked")
+        under_way, refused = await self._opener.take_up(todo)
+        for poor in refused:
+            yield poor.asked, poor.without_money()
+        interval = self._limits.first_poll
+        while todo or under_way:
+            if todo and len(under_way) < self._limits.open:
+                opened, failed = self._given_up(todo) if self._cancelled else await self._opener.make(todo)
+                under_way += opened
+                for pair in failed:
+                    yield pair
+                continue
+            ended = [one for one in under_way if await self._has_ended(one)]
+            for one in ended:
+                async with aclosing(self._verdicts(one, todo)) as verdicts:
+                    async for pair in verdicts:
+                        yield pair
+                under_way.remove(one)
+            interval = self._limits.first_poll if ended else min(interval * 1.5, self._limits.last_poll)
+            if under_way and not ended:
+                await self._waiting.sleep(interval)
+
+    def _given_up(self, todo: deque[Pending]) -> tuple[list[OpenBatch], list[tuple[Asked, Verdict]]]:
+        """No batch, and the verdicts on questions that are not asked any more."""
+        cancelled = [(one.asked, one.asking.verdict(PROVIDER_ERROR, CANCELLED)) for one in todo]
+        todo.clear()
+        return [], cancelled
+
+    async def _has_ended(self, one: OpenBatch) -> bool:
+        """Look at a batch; cancel it where it is time or somebody wants to. True when nothing more is to be waited for."""
+        batch = await self._calls.retrieve(one.batch_id)
+        if isinstance(batch, Failure):
+            if batch.status != _GONE:
+                await one.patience.bear(batch, f"batch {one.batch_id} cannot be looked at")
+                return False
+            one.lost = f"the API does not know the batch any more: {batch.words}"
+            return True
+        one.patience.over()
+        one.seconds = batch.seconds
+        waited = self._waiting.now() - one.began
+        if not batch.ended and waited > self._limits.deadline + self._limits.grace:
+            one.lost = "the batch did not end in time"
+        elif not batch.ended and not one.cancelled and (self._cancelled or waited > self._limits.deadline):
+            one.cancelled = isinstance(await self._calls.cancel(one.batch_id), Batch)
+        return batch.ended or one.lost is not None
+
+    async def _verdicts(self, one: OpenBatch, todo: deque[Pending]) -> AsyncGenerator[tuple[Asked, Verdict]]:
+        """The verdicts of a batch that has ended; a question that is to be asked anew goes back to `todo`."""
+        reads = 0
+        while one.pending and one.lost is None and reads < _READS:
+            failure: Failure | None = None
+            async with aclosing(self._calls.results(one.batch_id)) as results:
+                async for result in results:
+                    if isinstance(result, Failure):
+                        failure = result
+                    elif (pending := one.pending.pop(result.custom_id, None)) is not None:
+                        verdict = self._settled(one, pending, result.came)
+                        if verdict is None:
+                            todo.append(pending)
+                        else:
+                            yield pending.asked, verdict
+            if failure is None:
+                reads += 1
+                if one.pending and reads < _READS:
+                    await self._waiting.sleep(self._limits.first_poll)
+            elif failure.status == _GONE:
+                one.lost = f"the results of the batch are gone: {failure.words}"
+            else:
+                await one.patience.bear(failure, f"the results of batch {one.batch_id} cannot be read")
+        missing = Failure(words=one.lost or "no result came for the question")
+        for pending in one.pending.values():
+            yield pending.asked, pending.failed(missing)
+        if one.is_whole:
+            await self._journal.finished(one.plan.plan_id)
+
+    def _settled(self, one: OpenBatch, pending: Pending, came: Message | Failure) -> Verdict | None:
+        """The verdict; None where the question is to be asked anew, which has cost nothing so far."""
+        asking = pending.asking
+        asking.simulated |= self._calls.simulated
+        asking.seconds = one.seconds
+        if isinstance(came, Message):
+            return pending.answered(came)
+        if came.billed:
+            return pending.failed(came)
+        if came.blames_format and pending.rung is Rung.STRUCTURED:
+            self._opener.step_down(asking.question.model, came.words)
+            return None
+        # Another process let the batch expire or cancelled it, and who asks now wants an answer.
+        return None if one.taken_up else pending.failed(came)
+
+
+def open_batch_judge(
+    api_key: str | None,
+    base_url: str | None,
+    traits: Traits,
+    journal: BatchJournal,
+    *,
+    limits: BatchLimits | None = None,
+    waiting: Waiting | None = None,
+    call_seconds: float = CALL_SECONDS,
+    max_body: int = MAX_BODY_BYTES,
+    transport: httpx2.AsyncBaseTransport | None = None,
+) -> BatchJudge:
+    """A batch judge at `base_url` (None: the default one). SettingsError where key or address cannot be used.
+
+    `call_seconds` bounds one call, but not the reading of results; `max_body` the bytes of one response, and of one result.
+    """
+    client = open_client(api_key, base_url, call_seconds=call_seconds, connections=2, max_body=max_body, transport=transport)
+    waiting = waiting or Waiting()
+    calls = BatchCalls(client, waiting, seconds=call_seconds, max_line=max_body)
+    return BatchJudge(calls, traits, journal, limits or BatchLimits(), waiting)
