@@ -571,22 +571,22 @@ class Reservation(Record, frozen=True, kw_only=True):
 
 
 class Review(Record, frozen=True, kw_only=True):
-    """What a person said: a human score, or a decision on an incident."""
+    """What a person said or did: a human score, a decision on an incident, or a dead letter put back."""
 
     review_id: str
     """Id of the review."""
     project: str
     """Project the record is filed under."""
     kind: str
-    """human_score or incident_decision."""
+    """human_score, incident_decision or dead_letter."""
     subject_id: str
-    """Score or incident it is about."""
+    """Score, incident or dead letter it is about."""
     reviewer: str
     """Who said it."""
     score: int | None = None
     """Human score, 1 to 5."""
     status: str | None = None
-    """New state of the incident: open, accepted or dismissed."""
+    """New state: of an incident open, accepted or dismissed; of a dead letter retried."""
     comment: str | None = None
     """In the reviewer's words."""
     occurred_at: datetime

@@ -126,7 +126,10 @@ class Door:
         accepted.add(DEAD_LETTERS, encode(letter))
 
     def _redacted(self, body: bytes) -> bytes:
-        """The body without its secrets: as JSON where it is some, so that keys tell what is one; else as text."""
+        """The body without its secrets: as JSON where it is some, so that keys tell what is one; else as text.
+
+        Bytes that hold none stay as they are: an encoded record can then be put back.
+        """
         try:
             value, _ = self._redactor.redact_json(msgspec.json.decode(body))
             return msgspec.json.encode(value)
@@ -134,8 +137,8 @@ class Door:
             return self._redacted_text(body)
 
     def _redacted_text(self, body: bytes) -> bytes:
-        text, _ = self._redactor.redact(body.decode("utf-8", "replace"))
-        return text.encode("utf-8", "replace")
+        text, found = self._redactor.redact(body.decode("utf-8", "replace"))
+        return text.encode("utf-8", "replace") if found else body
 
 
 def _start(body: bytes) -> bytes:

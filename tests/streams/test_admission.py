@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -48,10 +49,23 @@ def test_a_body_of_json_is_redacted_by_its_keys_even_when_it_is_broken_off(value
 
 
 def test_a_body_that_holds_no_secret_is_kept() -> None:
-    """Nothing is lost: what was wrong can be read, and is known by the digest of the bytes as they came."""
-    for body in (b"{not json", b'{"max_tokens":5}', b"\xff\xfe"):
+    """Nothing is lost: what was wrong can be read, and an encoded record can be put back byte for byte."""
+    for body in (b"{not json", b'{"max_tokens":5}', b"\xff\xfe", b"\xc3\x01\x00\x80\xfe"):
         letter = letter_of(body)
-        assert (body.decode("utf-8", "replace").encode(), len(body)) == (letter.body, letter.size)
+        assert (body, len(body), hashlib.sha256(body).hexdigest()) == (letter.body, letter.size, letter.digest)
+
+
+def test_a_secret_between_bytes_that_are_no_text_is_taken_out() -> None:
+    """An encoded record has its texts between such bytes."""
+    letter = letter_of(b"\xc3\x01\x00\x80 password=hunter2-hunter2 \xfe")
+    assert b"hunter2" not in letter.body
+    assert b"[SECRET:" in letter.body
+
+
+@pytest.mark.parametrize("body", [b'{"password":"hunter2","password":null}', b'{"a":"pass\\u0077ord=hunter2-hunter2"}'])
+def test_json_is_kept_as_it_was_understood(body: bytes) -> None:
+    """What a reader of JSON does not see may hold a secret that nothing looks for."""
+    assert b"hunter2" not in letter_of(body).body
 
 
 @pytest.mark.parametrize("size", [MAX_BODY_BYTES * 2, MAX_REDACTED_BYTES + 1])
