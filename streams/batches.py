@@ -38,7 +38,11 @@ class StageBatch:
 
     def of_session(self, key: str) -> StageBatch:
         """The part of the batch that belongs to one session."""
-        frames = {name: frame.filter(pl.col(KEY) == key) for name, frame in self.frames.items()}
+        return self.filtered(pl.col(KEY) == key)
+
+    def filtered(self, wanted: pl.Expr) -> StageBatch:
+        """The rows for which the expression is true."""
+        frames = {name: frame.filter(wanted) for name, frame in self.frames.items()}
         return StageBatch(self.topic, {name: frame for name, frame in frames.items() if frame.height})
 
     def records(self) -> Iterator[tuple[int, str, Record]]:

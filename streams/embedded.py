@@ -6,24 +6,20 @@ transaction. A kill at any moment leaves the store as it was after some commit, 
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import msgspec
-
 from analytics.store import Appended, Store, Transaction
-from analytics.transaction import CONTENT
-from audit.fingerprints import canonical_json
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec import decode
-from schemas.records import ImportProgress, Record
+from schemas.records import ImportProgress
 from schemas.registry import schema_of
-from streams.admission import Accepted, Door, Place, Refusal
+from streams.admission import Accepted, Door
 from streams.batches import StageBatch
+from streams.conflicts import set_aside_conflict
 from streams.interrupted import settle_interrupted
 from streams.recorded import recorded_in
 from streams.stage_runs import StageOutcome, StageRuns
@@ -79,7 +75,7 @@ class EmbeddedRunner:
             for topic, messages in accepted.messages.items():
                 done[topic] = transaction.append(topic, messages, skip_known=True)
                 for place in done[topic].conflicts:
-                    self._set_aside(letters, topic, decode(messages[place]))
+                    set_aside_conflict(Door(self._redactor, self._now()), letters, topic, decode(messages[place]))
             for topic, messages in letters.messages.items():
                 added = transaction.append(topic, messages, skip_known=True)
                 before = done.setdefault(topic, Appended())
@@ -88,26 +84,6 @@ class EmbeddedRunner:
             transaction.set_progress(progress)
             transaction.set_watermark(UNFINISHED, "", 1)
         return done
-
-    def _set_aside(self, letters: Accepted, topic: str, record: Record) -> None:
-        """Keep a record whose identity the log has with other content.
-
-        Where it came from is not known here, and when it was taken in differs from delivery to delivery: what it is and what it
-        says tell it from others.
-        """
-        name = type(record).__name__
-        identity = {field: getattr(record, field) for field in schema_of(name).identity}
-        named = ", ".join(f"{field} {value!r}" for field, value in identity.items())
-        detail = f"{name} {named}: the log holds it with other content. Give it an id of its own and deliver it again."
-        said = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
-        door = Door(self._redactor, self._now())
-        door.set_aside(
-            letters,
-            Place(topic, 0),
-            Refusal("admission", "conflicting_id", detail),
-            msgspec.json.encode(record),
-            digest=hashlib.sha256(said.encode()).hexdigest(),
-        )
 
     def run(self, report: Callable[[StageProgress], None] = lambda _: None) -> int:
         """Run every stage until none has anything left to read; answers how many positions were read."""

@@ -45,33 +45,37 @@ class StageRuns:
         self._now = now
         self._steps = {stage.name: stage.make_step(policy, recorded) for stage in TOPOLOGY}
 
-    def run(self, stage: Stage, batch: StageBatch, states: Mapping[str, bytes]) -> StageOutcome:
-        """What the step makes of the batch; when it fails, session by session, so that one bad session stops no other."""
+    def run(self, stage: Stage, batch: StageBatch, states: Mapping[str, bytes], partition: int = 0) -> StageOutcome:
+        """What the step makes of the batch; when it fails, session by session, so that one bad session stops no other.
+
+        `partition` is where the batch comes from, for dead letters.
+        """
         try:
-            return self._attempt(stage, batch, states)
+            return self._attempt(stage, batch, states, partition)
         except Exception:
             log.exception("stage %s failed on a batch of %s; taking its sessions one by one", stage.name, stage.source)
         whole = StageOutcome()
         for key in sorted(batch.keys()):
             part = batch.of_session(key)
             try:
-                whole.extend(self._attempt(stage, part, {key: states[key]} if key in states else {}))
+                whole.extend(self._attempt(stage, part, {key: states[key]} if key in states else {}, partition))
             except Exception as error:  # noqa: BLE001 - whatever it is, the session's records are kept and the others go on
-                self._bury(stage, [(offset, record, error) for offset, _, record in part.records()], whole.dead)
+                failed = [(offset, record, error) for offset, _, record in part.records()]
+                self._bury(stage, failed, whole.dead, partition)
         return whole
 
-    def _attempt(self, stage: Stage, batch: StageBatch, states: Mapping[str, bytes]) -> StageOutcome:
+    def _attempt(self, stage: Stage, batch: StageBatch, states: Mapping[str, bytes], partition: int) -> StageOutcome:
         """Run the step and encode what it made: a record that may not be written fails here, too."""
         outcome = self._steps[stage.name](batch, states)
         made = StageOutcome(encode_all(outcome.records), outcome.states, records=outcome.records)
-        self._bury(stage, outcome.failed, made.dead)
+        self._bury(stage, outcome.failed, made.dead, partition)
         return made
 
-    def _bury(self, stage: Stage, failed: Sequence[tuple[int, Record, Exception]], dead: Accepted) -> None:
+    def _bury(self, stage: Stage, failed: Sequence[tuple[int, Record, Exception]], dead: Accepted, partition: int) -> None:
         door = Door(self._redactor, self._now())
         for offset, record, error in failed:
             log.error("stage %s could not get over position %d of %s", stage.name, offset, stage.source, exc_info=error)
-            door.set_aside(dead, Place(stage.source, offset, 0), stage_failed(stage, error), encode(record))
+            door.set_aside(dead, Place(stage.source, offset, partition), stage_failed(stage, error), encode(record))
 
 
 def stage_failed(stage: Stage, error: Exception) -> Refusal:

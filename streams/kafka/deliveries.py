@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -64,9 +64,10 @@ class Deliveries:
         """Whether the partition may have another delivery."""
         return sum(not one.taken for one in self._open.get(partition, ())) < AHEAD
 
-    def open(self) -> int:
-        """How many deliveries are not done."""
-        return sum(not one.finished for queue in self._open.values() for one in queue)
+    def open(self, without: Collection[str] = ()) -> int:
+        """How many deliveries are not done, those of some topics left out."""
+        queues = (queue for (topic, _), queue in self._open.items() if topic not in without)
+        return sum(not one.finished for queue in queues for one in queue)
 
     def partitions(self) -> list[Partition]:
         """The partitions that have deliveries."""

@@ -13,10 +13,11 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import aiokafka
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.errors import ConsumerStoppedError
 from faust.transport.drivers import aiokafka as driver
 from faust.transport.producer import Producer
 from faust.types import TP, Message
@@ -67,8 +68,8 @@ class Seam:
 class BatchConsumerThread(driver.AIOKafkaConsumerThread):
     """Runs the client in a thread of its own, so that heartbeats go on whatever the stages do."""
 
-    def _create_worker_consumer(self, transport: BatchTransport) -> aiokafka.AIOKafkaConsumer:
-        conf, seam = self.app.conf, transport.seam
+    def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
+        conf, seam = self.app.conf, cast("BatchTransport", transport).seam
         # Faust's own assignor takes part where there are tables only, and its choice expects this attribute.
         self._assignor = RoundRobinPartitionAssignor
         options: dict[str, Any] = {
@@ -87,15 +88,14 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         }
         return aiokafka.AIOKafkaConsumer(**options | seam.connection.for_aiokafka() | dict(seam.options))
 
-    def lag(self) -> int:
-        """Records that lie in our partitions and were not fetched yet, as far as the broker has told."""
-        consumer, behind = self._consumer, 0
-        assignment = consumer and consumer._subscription.subscription and consumer._subscription.subscription.assignment  # noqa: SLF001
-        for tp in assignment.tps if assignment else ():
-            state = assignment.state_value(tp)
-            if state is not None and state.has_valid_position and state.lso is not None:
-                behind += max(0, state.lso - state.position)
-        return behind
+    def unfetched(self, tp: TP) -> int:
+        """How many records of a partition were not fetched yet, as far as the broker has told."""
+        subscription: Any = self._ensure_consumer()._subscription.subscription  # noqa: SLF001 - the client says it nowhere else
+        assignment = subscription and subscription.assignment
+        state = assignment.state_value(tp) if assignment and tp in assignment.tps else None
+        if state is None or not state.has_valid_position or state.lso is None:
+            return 0
+        return max(0, int(state.lso) - int(state.position))
 
 
 class BatchConsumer(driver.Consumer):
@@ -107,8 +107,7 @@ class BatchConsumer(driver.Consumer):
     @property
     def seam(self) -> Seam:
         """Our side."""
-        seam: Seam = self.transport.seam
-        return seam
+        return cast("BatchTransport", self.transport).seam
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._held: dict[TP, deque[Sequence[RawRecord]]] = {}
@@ -116,22 +115,26 @@ class BatchConsumer(driver.Consumer):
         self._era = 0
         super().__init__(*arguments, **options)
 
-    def lag(self) -> int:
-        """Records of our partitions that no stage has been given."""
-        held = sum(len(records) for queue in self._held.values() for records in queue)
-        return held + self._thread.lag()
+    def waiting(self) -> int:
+        """Records that could be given to a stage and were not yet."""
+        if not self.flow_active:
+            return 0
+        free = [tp for tp in self._get_active_partitions() if self.seam.book.has_room(self.seam.place(tp))]
+        return sum(
+            cast("BatchConsumerThread", self._thread).unfetched(tp) + sum(map(len, self._held.get(tp, ()))) for tp in free
+        )
 
     async def _drain_messages(self, fetcher: Any) -> None:
         """Fetch and deliver until the consumer stops; what is called by Faust's fetcher."""
         try:
             while not (self.should_stop or fetcher.should_stop):
                 if not self.flow_active:
-                    await self.wait(self.can_resume_flow)
+                    await self.can_resume_flow.wait()
                     continue
                 for message in self._messages():
                     await self.callback(message)
                 await self._fetch()
-        except (*self.consumer_stopped_errors, asyncio.CancelledError):
+        except (ConsumerStoppedError, asyncio.CancelledError):
             if not self.app.should_stop:
                 raise
 
@@ -149,7 +152,7 @@ class BatchConsumer(driver.Consumer):
     def _message(self, tp: TP, records: Sequence[RawRecord]) -> Message:
         topic, partition = self.seam.place(tp)
         message = self._to_message(tp, records[0])
-        message.key, message.value = None, self.seam.book.deliver(Chunk(topic, partition, records))
+        message.key, message.value = None, cast("Any", self.seam.book.deliver(Chunk(topic, partition, records)))
         return message
 
     async def _fetch(self) -> None:

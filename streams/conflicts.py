@@ -1,0 +1,33 @@
+"""Records whose identity the log has with other content: they are set aside, wherever that is found out."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from analytics.transaction import CONTENT
+from audit.fingerprints import canonical_json
+from schemas.records import Record
+from schemas.registry import schema_of
+from streams.admission import Accepted, Door, Place, Refusal
+
+
+def set_aside_conflict(door: Door, letters: Accepted, topic: str, record: Record) -> None:
+    """Keep a record whose identity the topic has with other content.
+
+    Where it came from is not known everywhere, and when it was taken in differs from delivery to delivery: what it is and what it
+    says tell it from others.
+    """
+    name = type(record).__name__
+    identity = {field: getattr(record, field) for field in schema_of(name).identity}
+    named = ", ".join(f"{field} {value!r}" for field, value in identity.items())
+    detail = f"{name} {named}: the log holds it with other content. Give it an id of its own and deliver it again."
+    said = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
+    door.set_aside(
+        letters,
+        Place(topic, 0),
+        Refusal("admission", "conflicting_id", detail),
+        msgspec.json.encode(record),
+        digest=hashlib.sha256(said.encode()).hexdigest(),
+    )

@@ -1,0 +1,15 @@
+"""The key of a record on its topic, which decides on its partition."""
+
+from __future__ import annotations
+
+from schemas.records import Record
+from schemas.registry import schema_of
+
+
+def key_of(record: Record) -> bytes:
+    """Connection and session for what belongs to a session, else the project, else the first field of the identity; UTF-8."""
+    session = getattr(record, "session_id", None)
+    if session is not None:
+        return f"{getattr(record, 'connection', '')}/{session}".encode()
+    field = "project" if hasattr(record, "project") else schema_of(type(record).__name__).identity[0]
+    return str(getattr(record, field)).encode()

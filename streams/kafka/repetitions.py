@@ -1,0 +1,117 @@
+"""Records that came before in their session: the same content again changes nothing, another content is set aside.
+
+A session's state carries the hashes of the newest records' identities and contents. A record is told by its session, its type, its
+identity and, where it has one, its revision. What a record says is the field that `analytics.transaction.CONTENT` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import polars as pl
+import xxhash
+
+from analytics.transaction import CONTENT
+from schemas.records import Record
+from schemas.registry import schema_of
+from streams.batches import KEY, OFFSET, StageBatch
+
+WINDOW = 512
+"""Records of a session whose identities are kept."""
+_ENTRY = 16
+_SEPARATOR = "\x1f"
+_FEW = 8
+"""Up to so many look-ups, searching the bytes takes less time than making a table of them."""
+
+
+@dataclass(slots=True)
+class Window:
+    """The newest identities of a session: eight bytes of the identity's hash, eight of the content's, oldest first."""
+
+    entries: bytearray
+    _looks: int = 0
+    _table: dict[bytes, bytes] | None = None
+
+    @classmethod
+    def of(cls, entries: bytes) -> Self:
+        """The window that a state carries."""
+        return cls(bytearray(entries))
+
+    def content_of(self, identity: bytes) -> bytes | None:
+        """The content that came with this identity, or None where it is new."""
+        self._looks += 1
+        if self._table is None and self._looks > _FEW:
+            entries = bytes(self.entries)
+            self._table = {entries[at : at + 8]: entries[at + 8 : at + _ENTRY] for at in range(0, len(entries), _ENTRY)}
+        if self._table is not None:
+            return self._table.get(identity)
+        at = self.entries.find(identity)
+        while at >= 0 and at % _ENTRY:
+            at = self.entries.find(identity, at + 1)
+        return None if at < 0 else bytes(self.entries[at + 8 : at + _ENTRY])
+
+    def add(self, identity: bytes, content: bytes) -> None:
+        """Enter a new record."""
+        self.entries += identity + content
+        if self._table is not None:
+            self._table[identity] = content
+
+    def packed(self) -> bytes:
+        """What the state is to carry."""
+        return bytes(self.entries[-WINDOW * _ENTRY :])
+
+
+@dataclass
+class Sifted:
+    """A batch without repetitions, the windows of its sessions, and what has another content than the first record of its identity."""
+
+    batch: StageBatch
+    windows: dict[str, Window] = field(default_factory=dict)
+    conflicts: list[tuple[int, Record]] = field(default_factory=list)
+    """Offset and record."""
+
+
+def sift(batch: StageBatch, carried: Mapping[str, bytes]) -> Sifted:
+    """Leave out what came before. `carried` has the windows of the sessions' states; records a state has seen are not in the batch."""
+    windows = {key: Window.of(carried.get(key, b"")) for key in batch.keys()}  # noqa: SIM118 - a batch is no dict
+    repeated: set[int] = set()
+    conflicting: set[int] = set()
+    for offset, key, identity, content in _in_order(batch):
+        window = windows[key]
+        before = window.content_of(identity)
+        if before is None:
+            window.add(identity, content)
+        elif before == content:
+            repeated.add(offset)
+        else:
+            conflicting.add(offset)
+    if not repeated and not conflicting:
+        return Sifted(batch, windows)
+    conflicts = [(offset, record) for offset, _, record in batch.filtered(pl.col(OFFSET).is_in(list(conflicting))).records()]
+    return Sifted(batch.filtered(~pl.col(OFFSET).is_in(list(repeated | conflicting))), windows, conflicts)
+
+
+def _in_order(batch: StageBatch) -> Iterator[tuple[int, str, bytes, bytes]]:
+    """Offset, session and hashes of each record, in the order of the topic."""
+    parts = [_hashes(name, frame) for name, frame in batch.frames.items()]
+    return iter(parts[0]) if len(parts) == 1 else iter(sorted(row for part in parts for row in part))
+
+
+def _hashes(name: str, frame: pl.DataFrame) -> list[tuple[int, str, bytes, bytes]]:
+    schema = schema_of(name)
+    identity = [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
+    texts = [_text(frame, column) for column in identity]
+    named = frame.select(pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True)).to_series().to_list()
+    digest = xxhash.xxh3_64_digest
+    content = CONTENT.get(name)
+    said = [b""] * frame.height if content is None else frame[content].to_list()
+    contents = [digest(one or b"") for one in said]
+    return list(zip(frame[OFFSET].to_list(), frame[KEY].to_list(), map(digest, named), contents, strict=True))
+
+
+def _text(frame: pl.DataFrame, column: str) -> pl.Expr:
+    """A column of the identity as text; times in microseconds since 1970."""
+    expression = pl.col(column)
+    return (expression.dt.epoch("us") if frame.schema[column].is_temporal() else expression).cast(pl.String)

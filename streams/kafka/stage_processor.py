@@ -1,0 +1,207 @@
+"""A stage that computes, at work on chunks: intake and diagnosis.
+
+For each chunk: decode; leave out what the states have seen and what came before; run the step; produce what it made and the dead letters;
+write the states; done. So a kill in between brings the same records again, and the same outputs with the same ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+import polars as pl
+
+from audit.redaction import Redactor
+from schemas.codec import decode, encode
+from schemas.records import Record
+from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.batches import KEY, OFFSET, StageBatch
+from streams.conflicts import set_aside_conflict
+from streams.kafka.decoding import decode_chunk, letter_of
+from streams.kafka.keys import key_of
+from streams.kafka.processing import Chunk
+from streams.kafka.repetitions import Sifted, sift
+from streams.kafka.state import MAX_STATE_BYTES, StateTopic, StoredState, is_too_large
+from streams.kafka.watchdog import Pulse
+from streams.stage_runs import StageOutcome, StageRuns
+from streams.topology import Stage
+
+RELEASE_SECONDS = 10.0
+"""How long a partition that goes away is waited for: those who get it wait as long."""
+AT_ONCE = 2
+"""Chunks that are computed at once in this process."""
+TOO_LARGE = "state_too_large"
+log = logging.getLogger(__name__)
+Message = tuple[bytes, bytes]
+
+
+class Sender(Protocol):
+    """Who produces; a RecordProducer."""
+
+    async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
+        """Produce; durable on return."""
+        ...
+
+
+@dataclass
+class Worked:
+    """What came of a chunk: messages by topic, and the states that changed."""
+
+    made: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
+    states: dict[str, StoredState] = field(default_factory=dict)
+
+    def add(self, topic: str, record: Record, message: bytes) -> None:
+        """Add a record under its key."""
+        self.made[topic].append((key_of(record), message))
+
+    def add_letters(self, letters: Accepted) -> None:
+        """Add dead letters."""
+        for message in letters.messages.get(DEAD_LETTERS, ()):
+            self.add(DEAD_LETTERS, decode(message), message)
+
+
+class StageProcessor:
+    """See the module; a `streams.kafka.processing.Processor`. `now` stamps dead letters and nothing else."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        runs: StageRuns,
+        *,
+        redactor: Redactor,
+        now: Callable[[], datetime],
+        producer: Sender,
+        states: StateTopic,
+        pulse: Pulse,
+    ) -> None:
+        self._stage = stage
+        self._runs = runs
+        self._redactor = redactor
+        self._now = now
+        self._producer = producer
+        self._states = states
+        self._pulse = pulse
+        self._loaded: set[int] = set()
+        self._busy: dict[int, asyncio.Event] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def assigned(self, partitions: frozenset[int]) -> None:
+        """Take note; the states are read with the first chunk."""
+        self._loaded -= partitions
+
+    async def revoked(self, partitions: frozenset[int]) -> None:
+        """Let what is under way there finish for a while; what does not is given up by the lane."""
+        await self._idle(partitions, RELEASE_SECONDS)
+        self._loaded -= partitions
+
+    async def stop(self, grace: float) -> None:
+        """Let what is under way finish."""
+        await self._idle(frozenset(self._busy), grace)
+        self._states.close()
+
+    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
+        """Work on a chunk until all that came of it is durable."""
+        idle = self._busy[chunk.partition] = asyncio.Event()
+        try:
+            if chunk.partition not in self._loaded:
+                await self._states.load(chunk.partition)
+                self._loaded.add(chunk.partition)
+            async with self._slots:
+                worked = await asyncio.to_thread(self._work, chunk)
+            self._pulse.check()
+            await asyncio.gather(*(self._producer.send(topic, messages) for topic, messages in worked.made.items()))
+            self._pulse.check()
+            await self._states.save(chunk.partition, worked.states)
+            done()
+        finally:
+            idle.set()
+
+    async def _idle(self, partitions: Iterable[int], seconds: float) -> None:
+        waits = [asyncio.create_task(self._busy[one].wait()) for one in partitions if one in self._busy]
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=seconds)
+            for one in late:
+                one.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _work(self, chunk: Chunk) -> Worked:
+        """Everything that takes the processor's time, in a thread of its own."""
+        decoded = decode_chunk(chunk.topic, chunk.records)
+        worked = Worked()
+        for rejected in decoded.rejected:
+            worked.add_letters(letter_of(chunk.topic, chunk.partition, rejected, self._redactor))
+        batch = StageBatch.of(chunk.topic, decoded.frames)
+        carried = self._states.get(chunk.partition, batch.keys())
+        sifted = sift(_unseen(batch, carried), {key: state.identities for key, state in carried.items()})
+        for _, record in sifted.conflicts:
+            letters = Accepted()
+            set_aside_conflict(Door(self._redactor, self._now()), letters, chunk.topic, record)
+            worked.add_letters(letters)
+        self._run(chunk, sifted, {key: state.state for key, state in carried.items()}, worked)
+        return worked
+
+    def _run(self, chunk: Chunk, sifted: Sifted, states: dict[str, bytes], worked: Worked) -> None:
+        """Run the step; a session whose state has grown too large is left out of it and its records are set aside."""
+        batch = sifted.batch
+        outcome = self._attempt(batch, states, chunk.partition)
+        stored = self._stored(batch, sifted, outcome)
+        too_large = [key for key, state in stored.items() if is_too_large(state)]
+        if too_large:
+            worked.add_letters(self._too_large(chunk, batch, too_large))
+            batch = batch.filtered(~pl.col(KEY).is_in(too_large))
+            outcome = self._attempt(batch, states, chunk.partition)
+            stored = self._stored(batch, sifted, outcome)
+        for topic, messages in outcome.made.messages.items():
+            records = (record for name, record in outcome.records if name == topic)
+            for record, message in zip(records, messages, strict=True):
+                worked.add(topic, record, message)
+        worked.add_letters(outcome.dead)
+        worked.states = stored
+
+    def _attempt(self, batch: StageBatch, states: dict[str, bytes], partition: int) -> StageOutcome:
+        wanted = set(batch.keys())
+        return self._runs.run(self._stage, batch, {key: state for key, state in states.items() if key in wanted}, partition)
+
+    def _stored(self, batch: StageBatch, sifted: Sifted, outcome: StageOutcome) -> dict[str, StoredState]:
+        """What is to be kept of each session whose state changed."""
+        ends = _ends(batch)
+        return {
+            key: StoredState(ends[key], sifted.windows[key].packed(), state)
+            for key, state in outcome.states.items()
+            if key in ends
+        }
+
+    def _too_large(self, chunk: Chunk, batch: StageBatch, keys: Sequence[str]) -> Accepted:
+        letters = Accepted()
+        door = Door(self._redactor, self._now())
+        for key in sorted(keys):
+            log.error("stage %s: the state of session %s would pass %d bytes", self._stage.name, key, MAX_STATE_BYTES)
+            detail = f"the state of session {key} would pass {MAX_STATE_BYTES} bytes with this record"
+            for offset, _, record in batch.of_session(key).records():
+                place = Place(chunk.topic, offset, chunk.partition)
+                door.set_aside(letters, place, Refusal(self._stage.name, TOO_LARGE, detail), encode(record))
+        return letters
+
+
+def _unseen(batch: StageBatch, carried: dict[str, StoredState]) -> StageBatch:
+    """The batch without what the states have seen: a redelivery."""
+    first = min((frame[OFFSET][0] for frame in batch.frames.values()), default=0)
+    seen = {key: state.next_offset for key, state in carried.items() if state.next_offset > first}
+    if not seen:
+        return batch
+    fresh = pl.col(OFFSET) >= pl.col(KEY).replace_strict(seen, default=0, return_dtype=pl.Int64)
+    return batch.filtered(fresh)
+
+
+def _ends(batch: StageBatch) -> dict[str, int]:
+    """By session, the offset after its last record in the batch."""
+    ends: dict[str, int] = {}
+    for frame in batch.frames.values():
+        for key, last in frame.group_by(KEY).agg(pl.col(OFFSET).max()).iter_rows():
+            ends[key] = max(ends.get(key, 0), last + 1)
+    return ends

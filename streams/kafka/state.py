@@ -1,0 +1,160 @@
+"""State topics: what a stage keeps of its sessions, in a compacted topic of ours with the partitions of the stage's source.
+
+1. A state is durable before the offset that it covers is committed, so after any kill the records it lacks come again.
+2. Of several values of one key the one with the highest next offset counts: a worker that was frozen may write after its successor.
+   Where such a value stands last it would outlive the right one in compaction, so whoever finds it writes the right one again.
+3. What was read of a partition stays on local disk when it is given away. When it comes back, only what is new is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from schemas.errors import BrokerError
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.local_states import LocalStates
+from streams.kafka.processing import RawRecord
+from streams.kafka.topics import state_topic
+
+MAX_STATE_BYTES = 15_000_000
+"""Of one session; the topic takes 16 MiB with everything around it."""
+READ_SECONDS = 60.0
+"""How long the broker may be silent while states are read."""
+log = logging.getLogger(__name__)
+
+
+class StoredState(msgspec.Struct, frozen=True, array_like=True):
+    """What stands in a state topic for one session."""
+
+    next_offset: int
+    """Offset in the source topic up to which records are in it, exclusive."""
+    identities: bytes
+    """Hashes of the newest records' identities and contents (see `streams.kafka.repetitions`)."""
+    state: bytes
+    """The state of the stage's step."""
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    """The part of a state that tells which of two is newer."""
+
+    next_offset: int
+
+
+ENCODE = msgspec.msgpack.Encoder().encode
+DECODE = msgspec.msgpack.Decoder(StoredState).decode
+_HEAD = msgspec.msgpack.Decoder(_Head).decode
+
+
+class Sender(Protocol):
+    """Who produces states; a RecordProducer."""
+
+    async def send(self, topic: str, messages: Sequence[tuple[bytes, bytes]], *, partition: int | None = None) -> object:
+        """Produce; durable on return."""
+        ...
+
+
+class StateTopic:
+    """The states of one stage. Belongs to one event loop; `get` may be called from any thread."""
+
+    def __init__(self, connection: KafkaConnection, stage: str, producer: Sender, local: LocalStates | None = None) -> None:
+        self.name = state_topic(stage)
+        self._connection = connection
+        self._producer = producer
+        self._local = local or LocalStates()
+        self._read: dict[int, int] = {}
+        """By partition: the offset in the state topic up to which it was read."""
+
+    async def load(self, partition: int) -> None:
+        """Read what the partition has beyond what was read before; BrokerError when it cannot be read.
+
+        Called before the first records of a partition that was assigned: nobody else writes there from then on.
+        """
+        consumer = AIOKafkaConsumer(
+            **self._connection.for_aiokafka(),
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            max_partition_fetch_bytes=16 * 1024 * 1024,
+            fetch_max_bytes=64 * 1024 * 1024,
+        )
+        place = TopicPartition(self._connection.topic(self.name), partition)
+        try:
+            await consumer.start()
+            consumer.assign([place])
+            await self._load(consumer, place)
+        except (KafkaError, TimeoutError) as error:
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise BrokerError(f"topic {place.topic}, partition {partition}: the states cannot be read: {words}") from error
+        finally:
+            await consumer.stop()
+
+    async def _load(self, consumer: AIOKafkaConsumer, place: TopicPartition) -> None:
+        first = (await consumer.beginning_offsets([place]))[place]
+        end = (await consumer.end_offsets([place]))[place]
+        start = max(self._read.get(place.partition, 0), first)
+        consumer.seek(place, start)
+        count, outlived = 0, set[bytes]()
+        while await _position(consumer, place) < end:
+            async with asyncio.timeout(READ_SECONDS):
+                found = await consumer.getmany(place, timeout_ms=1000)
+            records = found.get(place, [])
+            count += len(records)
+            await asyncio.to_thread(self._take_in, place.partition, records, outlived)
+        if outlived:
+            log.warning(
+                "%s, partition %d: %d states were overwritten by a late worker", self.name, place.partition, len(outlived)
+            )
+            right = await asyncio.to_thread(self._local.get, place.partition, outlived)
+            await self._producer.send(self.name, list(right.items()), partition=place.partition)
+        self._read[place.partition] = max(end, start)
+        if count:
+            log.info("%s, partition %d: %d states read", self.name, place.partition, count)
+
+    def _take_in(self, partition: int, records: Sequence[RawRecord], outlived: set[bytes]) -> None:
+        """Keep the newest values; `outlived` are the keys whose last value so far is not the newest."""
+        known = self._local.get(partition, {record.key for record in records if record.key is not None})
+        heads = {key: _HEAD(value).next_offset for key, value in known.items()}
+        newest: dict[bytes, bytes | None] = {}
+        for key, value in ((record.key, record.value) for record in records):
+            if key is None:
+                continue
+            head = -1 if value is None else _HEAD(value).next_offset
+            if value is not None and head < heads.get(key, -1):
+                outlived.add(key)
+                continue
+            heads[key], newest[key] = head, value
+            outlived.discard(key)
+        self._local.put(partition, newest)
+
+    def get(self, partition: int, keys: Iterable[str]) -> dict[str, StoredState]:
+        """The states of those sessions that have one."""
+        found = self._local.get(partition, [key.encode() for key in keys])
+        return {key.decode(): DECODE(value) for key, value in found.items()}
+
+    async def save(self, partition: int, states: Mapping[str, StoredState]) -> None:
+        """Write states; durable on return. BrokerError when they may not be. `is_too_large` tells what cannot be written."""
+        values = {key.encode(): ENCODE(state) for key, state in states.items()}
+        if values:
+            await self._producer.send(self.name, list(values.items()), partition=partition)
+            await asyncio.to_thread(self._local.put, partition, values)
+
+    def close(self) -> None:
+        """Take away what is kept on local disk."""
+        self._local.close()
+
+
+def is_too_large(state: StoredState) -> bool:
+    """Whether the state is larger than a state topic takes."""
+    return len(state.state) + len(state.identities) > MAX_STATE_BYTES
+
+
+async def _position(consumer: AIOKafkaConsumer, place: TopicPartition) -> int:
+    async with asyncio.timeout(READ_SECONDS):
+        position: int = await consumer.position(place)
+    return position
