@@ -30,7 +30,7 @@ class LocalStates:
     def get(self, partition: int, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """The values of those keys that have one."""
         wanted = list(keys)
-        places = [_place(partition, key) for key in wanted]
+        places: list[str | int | float | bytes | bool] = [_place(partition, key) for key in wanted]
         found = cast("list[bytes | None]", self._files[places]) if places else []
         return {key: value for key, value in zip(wanted, found, strict=True) if value is not None}
 

@@ -103,12 +103,19 @@ def _hashes(name: str, frame: pl.DataFrame) -> list[tuple[int, str, bytes, bytes
     schema = schema_of(name)
     identity = [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
     texts = [_text(frame, column) for column in identity]
-    named = frame.select(pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True)).to_series().to_list()
+    named = frame.select(pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True).cast(pl.Binary))
     digest = xxhash.xxh3_64_digest
     content = CONTENT.get(name)
-    said = [b""] * frame.height if content is None else frame[content].to_list()
-    contents = [digest(one or b"") for one in said]
-    return list(zip(frame[OFFSET].to_list(), frame[KEY].to_list(), map(digest, named), contents, strict=True))
+    said = [b""] * frame.height if content is None else frame[content].cast(pl.Binary).fill_null(b"").to_list()
+    return list(
+        zip(
+            frame[OFFSET].to_list(),
+            frame[KEY].to_list(),
+            map(digest, named.to_series().to_list()),
+            map(digest, said),
+            strict=True,
+        )
+    )
 
 
 def _text(frame: pl.DataFrame, column: str) -> pl.Expr:
