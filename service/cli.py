@@ -31,6 +31,7 @@ from service.commands import (
     serving,
     sessions,
     simulating,
+    topics,
 )
 from service.terminal import err, out, plain
 
@@ -44,6 +45,7 @@ app.add_typer(imports.app, name="import")
 app.add_typer(database.policy_app, name="policy")
 app.add_typer(connections.connections_app, name="connections")
 app.add_typer(connections.operators_app, name="operators")
+app.add_typer(topics.topics_app, name="topics")
 COMMANDS: dict[str, Callable[..., None]] = {
     "diagnose": diagnosing.diagnose,
     "finalize": sessions.finalize,

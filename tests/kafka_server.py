@@ -173,9 +173,13 @@ def free_port() -> int:
 class Broker:
     """One broker with a folder of its own. Data and port stay the same from start to start."""
 
-    def __init__(self, folder: Path, *, heap: str = "512m", port: int | None = None, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, heap: str = "512m", port: int | None = None, options: Sequence[str] = (), properties: str = ""
+    ) -> None:
+        """`options` are Java's; `properties`, with `{port}` and `{controller}` in them, win over those every broker has."""
         self._folder = folder
         self._options = options
+        self._more = properties
         self._heap = heap
         self._wanted = port
         self._process: subprocess.Popen[bytes] | None = None
@@ -258,7 +262,8 @@ class Broker:
         controller = free_port()
         while controller == self.port:
             controller = free_port()
-        self._properties.write_text(_NODE.format(port=self.port, controller=controller, data=self._folder / "data"))
+        places = {"port": self.port, "controller": controller, "data": self._folder / "data"}
+        self._properties.write_text((_NODE + self._more).format(**places))
 
     @property
     def _properties(self) -> Path:

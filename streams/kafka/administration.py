@@ -1,0 +1,184 @@
+"""Creating, describing and checking the topics. A topic that is not as it should be is reported; nothing of it is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaConnectionError, KafkaError, for_code
+
+from schemas.errors import BrokerError
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.topics import DEFAULT_PARTITIONS, REFERENCE, TOPICS, TopicSpec
+
+REPLICATION = 3
+"""Copies of a partition, where there are as many brokers."""
+CONNECT_SECONDS = 10.0
+_THERE_ALREADY = 36
+_IN_SYNC = "min.insync.replicas"
+_ADD_PARTITIONS = (
+    "A session's partition changes with the count. Stop producers and workers once all is read, then add partitions, or begin anew "
+    "under another prefix."
+)
+
+
+@dataclass(frozen=True)
+class TopicState:
+    """A topic as the cluster has it; None for what it does not have. `name` is without the prefix."""
+
+    name: str
+    partitions: int
+    replication: int
+    without_leader: tuple[int, ...]
+    config: Mapping[str, str]
+
+
+class Mismatch(NamedTuple):
+    """Something about a topic that is not as it should be, and what to do."""
+
+    topic: str
+    what: str
+    advice: str
+
+
+class TopicAdministration:
+    """The topics of an installation on its cluster; a context manager. BrokerError when the cluster cannot be asked."""
+
+    def __init__(self, connection: KafkaConnection, specs: Mapping[str, TopicSpec] = TOPICS) -> None:
+        self._connection = connection
+        self._specs = specs
+        with self._explained():
+            # The library keeps its thread and its sockets when it finds nobody, so that is found out before it starts.
+            _find_a_broker(connection)
+            self._client = KafkaAdminClient(bootstrap_timeout_ms=int(CONNECT_SECONDS * 1000), **connection.for_kafka_python())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._client.close()
+
+    def create(self, partitions: int | None = None, replication: int | None = None) -> list[str]:
+        """Create what is missing; the names of the topics that were.
+
+        `partitions` is for the topics keyed by session; None takes as many as there are already, or the default. `replication` None
+        takes three copies, or as many as there are brokers. BrokerError names each topic that the cluster refused, and why.
+        """
+        there = self.describe()
+        missing = {self._connection.topic(name): spec for name, spec in self._specs.items() if name not in there}
+        if not missing:
+            return []
+        keyed = partitions or self._keyed(there)
+        with self._explained():
+            copies = replication or min(REPLICATION, len(self._client.describe_cluster()["brokers"]))
+            wanted = {name: _wanted(spec, keyed, copies) for name, spec in missing.items()}
+            answer = self._client.create_topics(wanted, raise_errors=False)
+            made = [topic["name"] for topic in answer["topics"] if not topic["error_code"]]
+            self._client.wait_for_topics(made)
+        # Somebody else may have created one since we looked.
+        refused = [topic for topic in answer["topics"] if topic["error_code"] not in {0, _THERE_ALREADY}]
+        if refused:
+            reasons = (
+                f"{topic['name']}: {topic['error_message'] or for_code(topic['error_code']).__name__}" for topic in refused
+            )
+            raise BrokerError(
+                "; ".join(reasons), hint="Mend what the cluster names and create again: what is there stays as it is."
+            )
+        return sorted(missing[name].name for name in made)
+
+    def describe(self) -> dict[str, TopicState]:
+        """Those of our topics that the cluster has, by name."""
+        with self._explained():
+            named = {self._connection.topic(name): name for name in self._specs}
+            found = {topic["name"]: topic for topic in self._client.describe_topics() if topic["name"] in named}
+            configs = self._configs([*found])
+        return {named[name]: _state(named[name], found[name], configs[name]) for name in sorted(found)}
+
+    def check(self, partitions: int | None = None) -> list[Mismatch]:
+        """What is not as the table of topics has it; with `partitions` None the topics keyed by session must agree with each other."""
+        there = self.describe()
+        keyed = partitions or self._keyed(there)
+        return [found for spec in self._specs.values() for found in _compare(spec, there.get(spec.name), keyed)]
+
+    def _keyed(self, there: Mapping[str, TopicState]) -> int:
+        """How many partitions the topics keyed by session have, or are to have."""
+        of_sessions = [state.partitions for name, state in there.items() if self._specs[name].is_keyed]
+        reference = there.get(REFERENCE)
+        return reference.partitions if reference else max(of_sessions, default=DEFAULT_PARTITIONS)
+
+    def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        if not names:
+            return {}
+        asked = [ConfigResource(ConfigResourceType.TOPIC, name, None) for name in names]
+        answer = self._client.describe_configs(asked, config_filter="all")["topic"]
+        return {name: {key: str(entry["value"]) for key, entry in config.items()} for name, config in answer.items()}
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn the library's errors into ours."""
+        try:
+            yield
+        except KafkaError as error:
+            message = f"Kafka at {self._connection.bootstrap}: {error}"
+            raise BrokerError(
+                message, hint="Check address, security and login (DRIFTLINE_KAFKA…), and that the brokers run."
+            ) from error
+
+
+def _find_a_broker(connection: KafkaConnection) -> None:
+    """Return when one of the addresses takes a connection; KafkaConnectionError with the reason of the last when none does."""
+    reason: OSError | None = None
+    for address in connection.servers:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        except OSError as error:
+            reason = error
+        else:
+            return
+    raise KafkaConnectionError(reason.strerror or reason if reason else "no address")
+
+
+def _wanted(spec: TopicSpec, keyed: int, copies: int) -> dict[str, Any]:
+    """What the library takes for a new topic. With three copies a record counts as taken when two have it: one may be lost."""
+    config = {**spec.config, _IN_SYNC: "2" if copies >= REPLICATION else "1"}
+    return {"num_partitions": spec.partitions(keyed), "replication_factor": copies, "configs": config}
+
+
+def _state(name: str, topic: Mapping[str, Any], config: Mapping[str, str]) -> TopicState:
+    partitions = topic["partitions"]
+    return TopicState(
+        name,
+        len(partitions),
+        min(len(partition["replica_nodes"]) for partition in partitions),
+        tuple(sorted(partition["partition_index"] for partition in partitions if partition["leader_id"] < 0)),
+        config,
+    )
+
+
+def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[Mismatch]:
+    """What is wrong with one topic."""
+    name = spec.name
+    if state is None:
+        yield Mismatch(name, "is missing", "Run driftline topics create.")
+        return
+    if spec.is_keyed and state.partitions != keyed:
+        yield Mismatch(name, f"has {state.partitions} partitions where topics keyed by session have {keyed}", _ADD_PARTITIONS)
+    if state.without_leader:
+        numbers = ", ".join(map(str, state.without_leader))
+        yield Mismatch(name, f"has no leader for partition {numbers}", "Start the brokers that hold it.")
+    for key, wanted in spec.config.items():
+        if (found := state.config.get(key)) != wanted:
+            advice = (
+                f"Set it with kafka-configs --alter --entity-type topics --add-config {key}={wanted}, or keep it on purpose."
+            )
+            yield Mismatch(name, f"has {key}={found} where {wanted} is meant", advice)
+    if state.replication >= REPLICATION and state.config.get(_IN_SYNC) == "1":
+        advice = f"Set {_IN_SYNC}=2, or what was accepted can be lost with one broker."
+        yield Mismatch(name, f"has {state.replication} copies and takes a record as soon as one has it", advice)

@@ -1,0 +1,136 @@
+"""The connection: what the settings must say, what the libraries are given, and that a password goes nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from brokers import Found
+from kafka_server import Broker, free_port, quick
+
+from schemas.errors import SettingsError
+from service.kafka import connection_of
+from service.settings import load_settings
+from streams.kafka.administration import TopicAdministration
+from streams.kafka.connection import KafkaConnection
+
+PASSWORD = "correct-horse"
+SECURE = """
+listeners=PLAINTEXT://127.0.0.1:{{port}},SECURE://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{{controller}}
+advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},SECURE://127.0.0.1:{secure}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL
+listener.name.secure.sasl.enabled.mechanisms=PLAIN
+listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_fleet="{password}";
+ssl.keystore.type=PKCS12
+ssl.keystore.location={store}
+ssl.keystore.password=changeit
+"""
+
+
+def settings(**given: object) -> KafkaConnection:
+    """The connection that settings describe."""
+    return connection_of(load_settings(**given))
+
+
+@pytest.fixture(scope="module")
+def secure(any_broker: Found, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaConnection]:
+    """The connection to a broker that wants TLS, and a name with a password."""
+    if any_broker.kind != "java":
+        pytest.skip("a broker with TLS is started with Java and Maven: install them")
+    folder = tmp_path_factory.mktemp("secure")
+    store, ca_file, port = folder / "broker.p12", folder / "ca.pem", free_port()
+    about = ["-alias", "broker", "-keystore", str(store), "-storetype", "PKCS12", "-storepass", "changeit"]
+    key = ["-genkeypair", "-keyalg", "EC", "-dname", "CN=broker", "-ext", "SAN=ip:127.0.0.1", "-ext", "bc:critical=ca:true"]
+    for task in (key, ["-exportcert", "-rfc", "-file", str(ca_file)]):
+        subprocess.run([shutil.which("keytool") or "keytool", *task, *about], check=True, capture_output=True, timeout=60)
+    more = SECURE.format(secure=port, password=PASSWORD, store=store)
+    broker = Broker(folder / "kafka", options=quick(), properties=more)
+    broker.start()
+    yield KafkaConnection(f"127.0.0.1:{port}", "", "SASL_SSL", "PLAIN", "fleet", PASSWORD, ca_file)
+    broker.kill()
+
+
+async def reach(connection: KafkaConnection) -> bool:
+    """Whether a producer of aiokafka gets to the broker."""
+    producer = AIOKafkaProducer(**connection.for_aiokafka())
+    try:
+        await producer.start()
+    except KafkaError:
+        return False
+    finally:
+        await producer.stop()
+    return True
+
+
+def test_both_libraries_log_in_over_tls(secure: KafkaConnection) -> None:
+    """A managed cluster takes nobody in otherwise, and each library names its options itself."""
+    with TopicAdministration(secure) as administration:
+        assert {} == administration.describe()
+    assert asyncio.run(reach(secure))
+
+
+def test_a_certificate_of_a_stranger_is_refused(secure: KafkaConnection) -> None:
+    """Records and passwords would go to whoever stands between."""
+    assert not asyncio.run(reach(replace(secure, ca_file=None)))
+
+
+def test_a_wrong_password_is_refused(secure: KafkaConnection) -> None:
+    """Otherwise the test above would show nothing of the login."""
+    assert not asyncio.run(reach(replace(secure, password="wrong")))
+
+
+def test_a_connection_does_not_show_its_password() -> None:
+    """It ends up in logs and error messages."""
+    connection = KafkaConnection("broker:9093", "", "SASL_SSL", "PLAIN", "fleet", PASSWORD)
+
+    assert PASSWORD not in repr(connection)
+    assert PASSWORD == connection.for_aiokafka()["sasl_plain_password"]
+
+
+def test_the_settings_make_the_connection(tmp_path: Path) -> None:
+    """Each variable has its place."""
+    login = {"kafka_mechanism": "SCRAM-SHA-512", "kafka_username": "fleet", "kafka_password": PASSWORD}
+    given = {"kafka": "a:9093, b:9093", "kafka_prefix": "eu.", "kafka_security": "SASL_SSL", "kafka_ca": tmp_path / "ca.pem"}
+
+    expected = KafkaConnection("a:9093, b:9093", "eu.", "SASL_SSL", "SCRAM-SHA-512", "fleet", PASSWORD, tmp_path / "ca.pem")
+    assert expected == settings(**given, **login)
+    assert ["a:9093", "b:9093"] == expected.servers
+    assert "eu.scores" == expected.topic("scores")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "DRIFTLINE_KAFKA: no Kafka cluster is named"),
+        ({"kafka": "kafka://broker:9092"}, "DRIFTLINE_KAFKA: an address is not of the form host:port"),
+        ({"kafka": "broker"}, "DRIFTLINE_KAFKA: an address is not of the form host:port"),
+        ({"kafka": "broker:9092", "kafka_security": "TLS"}, "DRIFTLINE_KAFKA_SECURITY: "),
+        ({"kafka": "broker:9092", "kafka_security": "SASL_SSL"}, "DRIFTLINE_KAFKA_MECHANISM: SASL_SSL needs it"),
+        ({"kafka": "broker:9092", "kafka_password": PASSWORD}, "DRIFTLINE_KAFKA_PASSWORD: PLAINTEXT does not use it"),
+        ({"kafka": "broker:9092", "kafka_ca": "ca.pem"}, "DRIFTLINE_KAFKA_CA: PLAINTEXT checks no certificates"),
+        ({"kafka": "broker:9092", "kafka_prefix": "a/b"}, "DRIFTLINE_KAFKA_PREFIX: "),
+        ({"kafka": "broker:9092", "schema_registry": "https://me:secret@registry"}, "DRIFTLINE_SCHEMA_REGISTRY: "),
+    ],
+)
+def test_settings_that_cannot_work_are_named(given: dict[str, object], message: str) -> None:
+    """A password that is set and never sent, or certificates that nobody checks, are found out at the start."""
+    with pytest.raises(SettingsError) as refused:
+        settings(**given)
+
+    assert message in str(refused.value)
+    assert PASSWORD not in str(refused.value)
+
+
+def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """The library would say no more than that there is no such file."""
+    missing = settings(kafka="broker:9093", kafka_security="SSL", kafka_ca=tmp_path / "ca.pem")
+
+    with pytest.raises(SettingsError, match="DRIFTLINE_KAFKA_CA"):
+        missing.for_aiokafka()

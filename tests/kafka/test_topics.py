@@ -1,0 +1,190 @@
+"""The topics: every one that the schemas and stages need, made as the table says, and never changed behind anybody's back."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+from servers import until
+from typer.testing import CliRunner
+
+from schemas.errors import BrokerError
+from schemas.registry import topics
+from service.cli import app
+from streams.kafka.administration import TopicAdministration
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.topics import TOPICS, specs_of, state_topic
+from streams.topology import TOPOLOGY, Stage, stage_named
+
+FEW = 2
+
+
+@pytest.fixture
+def administration(kafka: KafkaConnection) -> Iterator[TopicAdministration]:
+    """The topics of the test's own installation."""
+    with TopicAdministration(kafka) as opened:
+        yield opened
+
+
+@pytest.fixture
+def quiet_library() -> Iterator[None]:
+    """The command silences a logger; other tests get it back as it was."""
+    logger = logging.getLogger("kafka")
+    level = logger.level
+    yield
+    logger.setLevel(level)
+
+
+def later_stage() -> Stage:
+    """A stage that does not exist yet."""
+    return Stage("weather", "scores", stage_named("intake").make_step, ("incidents",), 100)
+
+
+def driftline(connection: KafkaConnection, *arguments: str) -> tuple[int, str]:
+    """Run the command line in this process; its exit code and what it printed."""
+    environment = {"DRIFTLINE_KAFKA": connection.bootstrap, "DRIFTLINE_KAFKA_PREFIX": connection.prefix}
+    ran = CliRunner().invoke(app, ["topics", *arguments], env=environment)
+    return ran.exit_code, ran.output
+
+
+def test_every_record_travels_on_a_topic_of_the_table() -> None:
+    """A topic without partitions and retention of its own would be made by nobody, and its producer would wait for ever."""
+    assert {*topics()} | {state_topic(stage.name) for stage in TOPOLOGY} == {*TOPICS}
+
+
+def test_a_later_stage_gets_its_state_topic() -> None:
+    """Whoever adds a stage should not have to know of this table."""
+    assert "compact" == specs_of([*TOPOLOGY, later_stage()])["weather-state"].config["cleanup.policy"]
+
+
+def test_what_cannot_be_made_again_is_kept_for_ever() -> None:
+    """A default retention of seven days would take a fleet's history away without a word."""
+    source = {"exchanges", "agent-events", "judgements", "reviews", "evaluation-requests", "dead-letters"}
+
+    assert {"-1"} == {TOPICS[name].config["retention.ms"] for name in source}
+    assert {"-1"} == {TOPICS[name].config["retention.bytes"] for name in source}
+
+
+def test_topics_of_a_session_share_a_number_of_partitions() -> None:
+    """A session must be on the same partition number of every topic: its state is looked up there."""
+    of_sessions = {
+        "exchanges",
+        "scoring-tasks",
+        "scores",
+        "judgements",
+        "agent-events",
+        "diagnoses",
+        "heartbeats",
+        "evaluations",
+    }
+    states = {state_topic(stage.name) for stage in TOPOLOGY}
+
+    assert {12} == {TOPICS[name].partitions(12) for name in of_sessions | states}
+    assert {3} == {TOPICS[name].partitions(12) for name in ("reviews", "incidents", "baselines", "dead-letters")}
+
+
+def test_created_topics_are_as_the_table_says(administration: TopicAdministration) -> None:
+    """What the cluster made, not what was asked, is what records are kept by."""
+    made = administration.create(partitions=FEW)
+    there = administration.describe()
+
+    assert sorted(TOPICS) == made
+    assert [] == administration.check(FEW)
+    assert {name: spec.partitions(FEW) for name, spec in TOPICS.items()} == {
+        name: state.partitions for name, state in there.items()
+    }
+    assert {name: dict(spec.config) for name, spec in TOPICS.items()} == {
+        name: {key: there[name].config[key] for key in spec.config} for name, spec in TOPICS.items()
+    }
+
+
+def test_creating_again_changes_nothing(administration: TopicAdministration) -> None:
+    """Every start of an installation runs it."""
+    administration.create(partitions=FEW)
+    before = administration.describe()
+
+    assert [] == administration.create(partitions=FEW + 1)
+    assert before == administration.describe()
+
+
+def test_a_topic_of_a_later_version_gets_the_partitions_of_those_there(kafka: KafkaConnection) -> None:
+    """An upgrade that adds a topic knows nothing of how many partitions were chosen at the start."""
+    with TopicAdministration(kafka) as administration:
+        administration.create(partitions=FEW)
+    with TopicAdministration(kafka, specs_of([*TOPOLOGY, later_stage()])) as later:
+        assert ["weather-state"] == later.create()
+        assert FEW == later.describe()["weather-state"].partitions
+
+
+def test_a_missing_topic_is_reported(administration: TopicAdministration) -> None:
+    """A worker without its topic would wait for ever."""
+    assert {(name, "is missing") for name in TOPICS} == {(found.topic, found.what) for found in administration.check()}
+
+
+def test_another_number_of_partitions_is_reported(administration: TopicAdministration, make_topics: object) -> None:
+    """The default partitioner would send a session elsewhere on this topic than on the others."""
+    make_topics("scores", partitions=3, configs=dict(TOPICS["scores"].config))  # type: ignore[operator]
+    administration.create(partitions=FEW)
+
+    (found,) = administration.check()
+    assert ("scores", "has 3 partitions where topics keyed by session have 2") == (found.topic, found.what)
+    assert 3 == administration.describe()["scores"].partitions
+
+
+def test_another_configuration_is_reported_and_left(
+    kafka: KafkaConnection, administration: TopicAdministration, admin: KafkaAdminClient
+) -> None:
+    """An operator may have had a reason; whoever has none must be told before records are gone."""
+    administration.create(partitions=FEW)
+    changed = ConfigResource(ConfigResourceType.TOPIC, kafka.topic("exchanges"), {"retention.ms": "1000"})
+    admin.alter_configs([changed])
+    until(lambda: bool(administration.check()), "the broker to know of the change")
+
+    administration.create(partitions=FEW)
+    (found,) = administration.check()
+
+    assert ("exchanges", "has retention.ms=1000 where -1 is meant") == (found.topic, found.what)
+    assert "--add-config retention.ms=-1" in found.advice
+    assert "1000" == administration.describe()["exchanges"].config["retention.ms"]
+
+
+def test_a_cluster_that_refuses_is_quoted(administration: TopicAdministration) -> None:
+    """More copies than brokers is the first mistake there is to make."""
+    with pytest.raises(BrokerError, match="replication factor") as refused:
+        administration.create(partitions=FEW, replication=9)
+
+    assert "exchanges" in str(refused.value)
+
+
+def test_installations_share_a_cluster(administration: TopicAdministration, kafka: KafkaConnection) -> None:
+    """What another prefix has is not ours to see."""
+    administration.create(partitions=FEW)
+    other = KafkaConnection(kafka.bootstrap, prefix=f"{kafka.prefix}other-")
+    with TopicAdministration(other) as theirs:
+        assert {} == theirs.describe()
+
+
+@pytest.mark.usefixtures("quiet_library")
+def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
+    """What an operator types, in the order it is typed."""
+    code, printed = driftline(kafka, "check", "--json")
+    assert (1, {*TOPICS}) == (code, {json.loads(line)["topic"] for line in printed.splitlines()})
+
+    code, printed = driftline(kafka, "create", "--partitions", str(FEW), "--json")
+    assert (0, {"created": sorted(TOPICS), "mismatches": []}) == (code, json.loads(printed))
+
+    code, printed = driftline(kafka, "describe", "--json")
+    assert (0, sorted(TOPICS)) == (code, [json.loads(line)["topic"] for line in printed.splitlines()])
+
+    assert (0, f"{len(TOPICS)} topics: all as they should be\n") == driftline(kafka, "check")
+    assert 1 == driftline(kafka, "check", "--partitions", "7")[0]
+
+
+def test_an_address_where_nobody_answers_is_named() -> None:
+    """An operator who mistyped it is told so at once, and nothing of the attempt stays behind."""
+    with pytest.raises(BrokerError, match=r"Kafka at 127\.0\.0\.1:1: .*refused"):
+        TopicAdministration(KafkaConnection("127.0.0.1:1"))
