@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.judgements import ANSWERED
 from audit.policy import Policy
-from audit.prices import nano_of, usd_of
 from audit.redaction import Redactor
 from schemas.codec import encode
 from schemas.errors import BoundsError, StoreError
 from schemas.limits import MAX_ADMITTED_BYTES
-from schemas.records import Exchange, Judgement, Record
+from schemas.records import Exchange, Record
 from streams.admission import Accepted, Door
 from streams.closing import EXPLICIT, IDLE, closings
 from streams.commits import Commits
@@ -29,6 +26,7 @@ from streams.embedded import EmbeddedRunner
 from streams.engine_state import EngineLimits, EngineState, Published
 from streams.group_commit import GroupCommit
 from streams.interrupted import settle_interrupted
+from streams.judge_calls import JudgeCalls
 from streams.judges.protocol import Judge
 from streams.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
 from streams.recorded import recorded_in
@@ -73,9 +71,7 @@ class Engine:
         self._worker: ScoringWorker | None = None
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._judge_calls: Counter[str] = Counter()
-        self._spent = 0
-        self._trouble = ""
+        self._calls = JudgeCalls()
 
     async def start(self) -> None:
         """Take up what the last process left, then work in the background."""
@@ -154,7 +150,7 @@ class Engine:
         if self._worker is not None:
             why_not = self._why_not(self._worker)
             queues = {"commits": self._log.waiting, "tasks": self._worker.pending, "sessions": self._worker.sessions}
-        return EngineState(not why_not, why_not, queues, dict(self._judge_calls), usd_of(self._spent))
+        return EngineState(not why_not, why_not, queues, self._calls.outcomes, self._calls.spent_usd)
 
     def _why_not(self, worker: ScoringWorker) -> str:
         """Why it takes nothing, in words; nothing when it does."""
@@ -202,20 +198,10 @@ class Engine:
 
     async def _record(self, record: Record) -> None:
         """Make a record of a judge call durable."""
-        if isinstance(record, Judgement):
-            self._judge_calls[record.outcome] += 1
-            self._tell_of(record)
-            self._spent += nano_of(record.cost_usd or 0.0)
+        self._calls.note(record)
         accepted = Accepted()
         accepted.add("judgements", encode(record))
         await self._commits.insist(Submission(made=accepted))
-
-    def _tell_of(self, judgement: Judgement) -> None:
-        """Log what is wrong with the judge when that changes, and that it is right again: whoever runs the server has to know."""
-        trouble = "" if judgement.outcome == ANSWERED else f"{judgement.outcome}: {judgement.error}"
-        if trouble != self._trouble:
-            self._trouble = trouble
-            log.warning("the judge does not answer as it should, %s", trouble) if trouble else log.info("the judge answers")
 
     def _wake(self) -> None:
         if self._worker is not None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
-from analytics.queries import query_rows
+from analytics.queries import query_records
 from analytics.store import Store
 from audit.fingerprints import stable_id
+from audit.judgements import INTERRUPTED
 from schemas.codec import encode
-from schemas.records import Judgement
+from schemas.records import Judgement, Reservation
 
 WHY = "the process ended before the outcome of the call was recorded: the call is charged in full"
 
@@ -21,28 +21,29 @@ def settle_interrupted(store: Store, now: datetime) -> int:
     """
     if not store.end_of("judgements"):
         return 0
-    rows = query_rows(store.cursor(), "open_reservations")
-    if rows:
+    found = list(query_records(store.cursor(), "open_reservations", Reservation))
+    if found:
         with store.transaction() as transaction:
-            transaction.append("judgements", [encode(_interrupted(row, now)) for row in rows])
-    return len(rows)
+            transaction.append("judgements", [encode(interrupted(one, now)) for one in found])
+    return len(found)
 
 
-def _interrupted(row: dict[str, Any], now: datetime) -> Judgement:
+def interrupted(reservation: Reservation, now: datetime) -> Judgement:
+    """The judgement of a call whose outcome nobody knows. It has one id, so it counts once however often it is made."""
     return Judgement(
-        judgement_id=stable_id("judgement", row["reservation_id"]),
-        fingerprint=row["fingerprint"],
-        connection=row["connection"],
-        project=row["project"],
-        session_id=row["session_id"],
-        subject_id=row["subject_id"],
-        subject_revision=row["subject_revision"],
-        purpose=row["purpose"],
-        requested_model=row["requested_model"],
-        outcome="interrupted",
+        judgement_id=stable_id("judgement", reservation.reservation_id),
+        fingerprint=reservation.fingerprint,
+        connection=reservation.connection,
+        project=reservation.project,
+        session_id=reservation.session_id,
+        subject_id=reservation.subject_id,
+        subject_revision=reservation.subject_revision,
+        purpose=reservation.purpose,
+        requested_model=reservation.requested_model,
+        outcome=INTERRUPTED,
         error=WHY,
         attempts=1,
-        cost_usd=row["amount_usd"],
-        reservation_ids=(row["reservation_id"],),
+        cost_usd=reservation.amount_usd,
+        reservation_ids=(reservation.reservation_id,),
         judged_at=now,
     )

@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import msgspec
 
 from analytics.store import Store
-from schemas.codec import encode
 from schemas.records import Judgement, ScoringTask
-from streams.admission import Accepted, Door, Place
+from streams.admission import Door, Place
 from streams.batches import StageBatch
 from streams.docket import STATE, ScoringState
 from streams.embedded import stage_progress
-from streams.log_writer import SCORING, Submission
-from streams.purses import StoppedError
+from streams.log_writer import Submission
 from streams.recorded import Recorded, subject_of
-from streams.stage_runs import stage_failed
-from streams.tribunal import Tribunal
+from streams.session_queues import SessionQueues
+from streams.tribunal import SCORING, Tribunal
 
 CHUNK = 50
 """Tasks that are read at once; each holds an exchange of up to a megabyte."""
@@ -50,14 +47,6 @@ class Pending:
     recorded: Sequence[Judgement]
 
 
-@dataclass(slots=True)
-class _Session:
-    """A session with tasks under way."""
-
-    tasks: deque[Pending] = field(default_factory=deque)
-    runner: asyncio.Task[None] | None = None
-
-
 class ScoringWorker:
     """Takes up tasks from the log as they come and commits a score for each."""
 
@@ -70,7 +59,7 @@ class ScoringWorker:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._stopping = False
-        self._sessions: dict[str, _Session] = {}
+        self._sessions = SessionQueues(self._score, self._note_failure)
         self._states: dict[str, ScoringState] = {}
         self._under_way: dict[int, int] = {}  # size of each task by offset, ascending
         self.failure: BaseException | None = None
@@ -114,13 +103,7 @@ class ScoringWorker:
         self._stopping = True
         self._tribunal.close()
         self._wake.set()
-        running = [session.runner for session in self._sessions.values() if session.runner is not None]
-        if not running:
-            return
-        _, late = await asyncio.wait(running, timeout=grace)
-        for one in late:
-            one.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await self._sessions.end(grace)
 
     async def _read_more(self) -> bool:
         """Read the next tasks, when there is room; answers whether there were any."""
@@ -136,7 +119,7 @@ class ScoringWorker:
         recorded = await asyncio.to_thread(self._recorded, subjects) if subjects else {}
         for offset, key, task in tasks:
             self._under_way[offset] = len(task.exchange)
-            self._enqueue(key, Pending(offset, task, recorded.get(subject_of(task), ())))
+            self._sessions.put(key, Pending(offset, task, recorded.get(subject_of(task), ())))
         self._next = tasks[-1][0] + 1
         self._forget_some()
         return True
@@ -151,58 +134,26 @@ class ScoringWorker:
             stored = transaction.states(SCORING.name, keys)
         return {key: STATE.decode(stored[key]) if key in stored else ScoringState() for key in keys}
 
-    def _enqueue(self, key: str, pending: Pending) -> None:
-        session = self._sessions.setdefault(key, _Session())
-        session.tasks.append(pending)
-        if session.runner is None:
-            session.runner = asyncio.create_task(self._work_off(key, session), name=f"session {key}")
-            session.runner.add_done_callback(self._note_failure)
-
-    async def _work_off(self, key: str, session: _Session) -> None:
-        """Score the session's tasks, one after the other."""
-        try:
-            while session.tasks and not self._stopping:
-                pending = session.tasks[0]
-                try:
-                    await self._score(key, pending)
-                except StoppedError:
-                    break
-                session.tasks.popleft()
-                self._under_way.pop(pending.offset)
-                self._wake.set()
-        finally:
-            if not session.tasks:
-                del self._sessions[key]
-
     async def _score(self, key: str, pending: Pending) -> None:
         """Score one task and commit what came of it."""
         state = self._states[key]
-        if pending.offset < state.next_offset:
-            return
-        made, dead = Accepted(), Accepted()
-        ledger = self._tribunal.ledger(pending.task.project, state.spent)
-        try:
-            score = await self._tribunal.score(pending.task, pending.recorded, ledger)
-            made.add("scores", encode(score))
-        except StoppedError:
-            raise
-        except Exception as error:
-            log.exception("exchange %s could not be scored; it is set aside", pending.task.exchange_id)
+        if pending.offset >= state.next_offset:
             place = Place(SCORING.source, pending.offset, 0)
-            self._door().set_aside(dead, place, stage_failed(SCORING, error), encode(pending.task))
-        after = ScoringState(pending.offset + 1, ledger.spent)
-        states, mark = {key: msgspec.msgpack.encode(after)}, self._watermark(pending.offset)
-        await self._commit(Submission(outside=dead, made=made, states=states, watermark=mark))
-        self._states[key] = after
-        self._marked = max(self._marked, mark)
+            ruling = await self._tribunal.rule(pending.task, pending.recorded, state.spent, place, self._door)
+            after = ScoringState(pending.offset + 1, ruling.spent)
+            states, mark = {key: msgspec.msgpack.encode(after)}, self._watermark(pending.offset)
+            await self._commit(Submission(outside=ruling.dead, made=ruling.made, states=states, watermark=mark))
+            self._states[key] = after
+            self._marked = max(self._marked, mark)
+        self._under_way.pop(pending.offset)
+        self._wake.set()
 
-    def _note_failure(self, runner: asyncio.Task[None]) -> None:
+    def _note_failure(self, error: BaseException) -> None:
         """A session stops only when the log fails: that is the end of scoring until the next start."""
-        if not runner.cancelled() and (error := runner.exception()) is not None:
-            log.critical("scoring ended by a fault of Driftline", exc_info=error)
-            self.failure = error
-            self._stopping = True
-            self._wake.set()
+        log.critical("scoring ended by a fault of Driftline", exc_info=error)
+        self.failure = error
+        self._stopping = True
+        self._wake.set()
 
     def _watermark(self, done: int | None = None) -> int:
         """The first task that is not committed, that at `done` left out: it is committed together with the watermark."""

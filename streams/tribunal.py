@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from audit.judgements import recorded_reply
@@ -11,12 +12,26 @@ from audit.ledger import Ledger
 from audit.outcomes import NO_JUDGE
 from audit.policy import Policy
 from audit.questions import Question, Reply
+from schemas.codec import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
+from streams.admission import Accepted, Door, Place
 from streams.docket import Docket
 from streams.judges.protocol import Judge, Verdict
 from streams.purses import DurablePurse, StoppedError
+from streams.stage_runs import stage_failed
+from streams.topology import stage_named
 
+SCORING = stage_named("scoring")
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Ruling:
+    """What came of a task: its score, or the dead letter that it became, and what its session has spent by then."""
+
+    made: Accepted = field(default_factory=Accepted)
+    dead: Accepted = field(default_factory=Accepted)
+    spent: int = 0
 
 
 class Tribunal:
@@ -41,6 +56,24 @@ class Tribunal:
     def ledger(self, project: str, spent: int) -> Ledger:
         """The money of a session of the project that has spent so many nano-USD."""
         return Ledger(self._policy.for_project(project).cap, spent)
+
+    async def rule(
+        self, task: ScoringTask, recorded: Sequence[Judgement], spent: int, place: Place, door: Callable[[], Door]
+    ) -> Ruling:
+        """What comes of a task whose session has spent so much: one that cannot be scored is set aside, and costs no other.
+
+        StoppedError when it would need a call after `close`.
+        """
+        ruling, ledger = Ruling(), self.ledger(task.project, spent)
+        try:
+            ruling.made.add("scores", encode(await self.score(task, recorded, ledger)))
+        except StoppedError:
+            raise
+        except Exception as error:
+            log.exception("exchange %s could not be scored; it is set aside", task.exchange_id)
+            door().set_aside(ruling.dead, place, stage_failed(SCORING, error), encode(task))
+        ruling.spent = ledger.spent
+        return ruling
 
     async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score:
         """The score of a task; what it cost is in its session's ledger. StoppedError when it would need a call after `close`."""
