@@ -1,10 +1,11 @@
-"""The identities of a log as hashes in memory, four bytes each: tells that a record is new without reading the log.
+"""The identities of a log as hashes in memory, eight bytes each: tells that a record is new without reading the log.
 
 Two identities can have the same hash, so only "certainly new" is believed from here. What may be known is looked up in the log.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,32 +20,40 @@ from schemas.registry import RecordSchema, schema_of, topics
 AT_ONCE = 1_000_000
 """Positions that are read at once."""
 RECENT = 50_000
-"""Hashes that wait to be sorted in with the others."""
-_BITS = 0xFFFFFFFF
+"""Hashes that wait to be sorted."""
+_GROWTH = 4
+"""A run of sorted hashes takes in the one after it until it is so many times as large: so each hash is sorted a few times only."""
 
 
 @dataclass
 class _Hashes:
-    """The hashes of one record type's identities on one topic."""
+    """The hashes of one record type's identities on one topic: sorted runs, each larger than the next, and a few that wait."""
 
-    sorted: pl.Series = field(default_factory=lambda: pl.Series(dtype=pl.UInt32))
+    runs: list[pl.Series] = field(default_factory=list)
     recent: set[int] = field(default_factory=set)
 
     def add(self, hashes: pl.Series) -> None:
         if len(hashes) < RECENT:
             self.recent.update(hashes.to_list())
         if len(hashes) >= RECENT or len(self.recent) >= RECENT:
-            rest = pl.Series(list(self.recent), dtype=pl.UInt32)
-            added = [hashes, rest] if len(hashes) >= RECENT else [rest]
-            self.sorted, self.recent = pl.concat([self.sorted, *added]).sort(), set()
+            rest = pl.Series(list(self.recent), dtype=pl.UInt64)
+            self._sort_in(pl.concat([hashes, rest]) if len(hashes) >= RECENT else rest)
+            self.recent = set()
 
-    def any_of(self, hashes: pl.Series) -> bool:
-        if not self.recent.isdisjoint(hashes.to_list()):
-            return True
-        if self.sorted.is_empty():
-            return False
-        places = self.sorted.search_sorted(hashes).clip(0, len(self.sorted) - 1)
-        return bool((self.sorted.gather(places) == hashes).any())
+    def _sort_in(self, added: pl.Series) -> None:
+        while self.runs and len(self.runs[-1]) < _GROWTH * len(added):
+            added = pl.concat([self.runs.pop(), added])
+        self.runs.append(added.sort())
+
+    def which_of(self, hashes: pl.Series) -> pl.Series:
+        """For each of the hashes whether it is here."""
+        listed = hashes.to_list() if self.recent else []
+        found = pl.Series([one in self.recent for one in listed] if listed else [False], dtype=pl.Boolean)
+        found = found if listed else found.new_from_index(0, len(hashes))
+        for run in self.runs:
+            places = run.search_sorted(hashes).clip(0, len(run) - 1)
+            found |= run.gather(places) == hashes
+        return found
 
 
 class KnownIdentities:
@@ -53,12 +62,13 @@ class KnownIdentities:
     def __init__(self) -> None:
         self._hashes: dict[tuple[str, str], _Hashes] = {}
         self._read: dict[str, int] = {}
+        self._lock = threading.Lock()
 
-    def may_have(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> bool:
-        """Whether one of the frame's identities may be on the topic, as far as it was read; `read` comes before."""
-        identity = _identity(schema)
-        known = self._hashes.get((topic, schema.name))
-        return not identity or (known is not None and known.any_of(_hashed(frame, identity)))
+    def doubtful(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> pl.DataFrame:
+        """The rows whose identity may be on the topic, as far as it was read; `read` comes before."""
+        with self._lock:
+            known = self._hashes.get((topic, schema.name))
+            return frame.clear() if known is None else frame.filter(known.which_of(_hashed(schema, frame)))
 
     def read(self, connection: duckdb.DuckDBPyConnection, topic: str, end: int) -> None:
         """Read what the topic has beyond what was read, up to position `end`."""
@@ -73,9 +83,13 @@ class KnownIdentities:
         """Take in what was just written and committed, with its `_offset`, where nothing lies between that and what was read."""
         if not frames or min(frame["_offset"][0] for frame in frames.values()) != self._read.get(topic):
             return
+        self.take_in(topic, frames)
+        self._read[topic] = 1 + max(frame["_offset"][-1] for frame in frames.values())
+
+    def take_in(self, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
+        """Take in what was just committed by whoever is the only one to write the topic, once all that was there before was read."""
         for name, frame in frames.items():
             self._add(schema_of(name), topic, frame)
-        self._read[topic] = 1 + max(frame["_offset"][-1] for frame in frames.values())
 
     def rewind(self, ends: Mapping[str, int]) -> None:
         """Positions from these ends on were taken back and will be given again."""
@@ -84,26 +98,28 @@ class KnownIdentities:
     def _read_part(
         self, connection: duckdb.DuckDBPyConnection, schema: RecordSchema, topic: str, first: int, last: int
     ) -> None:
-        identity = _identity(schema)
-        if identity:
-            statement = (
-                f"SELECT {', '.join(map(quote, identity))} FROM {full_name(schema)} "  # noqa: S608 - names from the schemas, quoted
-                "WHERE _topic = $topic AND _offset >= $first AND _offset < $last"
-            )
-            self._add(schema, topic, fetch(connection, statement, {"topic": topic, "first": first, "last": last}))
+        statement = (
+            f"SELECT {', '.join(map(quote, identity_of(schema)))} FROM {full_name(schema)} "  # noqa: S608 - names from the schemas, quoted
+            "WHERE _topic = $topic AND _offset >= $first AND _offset < $last"
+        )
+        self._add(schema, topic, fetch(connection, statement, {"topic": topic, "first": first, "last": last}))
 
     def _add(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> None:
-        identity = _identity(schema)
-        if identity:
-            self._hashes.setdefault((topic, schema.name), _Hashes()).add(_hashed(frame, identity))
+        if frame.height:
+            hashes = _hashed(schema, frame)
+            with self._lock:
+                self._hashes.setdefault((topic, schema.name), _Hashes()).add(hashes)
 
 
-def _identity(schema: RecordSchema) -> list[str]:
-    """The columns of an identity that is all text; of others nothing is kept, because the log gives them back as other types."""
-    columns = empty_frame(schema.name).schema
-    names = [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
-    return names if all(columns[name] == pl.String for name in names) else []
+def identity_of(schema: RecordSchema) -> list[str]:
+    """The columns that tell a record from others: its identity and, where it has one, its revision."""
+    return [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
 
 
-def _hashed(frame: pl.DataFrame, identity: list[str]) -> pl.Series:
-    return (frame.select(identity).hash_rows(seed=0) & _BITS).cast(pl.UInt32)
+def _hashed(schema: RecordSchema, frame: pl.DataFrame) -> pl.Series:
+    """The hash of each row's identity. The log gives numbers and times back as other types than decoding does."""
+    types = empty_frame(schema.name).schema
+    columns = [
+        pl.col(name) if types[name] == pl.String else pl.col(name).to_physical().cast(pl.Int64) for name in identity_of(schema)
+    ]
+    return frame.select(columns).hash_rows(seed=0)

@@ -3,29 +3,27 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import duckdb
 import msgspec
 import polars as pl
 
-from analytics.connection import fetch
+from analytics.inserting import BATCH, insert, registered
 from analytics.known import KnownIdentities
+from analytics.repetitions import CONTENT, unknown
 from analytics.tables import full_name, quote
-from schemas.arrow import INDEX, ArrowStream, decode_batch, empty_frame
-from schemas.errors import StoreError
+from schemas.arrow import INDEX, decode_batch, empty_frame
 from schemas.records import ImportProgress, Record, StageState, Watermark
 from schemas.registry import RecordSchema, current_schemas, schema_of, topics
 
-BATCH = "_driftline_batch"
-"""Name under which a batch is registered. A table's name would win over it, and no table may be called so."""
+__all__ = ["BATCH", "CONTENT", "Appended", "Transaction", "stored_ends"]
 PARTITION = 0
 """The embedded log has one partition a topic."""
-CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest"}
-"""What a record from outside says, by record type: the same identity with another content is another record, and no repetition."""
-_HELD = "_held"
+Partition = tuple[str, int]
+"""Topic and number of a partition."""
+_STARTS = {"_partition": pl.Int32, "start": pl.Int64}
 FEW = 4
 """Up to so many keys or records, statements with their values take less time than a frame that is registered first."""
 
@@ -83,7 +81,7 @@ class Transaction:
             if seen is not None:
                 seen.read(self._connection, topic, self._ends[topic])
             for name, frame in batch.frames.items():
-                batch.frames[name], conflicts = self._unknown(schema_of(name), frame, topic, seen)
+                batch.frames[name], conflicts = unknown(self._connection, schema_of(name), frame, topic, seen)
                 done.conflicts += conflicts
             done.conflicts.sort()
         fresh = sum(frame.height for frame in batch.frames.values())
@@ -97,84 +95,72 @@ class Transaction:
         self._ends[topic] += fresh
         return done
 
-    def _unknown(
-        self, schema: RecordSchema, frame: pl.DataFrame, topic: str, seen: KnownIdentities | None
-    ) -> tuple[pl.DataFrame, list[int]]:
-        """The rows whose identity is neither in the topic nor earlier in the frame, and the places of those in conflict."""
-        identity = [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
-        first = frame.unique(subset=identity, keep="first", maintain_order=True) if frame.height > 1 else frame
-        if seen is not None and first.height == frame.height and not seen.may_have(schema, topic, first):
-            return frame, []
-        columns = ", ".join(map(quote, identity))
-        with self._registered(first.select(identity)):
-            statement = (
-                f"SELECT {columns}, _offset FROM {full_name(schema)} SEMI JOIN {BATCH} USING ({columns}) WHERE _topic = $topic"
-            )
-            known = fetch(self._connection, statement, {"topic": topic})
-        times = [name for name in identity if first.schema[name].is_temporal()]
-        known = known.with_columns(pl.col(name).dt.replace_time_zone("UTC") for name in times)
-        fresh = first.join(known, on=identity, how="anti", maintain_order="left") if known.height else first
-        content = CONTENT.get(schema.name)
-        if content is None or fresh.height == frame.height:
-            return fresh, []
-        held = pl.concat([self._contents(schema, content, known, topic), fresh.select(*identity, pl.col(content).alias(_HELD))])
-        others = frame.join(fresh, on=INDEX, how="anti").join(held, on=identity)
-        return fresh, others.filter(pl.col(content) != pl.col(_HELD))[INDEX].to_list()
+    def land(self, topic: str, frames: Mapping[str, pl.DataFrame], seen: KnownIdentities) -> Appended:
+        """Write decoded records that another log holds, where they stand there: columns INDEX, `_partition` and `_offset`.
 
-    def _contents(self, schema: RecordSchema, content: str, known: pl.DataFrame, topic: str) -> pl.DataFrame:
-        """The identities of known rows with the content that the topic has. Only these rows are read, by their places."""
-        known = known.sort("_offset").unique(subset=known.columns[:-1], keep="first", maintain_order=True)
-        with self._registered(known.select("_offset")):
-            statement = (
-                f"SELECT _offset, {quote(content)} AS {_HELD} FROM {full_name(schema)} SEMI JOIN {BATCH} USING (_offset) "
-                "WHERE _topic = $topic AND _offset BETWEEN $first AND $last"
+        What the topic has already is left out and conflicts are told, as in `append`. `seen` has read all that the topic has.
+        """
+        done = Appended()
+        for name, frame in frames.items():
+            schema = schema_of(name)
+            fresh, conflicts = unknown(self._connection, schema, frame, topic, seen)
+            done.known += frame.height - fresh.height - len(conflicts)
+            done.conflicts += conflicts
+            done.written[schema.table] = insert(
+                self._connection, schema, fresh.drop(INDEX).with_columns(pl.lit(topic).alias("_topic"))
             )
-            places = {"first": known["_offset"].min() or 0, "last": known["_offset"].max() or 0}
-            contents = fetch(self._connection, statement, {"topic": topic, **places})
-        return known.join(contents, on="_offset").drop("_offset")
+            if fresh.height:
+                done.frames[name] = fresh
+                self._ends[topic] = max(self._ends[topic], 1 + _last(fresh))
+        done.conflicts.sort()
+        return done
+
+    def drop(self, topic: str, starts: Mapping[int, int]) -> None:
+        """Delete the records of a topic that stand at these positions or later, by partition."""
+        starting = pl.DataFrame({"_partition": list(starts), "start": list(starts.values())}, schema=_STARTS)
+        with registered(self._connection, starting):
+            for name in topics()[topic]:
+                self._connection.execute(
+                    f"DELETE FROM {full_name(schema_of(name))} AS old USING {BATCH} AS part "
+                    "WHERE old._topic = $topic AND old._partition = part._partition AND old._offset >= part.start",
+                    {"topic": topic},
+                )
+        self._ends.update(stored_ends(self._connection))
+
+    def end_of(self, topic: str) -> int:
+        """The position after the highest that a record of the topic has."""
+        return self._ends[topic]
 
     def _insert(self, schema: RecordSchema, frame: pl.DataFrame, topic: str, offsets: pl.Series) -> int:
-        if not frame.height:
-            return 0
         placed = frame.with_columns(
             pl.lit(topic).alias("_topic"), pl.lit(PARTITION, pl.Int32).alias("_partition"), offsets.alias("_offset")
         )
-        return self._insert_frame(schema, placed)
-
-    def _insert_frame(self, schema: RecordSchema, frame: pl.DataFrame) -> int:
-        if frame.height == 1:
-            # One row as values takes half the time of a frame that is registered first.
-            columns, values = ", ".join(map(quote, frame.columns)), ", ".join("?" * frame.width)
-            statement = f"INSERT INTO {full_name(schema)} ({columns}) VALUES ({values})"
-            ((written,),) = self._connection.execute(statement, frame.row(0)).fetchall()
-        else:
-            with self._registered(frame):
-                statement = f"INSERT INTO {full_name(schema)} BY NAME SELECT * FROM {BATCH}"
-                ((written,),) = self._connection.execute(statement).fetchall()
-        if written != frame.height:
-            raise StoreError(f"{schema.table}: {written} of {frame.height} rows were written")
-        return frame.height
-
-    @contextlib.contextmanager
-    def _registered(self, frame: pl.DataFrame) -> Iterator[None]:
-        self._connection.register(BATCH, ArrowStream(frame))
-        try:
-            yield
-        finally:
-            self._connection.unregister(BATCH)
+        return insert(self._connection, schema, placed)
 
     def watermark(self, consumer: str, topic: str) -> int:
-        """The position the consumer reads next."""
+        """The position the consumer reads next, in a topic of one partition."""
+        return self.watermarks(consumer).get((topic, PARTITION), 0)
+
+    def watermarks(self, consumer: str) -> dict[Partition, int]:
+        """The positions the consumer reads next, by topic and partition."""
         # All of the result is fetched: an unfinished one keeps the connection from anything else.
         rows = self._connection.execute(
-            f"SELECT next_position FROM {full_name(schema_of('Watermark'))} WHERE consumer = $consumer AND topic = $topic",
-            {"consumer": consumer, "topic": topic},
+            f"SELECT topic, partition, next_position FROM {full_name(schema_of('Watermark'))} WHERE consumer = ?", [consumer]
         ).fetchall()
-        return rows[0][0] if rows else 0
+        return {(topic, partition): position for topic, partition, position in rows}
 
     def set_watermark(self, consumer: str, topic: str, next_position: int) -> None:
-        """Move a consumer's watermark."""
-        self._replace([Watermark(consumer=consumer, topic=topic, partition=PARTITION, next_position=next_position)])
+        """Move a consumer's watermark, in a topic of one partition."""
+        self.set_watermarks(consumer, {(topic, PARTITION): next_position})
+
+    def set_watermarks(self, consumer: str, positions: Mapping[Partition, int]) -> None:
+        """Move watermarks of a consumer."""
+        self._replace(
+            [
+                Watermark(consumer=consumer, topic=topic, partition=partition, next_position=position)
+                for (topic, partition), position in positions.items()
+            ]
+        )
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
         """The states of a stage for those of the keys that have one."""
@@ -182,7 +168,7 @@ class Transaction:
             marks = ", ".join("?" * len(keys)) or "NULL"
             statement = f"SELECT key, state FROM {full_name(schema_of('StageState'))} WHERE stage = ? AND key IN ({marks})"
             return dict(self._connection.execute(statement, [stage, *keys]).fetchall())
-        with self._registered(pl.DataFrame({"key": pl.Series(keys, dtype=pl.String)})):
+        with registered(self._connection, pl.DataFrame({"key": pl.Series(keys, dtype=pl.String)})):
             rows = self._connection.execute(
                 f"SELECT key, state FROM {full_name(schema_of('StageState'))} SEMI JOIN {BATCH} USING (key) WHERE stage = $stage",
                 {"stage": stage},
@@ -214,7 +200,7 @@ class Transaction:
         frame = frame.unique(subset=schema.identity, keep="last", maintain_order=True)
         if not few:
             matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
-            with self._registered(frame):
+            with registered(self._connection, frame):
                 self._connection.execute(f"DELETE FROM {full_name(schema)} AS old USING {BATCH} AS new WHERE {matches}")
         self._insert(schema, frame, "", pl.zeros(frame.height, dtype=pl.Int64, eager=True))
 
@@ -232,3 +218,8 @@ class Transaction:
         for table in tables:
             self._connection.execute(f"DELETE FROM {full_name(by_table[table])}")
         self._ends.update(stored_ends(self._connection))
+
+
+def _last(frame: pl.DataFrame) -> int:
+    """The highest position in a frame that is not empty."""
+    return int(frame["_offset"].max())  # type: ignore[arg-type]  # a column of integers

@@ -1,0 +1,76 @@
+# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
+"""Which records of a batch the log has already: told by identity, and by content where an identity can be given twice."""
+
+from __future__ import annotations
+
+import duckdb
+import polars as pl
+
+from analytics.connection import fetch
+from analytics.inserting import BATCH, registered
+from analytics.known import KnownIdentities, identity_of
+from analytics.tables import full_name, quote
+from schemas.arrow import INDEX
+from schemas.registry import RecordSchema
+
+CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest"}
+"""What a record from outside says, by record type: the same identity with another content is another record, and no repetition."""
+_HELD = "_held"
+_PLACE = ["_partition", "_offset"]
+
+
+def unknown(
+    connection: duckdb.DuckDBPyConnection,
+    schema: RecordSchema,
+    frame: pl.DataFrame,
+    topic: str,
+    seen: KnownIdentities | None = None,
+) -> tuple[pl.DataFrame, list[int]]:
+    """The rows whose identity is neither in the topic nor earlier in the frame, and the places (INDEX) of those in conflict.
+
+    What `seen` certainly does not know is not looked up.
+    """
+    identity = identity_of(schema)
+    first = frame.unique(subset=identity, keep="first", maintain_order=True) if frame.height > 1 else frame
+    doubtful = first if seen is None else seen.doubtful(schema, topic, first)
+    if first.height == frame.height and doubtful.is_empty():
+        return frame, []
+    known = _known(connection, schema, doubtful, topic)
+    fresh = first.join(known, on=identity, how="anti", maintain_order="left") if known.height else first
+    content = CONTENT.get(schema.name)
+    if content is None or fresh.height == frame.height:
+        return fresh, []
+    contents = _contents(connection, schema, content, known, topic)
+    held = pl.concat([contents, fresh.select(*identity, pl.col(content).alias(_HELD))])
+    others = frame.join(fresh, on=INDEX, how="anti").join(held, on=identity)
+    return fresh, others.filter(pl.col(content) != pl.col(_HELD))[INDEX].to_list()
+
+
+def _known(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, topic: str) -> pl.DataFrame:
+    """The identities of the frame that the topic has, each with its places."""
+    identity = identity_of(schema)
+    columns = ", ".join(map(quote, identity))
+    with registered(connection, doubtful.select(identity)):
+        statement = (
+            f"SELECT {columns}, _partition, _offset FROM {full_name(schema)} SEMI JOIN {BATCH} USING ({columns}) "
+            "WHERE _topic = $topic"
+        )
+        known = fetch(connection, statement, {"topic": topic})
+    times = [name for name in identity if doubtful.schema[name].is_temporal()]
+    return known.with_columns(pl.col(name).dt.replace_time_zone("UTC") for name in times)
+
+
+def _contents(
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, content: str, known: pl.DataFrame, topic: str
+) -> pl.DataFrame:
+    """The identities of known rows with the content that the topic has. Only these rows are read, by their places."""
+    identity = identity_of(schema)
+    known = known.sort(_PLACE).unique(subset=identity, keep="first", maintain_order=True)
+    with registered(connection, known.select(_PLACE)):
+        statement = (
+            f"SELECT _partition, _offset, {quote(content)} AS {_HELD} FROM {full_name(schema)} "
+            f"SEMI JOIN {BATCH} USING (_partition, _offset) WHERE _topic = $topic AND _offset BETWEEN $first AND $last"
+        )
+        places = {"first": known["_offset"].min() or 0, "last": known["_offset"].max() or 0}
+        contents = fetch(connection, statement, {"topic": topic, **places})
+    return known.join(contents, on=_PLACE).drop(_PLACE)
