@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ AsOf = Annotated[
     str | None,
     typer.Option("--as-of", metavar="TIME", help="Take this time as the present: what is older than the session gap is over."),
 ]
+GIVE_A_TIME = "Give an ISO time such as 2026-11-01T12:00:00Z."
 
 
 def settings_of(database: Path | None = None, policy: Path | None = None, **given: Any) -> Settings:
@@ -39,15 +41,19 @@ def clock_of(as_of: str | None) -> Clock:
     """The clock of a command: the present, or the time that was given."""
     if as_of is None:
         return utc_now
-    try:
-        moment = parse_timestamp(as_of)
-    except ValueError as error:
-        raise SettingsError(
-            f"--as-of: {str(error).removeprefix('timestamp: ')}", hint="Give an ISO time such as 2026-11-01T12:00:00Z."
-        ) from error
-    if moment is None:
-        raise SettingsError("--as-of: no time given", hint="Give an ISO time such as 2026-11-01T12:00:00Z.")
+    moment = moment_of(as_of, "--as-of")
     return lambda: moment
+
+
+def moment_of(given: str, option: str) -> datetime:
+    """The time that was given with an option; SettingsError naming the option where it is none."""
+    try:
+        moment = parse_timestamp(given)
+    except ValueError as error:
+        raise SettingsError(f"{option}: {str(error).removeprefix('timestamp: ')}", hint=GIVE_A_TIME) from error
+    if moment is None:
+        raise SettingsError(f"{option}: no time given", hint=GIVE_A_TIME)
+    return moment
 
 
 def show_rows(rows: Sequence[Row], as_table: Callable[[Sequence[Row]], RenderableType], *, as_json: bool, none: str) -> None:

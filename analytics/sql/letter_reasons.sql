@@ -1,0 +1,10 @@
+-- purpose: which dead letters are open, that is, were not put back, by who set them aside and why
+-- grain: one row a stage and reason, the most frequent first
+-- parameters: $stage, $reason, $source (NULL for all), $since (when they were set aside, inclusive; NULL: no bound)
+SELECT stage, reason, count(*) AS letters, min(rejected_at) AS first_at, max(rejected_at) AS last_at
+FROM dead_letters AS d
+WHERE ($stage IS NULL OR stage = $stage) AND ($reason IS NULL OR reason = $reason) AND ($source IS NULL OR source = $source)
+    AND ($since IS NULL OR rejected_at >= $since::TIMESTAMP)
+    AND NOT EXISTS (FROM reviews WHERE kind = 'dead_letter' AND status = 'retried' AND subject_id = d.dead_letter_id)
+GROUP BY stage, reason
+ORDER BY letters DESC, stage, reason

@@ -1,0 +1,197 @@
+"""Dead letters for the command line: found by filter or id, and put back where that can be right."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from analytics.connection import IN_USE
+from analytics.queries import query_rows
+from analytics.store import Store
+from analytics.tables import full_name
+from schemas.codec import record_from
+from schemas.errors import InputError, SettingsError, StoreError
+from schemas.records import DeadLetter
+from schemas.registry import schema_of
+from service.kafka import connection_of
+from service.settings import Settings
+from service.terminal import counted, plain
+from service.workspace import Workspace, open_workspace, utc_now
+from streams.admission import encode_all
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.letters import keep_letters, put_back
+from streams.kafka.producing import RecordProducer
+from streams.letters import Return, Stays, way_back
+
+AT_ONCE = 200
+"""Letters that are read and put back together."""
+ALL = 1_000_000_000
+STOP_OR_KAFKA = (
+    "A server has the file: stop it and ask again. Where it runs with --kafka, give --kafka here, too: the letters are then read from "
+    "their topic and put back by way of the broker, beside the running server."
+)
+FROM_KAFKA = (
+    "What is put into the file by hand would not be on the topics. Give --kafka: the letters are then put back on those."
+)
+SINK = "sink"
+"""Consumer whose watermarks a file has that is filled from Kafka."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A dead letter, and when it was put back, if it was."""
+
+    letter: DeadLetter
+    retried_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which letters are meant; None is no bound."""
+
+    stage: str | None = None
+    reason: str | None = None
+    source: str | None = None
+    since: datetime | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all letters are meant."""
+        return self == Filters()
+
+
+@dataclass(frozen=True)
+class LetterBox:
+    """Where the letters are: in a database, or on the topics of a cluster."""
+
+    store: Store
+    """The letters and what was said of them; of a cluster, a copy in memory."""
+    workspace: Workspace | None = None
+    connection: KafkaConnection | None = None
+
+    def put_back(self, returns: Sequence[Return]) -> None:
+        """Put records back, and remember it; durable on return. BrokerError when the broker does not take them."""
+        now = utc_now()
+        if self.connection is not None:
+            asyncio.run(_produce(self.connection, returns, now))
+        elif self.workspace is not None:
+            accepted = encode_all([("reviews", one.review(now)) for one in returns])
+            for one in returns:
+                accepted.add(one.topic, one.message)
+            self.workspace.runner.publish(accepted)
+
+    def let_stages_run(self) -> None:
+        """Let the stages of a database take up what was put back, without asking a judge; a cluster has workers for that."""
+        if self.workspace is not None:
+            self.workspace.runner.run()
+
+
+@contextlib.contextmanager
+def letter_box(settings: Settings) -> Iterator[LetterBox]:
+    """The letters of the cluster where one is named, else of the database; StoreError that says what to do when a server has it."""
+    if settings.kafka is not None:
+        connection = connection_of(settings)
+        with Store(None) as store:
+            asyncio.run(keep_letters(connection, store))
+            yield LetterBox(store, connection=connection)
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            workspace = stack.enter_context(open_workspace(settings))
+        except StoreError as error:
+            raise StoreError(str(error), hint=STOP_OR_KAFKA if error.hint == IN_USE else error.hint) from error
+        yield LetterBox(workspace.store, workspace)
+
+
+def reasons(store: Store, filters: Filters) -> list[dict[str, Any]]:
+    """How many letters are open, by stage and reason."""
+    return query_rows(store.cursor(), "letter_reasons", vars(filters))
+
+
+def open_letters(store: Store, filters: Filters, limit: int) -> list[dict[str, Any]]:
+    """The open letters without their bytes, newest first."""
+    return query_rows(store.cursor(), "letters", vars(filters) | {"limit": limit})
+
+
+def letter_of(store: Store, start: str) -> Found:
+    """The one letter whose id starts so; InputError when there is none or more than one."""
+    found = _records(store, [start]) if start else []
+    exact = [one for one in found if one.letter.dead_letter_id == start] or found
+    if not exact:
+        raise InputError(f"there is no dead letter {plain(start, 64)!r}", hint="`driftline dead-letters list` lists them.")
+    if len(exact) > 1:
+        named = ", ".join(one.letter.dead_letter_id for one in exact[:3])
+        raise InputError(
+            f"{counted(len(exact), 'dead letter')} start with {plain(start, 64)!r}: {named}", hint="Give more of the id."
+        )
+    return exact[0]
+
+
+def ids_to_retry(store: Store, starts: Sequence[str], filters: Filters, limit: int) -> tuple[list[str], list[str]]:
+    """The ids of the open letters that are named or fit the filters, oldest first; and of those named, what went back before."""
+    if not starts:
+        rows = open_letters(store, filters, ALL)
+        return [row["dead_letter_id"] for row in reversed(rows)][:limit], []
+    named = {found.letter.dead_letter_id: found for found in (letter_of(store, start) for start in starts)}
+    done = [name for name, found in named.items() if found.retried_at is not None]
+    return [name for name in named if name not in done][:limit], done
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a retry came to."""
+
+    returned: list[Return]
+    stays: list[Stays]
+    again: int
+    """Letters that are open after it and were not there before: records that were set aside once more."""
+
+
+def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
+    """Put back those of the letters that can go, a few hundred at a time. SettingsError for a file that is filled from Kafka."""
+    if box.workspace is not None and _is_filled_from_kafka(box.store):
+        raise SettingsError(f"{box.store.path} is filled from Kafka", hint=FROM_KAFKA)
+    before = _open_ids(box.store)
+    returned, stays = list[Return](), list[Stays]()
+    for start in range(0, len(ids), AT_ONCE):
+        ways = [way_back(found.letter) for found in _records(box.store, ids[start : start + AT_ONCE])]
+        going = [way for way in ways if isinstance(way, Return)]
+        if going:
+            box.put_back(going)
+        returned += going
+        stays += [way for way in ways if isinstance(way, Stays)]
+    if returned:
+        box.let_stages_run()
+    return Outcome(returned, stays, len(_open_ids(box.store) - before))
+
+
+async def _produce(connection: KafkaConnection, returns: Sequence[Return], now: datetime) -> None:
+    producer = RecordProducer(connection)
+    await producer.start()
+    try:
+        await put_back(producer, returns, now)
+    finally:
+        await producer.stop()
+
+
+def _records(store: Store, starts: Sequence[str]) -> list[Found]:
+    rows = query_rows(store.cursor(), "letter_records", {"starts": list(starts)})
+    return [
+        Found(record_from(DeadLetter, {name: row[name] for name in DeadLetter.__struct_fields__}), row["retried_at"])
+        for row in rows
+    ]
+
+
+def _open_ids(store: Store) -> set[str]:
+    return {row["dead_letter_id"] for row in open_letters(store, Filters(), ALL)}
+
+
+def _is_filled_from_kafka(store: Store) -> bool:
+    """Whether a sink ever wrote into the file."""
+    statement = f"SELECT count(*) FROM {full_name(schema_of('Watermark'))} WHERE consumer = ?"  # noqa: S608 - a name of ours
+    ((count,),) = store.cursor().execute(statement, [SINK]).fetchall()
+    return bool(count)

@@ -1,0 +1,176 @@
+"""Dead letters on their way back: which can go, onto what topic and as what record, and how that is remembered.
+
+1. Only bytes that are whole and as they came go back: their digest says so. What was redacted or cut is brought again by its source.
+2. A record that no version could read so far is decoded again, and goes onto the topic that it was found on.
+3. A record that a stage could not get over is still on its topic, which takes it only once. An exchange goes on as a request to
+   judge it, with the next revision; a stage that makes its results of whole sessions is run again by a rebuild.
+4. That a letter went back is a record itself, so that it is open no more. Its id comes from the letter, and so does all that the
+   record says that goes back: going back twice is going back once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from audit.fingerprints import stable_id
+from schemas.codec import decode, encode, record_from
+from schemas.errors import RecordError
+from schemas.limits import MAX_ADMITTED_BYTES
+from schemas.records import RECORD_TYPES, DeadLetter, Exchange, JudgingRequest, Record, Review, ScoringTask
+from schemas.registry import MARKER, schema_of, topics
+
+KIND = "dead_letter"
+RETRIED = "retried"
+SAMPLED = "retried"
+"""Why an exchange is sampled that intake could not get over: somebody put it back, whatever sampling would have said."""
+BROUGHT = {"http": "its sender was told that it was refused", "import": "the line is no record"}
+"""Who sets aside what never was a record, and why it cannot go back."""
+
+
+@dataclass(frozen=True)
+class Return:
+    """A letter that can go back: the record, its bytes, and the topic it goes onto."""
+
+    letter: DeadLetter
+    topic: str
+    record: Record
+    message: bytes
+
+    def review(self, now: datetime) -> Review:
+        """The record that says it went back."""
+        return Review(
+            review_id=stable_id("retried-letter", self.letter.dead_letter_id),
+            project=getattr(self.record, "project", ""),
+            kind=KIND,
+            subject_id=self.letter.dead_letter_id,
+            reviewer="dead-letters retry",
+            status=RETRIED,
+            comment=f"{type(self.record).__name__} onto {self.topic}",
+            occurred_at=now,
+            ingested_at=now,
+        )
+
+
+@dataclass(frozen=True)
+class Stays:
+    """A letter that cannot go back, and why, with what to do instead."""
+
+    letter: DeadLetter
+    reason: str
+
+
+def is_whole(letter: DeadLetter) -> bool:
+    """Whether the letter has its bytes as they came: none cut off, none redacted."""
+    return hashlib.sha256(letter.body).hexdigest() == letter.digest
+
+
+def way_back(letter: DeadLetter) -> Return | Stays:
+    """How a letter can go back, or why it cannot."""
+    if why := _is_no_record(letter):
+        return Stays(letter, why)
+    try:
+        record = _record_of(letter.body)
+        if letter.reason == "stage_failed":
+            return _past_the_stage(letter, record)
+        message = letter.body if letter.body.startswith(MARKER) else encode(record)
+    except RecordError as error:
+        return Stays(letter, f"{error}. {error.hint}".strip())
+    if len(message) > MAX_ADMITTED_BYTES:
+        return Stays(
+            letter, f"{len(message)} bytes encoded, {MAX_ADMITTED_BYTES} allowed: make the record smaller at its source"
+        )
+    travels = schema_of(type(record).__name__).topics
+    if letter.source in topics():
+        travels = tuple(topic for topic in travels if topic == letter.source)
+    if len(travels) != 1:
+        return Stays(letter, f"no topic takes a {type(record).__name__} from {letter.source}: mend whoever put it there")
+    return Return(letter, travels[0], record, message)
+
+
+def _is_no_record(letter: DeadLetter) -> str:
+    """Why there is no record to put back, in words; nothing where there may be one."""
+    if letter.reason == "conflicting_id":
+        return "the log holds its id with other content: give the record an id of its own and deliver it again"
+    if letter.stage in BROUGHT:
+        return f"{BROUGHT[letter.stage]}: mend it there and bring it again"
+    if is_whole(letter):
+        return ""
+    cut = f"only {len(letter.body)} of {letter.size} bytes were kept" if len(letter.body) < letter.size else ""
+    return f"{cut or 'its bytes are not those that came, because secrets were taken out of them'}: {_elsewhere(letter)}"
+
+
+def _elsewhere(letter: DeadLetter) -> str:
+    """Where the record is to be had from when the letter does not have it."""
+    if letter.reason == "stage_failed":
+        return f"the record is on the topic {letter.source}, and `driftline rebuild` takes it up again"
+    return f"bring it again from {letter.source}"
+
+
+def _record_of(body: bytes) -> Record:
+    """The record in a body: single-object encoding, or a record as JSON, of the type that has these fields. RecordError."""
+    if body.startswith(MARKER):
+        return decode(body)
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, object])
+    except msgspec.MsgspecError as error:
+        raise RecordError(f"the bytes are no record: {error}", hint="Mend them at the source and bring them again.") from error
+    types = [one for one in RECORD_TYPES.values() if set(fields) == set(one.__struct_fields__)]
+    if len(types) != 1:
+        raise RecordError("the bytes are of no record type of this version", hint="Bring the record again from its source.")
+    return record_from(types[0], fields)
+
+
+def _past_the_stage(letter: DeadLetter, record: Record) -> Return | Stays:
+    """An exchange as a request to judge it; other records are waiting on their topic for a rebuild."""
+    if not isinstance(record, Exchange | ScoringTask | JudgingRequest):
+        return Stays(letter, f"stage {letter.stage} makes its results of whole sessions: {_elsewhere(letter)}")
+    request = _REQUESTS[type(record)](record, letter.rejected_at)
+    return Return(letter, "exchanges", request, encode(request))
+
+
+def _of_exchange(record: Exchange, at: datetime) -> JudgingRequest:
+    return JudgingRequest(
+        connection=record.connection,
+        project=record.project,
+        session_id=record.session_id,
+        exchange_id=record.exchange_id,
+        revision=1,
+        exchange=encode(record),
+        turn_number=record.turn_number or 0,
+        sampling_reason=SAMPLED,
+        sampling_probability=1.0,
+        ingested_at=at,
+    )
+
+
+def _of_task(record: ScoringTask, at: datetime) -> JudgingRequest:
+    return JudgingRequest(
+        connection=record.connection,
+        project=record.project,
+        session_id=record.session_id,
+        exchange_id=record.exchange_id,
+        revision=record.revision + 1,
+        exchange=record.exchange,
+        turn_number=record.turn_number,
+        sampling_reason=record.sampling_reason,
+        sampling_probability=record.sampling_probability,
+        ingested_at=at,
+        earlier_judgements=record.earlier_judgements,
+    )
+
+
+def _of_request(record: JudgingRequest, at: datetime) -> JudgingRequest:
+    return msgspec.structs.replace(record, revision=record.revision + 1, ingested_at=at)
+
+
+_REQUESTS: dict[type[Record], Callable[..., JudgingRequest]] = {
+    Exchange: _of_exchange,
+    ScoringTask: _of_task,
+    JudgingRequest: _of_request,
+}
+"""The request that takes each type of record past the stage that failed on it. Its time is the letter's, so that it is always the same."""
