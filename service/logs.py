@@ -35,5 +35,6 @@ def configure_logs(stream: TextIO, redactor: Redactor, level: int = logging.INFO
     handler = logging.StreamHandler(stream)
     handler.setFormatter(RedactingFormatter(redactor))
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for chatty in ("httpx2", "anthropic"):  # a line for every call of the judge; what came of it is a record
+    # A line for every call of the judge, every connection, every part of a framework that starts.
+    for chatty in ("httpx2", "anthropic", "kafka", "aiokafka", "faust", "mode"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
@@ -18,6 +19,7 @@ from streams.kafka.processing import Processor
 from streams.kafka.transport import BatchConsumer, BatchTransport, Seam
 from streams.topology import Stage
 
+log = logging.getLogger(__name__)
 GROUP = "driftline"
 """The consumer group of every worker, whichever stages it has: a source topic belongs to one stage, so they share no offset."""
 SESSION_SECONDS = 15.0
@@ -64,6 +66,12 @@ class Stages:
     async def assigned(self, partitions: frozenset[Partition]) -> None:
         """These partitions are ours from now on."""
         self.held = partitions
+        if partitions:
+            log.info(
+                "assigned: %s", "; ".join(f"{topic} {_ranges(numbers)}" for topic, numbers in _by_topic(partitions).items())
+            )
+        else:
+            log.warning("no partition is left for this worker: there are more workers than partitions; it waits for one to go")
         for topic, numbers in _by_topic(partitions).items():
             await self._lanes[topic].assigned(numbers)
 
@@ -119,6 +127,10 @@ class Worker:
         await self.app._crashed.wait()  # noqa: SLF001 - there is no public way to wait for it
         return self.app._crash_reason or RuntimeError("the worker ended without a reason")  # noqa: SLF001
 
+    async def hurry(self) -> None:
+        """Give up what is under way, while `stop` waits for it."""
+        await self.stages.stop(0)
+
     async def stop(self, grace: float) -> None:
         """Finish what is under way, for `grace` seconds at most, commit what is done, and leave the group."""
         self.consumer.stop_flow()
@@ -149,6 +161,10 @@ def _app(
         topic = app.topic(connection.topic(stage.source), schema=Undecoded(), acks=False)
         app.agent(topic, name=stage.name)(hand_on)
     return app
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def _by_topic(partitions: frozenset[Partition]) -> dict[str, frozenset[int]]:

@@ -102,7 +102,6 @@ class StageProcessor:
     async def stop(self, grace: float) -> None:
         """Let what is under way finish."""
         await self._idle(frozenset(self._busy), grace)
-        self._states.close()
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
         """Work on a chunk until all that came of it is durable."""

@@ -36,6 +36,10 @@ BUSY_SECONDS = 0.02
 """How long it waits where one could not: it is looked after again as soon as it can."""
 
 
+QUIET = "debug"
+"""Level at which a service of Faust's says that it starts and stops."""
+
+
 class Holder(Protocol):
     """Who has the stages of a worker, and is told which partitions it has."""
 
@@ -67,6 +71,8 @@ class Seam:
 
 class BatchConsumerThread(driver.AIOKafkaConsumerThread):
     """Runs the client in a thread of its own, so that heartbeats go on whatever the stages do."""
+
+    mundane_level = QUIET
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
         conf, seam = self.app.conf, cast("BatchTransport", transport).seam
@@ -100,6 +106,8 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
 
 class BatchConsumer(driver.Consumer):
     """Yields one message for each chunk; its value is the delivery that stands in the book."""
+
+    mundane_level = QUIET
 
     def _new_consumer_thread(self) -> BatchConsumerThread:
         return BatchConsumerThread(self, loop=self.loop, beacon=self.beacon)
@@ -226,6 +234,8 @@ class BatchConsumer(driver.Consumer):
 
 class IdleProducer(Producer):
     """Faust wants a producer; nothing is sent through this one."""
+
+    mundane_level = QUIET
 
     async def flush(self) -> None:
         """Nothing waits."""

@@ -1,0 +1,161 @@
+"""One worker process: wired from the settings, at work until it is told to stop or cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from audit.policy import Policy
+from audit.redaction import Redactor
+from service.judging import open_judge
+from service.kafka import connection_of
+from service.settings import Settings
+from service.workspace import policy_of, redactor_of, utc_now
+from streams.judges.protocol import Judge
+from streams.kafka.app import SESSION_SECONDS, Worker
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.lanes import end_process
+from streams.kafka.processing import Processor
+from streams.kafka.producing import RecordProducer
+from streams.kafka.stage_processor import StageProcessor
+from streams.kafka.state import StateTopic
+from streams.kafka.watchdog import STUCK, Pulse, Watchdog
+from streams.recorded import nothing_recorded
+from streams.stage_runs import StageRuns
+from streams.topology import Stage, stage_named
+
+SCORING = stage_named("scoring")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What the processors of a worker are made of."""
+
+    connection: KafkaConnection
+    policy: Policy
+    redactor: Redactor
+    judge: Judge | None
+    producer: RecordProducer
+    pulse: Pulse
+
+
+def run_worker(settings: Settings, stages: Sequence[Stage], orphaned: int | None) -> int:
+    """Work until a signal asks to stop; answers the exit code. The file `orphaned` ends when our supervisor does."""
+    return asyncio.run(_run(settings, stages, orphaned))
+
+
+async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None) -> int:
+    policy, connection = policy_of(settings), connection_of(settings)
+    async with contextlib.AsyncExitStack() as stack:
+        judge = (await open_judge(settings, policy, os.environ)).judge if SCORING in stages else None
+        if judge is not None:
+            stack.push_async_callback(judge.aclose)
+        producer = RecordProducer(connection)
+        stack.push_async_callback(producer.stop)
+        await producer.start()
+        parts = _Parts(connection, policy, redactor_of(settings, policy), judge, producer, Pulse(SESSION_SECONDS * 2 / 3))
+        stack.enter_context(_background([parts.pulse.run()]))
+        states = {stage.name: StateTopic(connection, stage.name, producer) for stage in stages}
+        for topic in states.values():
+            stack.callback(topic.close)
+        worker = Worker(connection, stages, {stage.name: _processor(stage, states[stage.name], parts) for stage in stages})
+        return await _work(worker, settings.stop_grace, orphaned)
+
+
+def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
+    """The stage at work."""
+    if stage == SCORING:
+        from streams.kafka.scoring import ScoringProcessor  # noqa: PLC0415 - a worker without this stage asks no judge
+
+        return ScoringProcessor(
+            policy=parts.policy,
+            redactor=parts.redactor,
+            now=utc_now,
+            judge=parts.judge,
+            producer=parts.producer,
+            states=states,
+            connection=parts.connection,
+            pulse=parts.pulse,
+        )
+    runs = StageRuns(parts.policy, nothing_recorded, parts.redactor, utc_now)
+    return StageProcessor(
+        stage, runs, redactor=parts.redactor, now=utc_now, producer=parts.producer, states=states, pulse=parts.pulse
+    )
+
+
+async def _work(worker: Worker, grace: float, orphaned: int | None) -> int:
+    """Work until told to stop, or until the worker fails; a second signal hurries the stop."""
+    asked = asyncio.Queue[str]()
+    with _told(asked, orphaned):
+        await worker.start()
+        watchdog = Watchdog(worker.book, worker.consumer.waiting, patient=[SCORING.source])
+        stop, fail = asyncio.create_task(asked.get()), asyncio.create_task(worker.failed())
+        with _background([watchdog.run()]):
+            await asyncio.wait([stop, fail], return_when=asyncio.FIRST_COMPLETED)
+        if fail.done():
+            log.critical("the consumer failed: %s", fail.result(), exc_info=fail.result())
+            logging.shutdown()
+            os._exit(STUCK)
+        log.info("stopping: %s", stop.result())
+        fail.cancel()
+        await _stop(worker, grace, asked)
+    return 0
+
+
+async def _stop(worker: Worker, grace: float, asked: asyncio.Queue[str]) -> None:
+    stopping, again = asyncio.create_task(worker.stop(grace)), asyncio.create_task(asked.get())
+    await asyncio.wait([stopping, again], return_when=asyncio.FIRST_COMPLETED)
+    if again.done():
+        log.info("hurrying: %s", again.result())
+        await worker.hurry()
+    again.cancel()
+    await stopping
+
+
+@contextlib.contextmanager
+def _told(asked: asyncio.Queue[str], orphaned: int | None) -> Iterator[None]:
+    """Hear of signals, and of the end of our supervisor."""
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, asked.put_nowait, f"signal {number.name}")
+    if orphaned is not None:
+        loop.add_reader(orphaned, _hear_end, loop, orphaned, asked)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+        if orphaned is not None:
+            loop.remove_reader(orphaned)
+
+
+def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, asked: asyncio.Queue[str]) -> None:
+    if not os.read(orphaned, 1):
+        loop.remove_reader(orphaned)
+        asked.put_nowait("the supervisor is gone")
+
+
+@contextlib.contextmanager
+def _background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
+    """Run coroutines beside what the context does; where one fails, the process ends, for nobody looks after it any more."""
+    tasks = [asyncio.create_task(work) for work in works]
+    for task in tasks:
+        task.add_done_callback(_fault)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _fault(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        end_process(error)
