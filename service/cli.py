@@ -22,6 +22,7 @@ from service.commands import (
     comparing,
     connections,
     database,
+    dead_letters,
     demo,
     diagnosing,
     doctor,
@@ -32,6 +33,7 @@ from service.commands import (
     sessions,
     simulating,
     topics,
+    working,
 )
 from service.terminal import err, out, plain
 
@@ -46,6 +48,7 @@ app.add_typer(database.policy_app, name="policy")
 app.add_typer(connections.connections_app, name="connections")
 app.add_typer(connections.operators_app, name="operators")
 app.add_typer(topics.topics_app, name="topics")
+app.add_typer(dead_letters.letters_app, name="dead-letters")
 COMMANDS: dict[str, Callable[..., None]] = {
     "diagnose": diagnosing.diagnose,
     "finalize": sessions.finalize,
@@ -54,6 +57,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export-runs": sessions.export,
     "check": sessions.check,
     "serve": serving.serve,
+    "worker": working.worker,
     "scores": sessions.scores,
     "costs": judging.costs,
     "rejudge": rejudging.rejudge,

@@ -88,7 +88,9 @@ def way_back(letter: DeadLetter) -> Return | Stays:
     if letter.source in topics():
         travels = tuple(topic for topic in travels if topic == letter.source)
     if len(travels) != 1:
-        return Stays(letter, f"no topic takes a {type(record).__name__} from {letter.source}: mend whoever put it there")
+        return Stays(
+            letter, f"no topic takes a record of the type {type(record).__name__} from {letter.source}: mend what put it there"
+        )
     return Return(letter, travels[0], record, message)
 
 

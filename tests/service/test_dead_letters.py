@@ -1,0 +1,396 @@
+"""`driftline dead-letters`: what could not be taken is counted, shown without harm, and put back once where that can be right."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import builders as build
+import msgspec
+import pytest
+from engines import NOW, rows
+
+from analytics.store import Store
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import decode, encode
+from schemas.records import DeadLetter, Record, ScoringTask
+from schemas.registry import earlier_schemas
+from service.letters import letter_box, letter_of
+from service.settings import Settings
+from streams.admission import Accepted, Door, Place, Refusal
+from streams.letters import Return, Stays, way_back
+from streams.steps.intake import IntakeStep
+
+Command = Callable[..., tuple[int, str, str]]
+HOLD = """
+import sys
+import duckdb
+with duckdb.connect(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+KILL = """
+import os
+import sys
+from pathlib import Path
+import streams.embedded
+from service.cli import run
+from streams.embedded import EmbeddedRunner
+
+def killed(self, *arguments):
+    os._exit(9)
+
+setattr(EmbeddedRunner, sys.argv[1], killed)
+run(["dead-letters", "retry", "--stage", "intake", "--db", sys.argv[2]])
+"""
+
+
+class Letters:
+    """A database whose dead letters a test makes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._accepted = Accepted()
+        self._now = NOW
+
+    def set_aside(self, body: bytes, stage: str, reason: str, *, source: str = "exchanges", at: int = 0, **more: Any) -> str:
+        """A letter with these bytes; answers its id. Each is a minute later than the one before."""
+        self._now += timedelta(minutes=1)
+        door = Door(Redactor(Policy().redaction), self._now)
+        partition = more.pop("partition", 0)
+        door.set_aside(self._accepted, Place(source, at, partition), Refusal(stage, reason, "why \x1b[31m"), body, **more)
+        message = self._accepted.messages["dead-letters"][-1]
+        with Store(self.path) as store, store.transaction() as transaction:
+            transaction.append("dead-letters", [message])
+        made = decode(message)
+        assert isinstance(made, DeadLetter)
+        return made.dead_letter_id
+
+    def failed(self, record: Record, stage: str = "intake", source: str = "exchanges", at: int = 0) -> str:
+        """The letter of a record that a stage could not get over."""
+        return self.set_aside(encode(record), stage, "stage_failed", source=source, at=at)
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> Letters:
+    """A database without any letter."""
+    Store(tmp_path / "driftline.duckdb").close()
+    return Letters(tmp_path / "driftline.duckdb")
+
+
+def letter(path: Path, name: str) -> DeadLetter:
+    """A letter out of the database."""
+    with letter_box(Settings(database=path)) as box:
+        return letter_of(box.store, name).letter
+
+
+def counts(path: Path, *tables: str) -> tuple[int, ...]:
+    """How many rows the tables have."""
+    with Store(path) as store:
+        return tuple(store.count(table) for table in tables)
+
+
+def lines(text: str) -> list[str]:
+    """The lines of an output with single blanks."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Another process has the file."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert "held" == holder.stdout.readline().strip()
+        yield
+        assert holder.stdin is not None
+        holder.stdin.close()
+
+
+def test_reasons_are_counted_first_then_the_newest_are_listed(driftline: Command, letters: Letters) -> None:
+    """Ten thousand letters have three reasons; a filter counts, too."""
+    for line in range(3):
+        letters.set_aside(b"{", "import", "invalid", source="a.jsonl", at=line + 1, partition=None)
+    name = letters.set_aside(b"\xc3\x01 unknown", "decoding", "unknown_schema", at=7, partition=3)
+    code, out, _ = driftline("dead-letters", "list", "--limit", "2")
+    shown = lines(out)
+
+    assert 0 == code
+    assert [
+        "3 import invalid 2026-11-01 12:01 2026-11-01 12:03",
+        "1 decoding unknown_schema 2026-11-01 12:04 2026-11-01 12:04",
+    ] == shown[2:4]
+    assert "The newest 2 of 4" in shown
+    assert f"{name[:8]} 2026-11-01 12:04 exchanges[3] at 7 decoding unknown_schema 10 why <U+001B>[31m" in shown
+    found = json.loads(driftline("dead-letters", "list", "--json", "--source", "a.jsonl", "--since", "2026-11-01T12:02:00Z")[1])
+    assert [("import", "invalid", 2)] == [(row["stage"], row["reason"], row["letters"]) for row in found["reasons"]]
+    assert [3, 2] == [row["position"] for row in found["letters"]]
+    assert ("", "no dead letter fits") == tuple(
+        text.strip() for text in driftline("dead-letters", "list", "--stage", "http")[1:]
+    )
+
+
+def test_no_letter_is_said_and_is_no_error(driftline: Command, letters: Letters) -> None:
+    """It is the best news there is."""
+    assert letters.path.exists()
+    assert (0, "", "no dead letter\n") == driftline("dead-letters", "list")
+
+
+def test_a_text_is_shown_line_by_line_and_cannot_write_on_the_terminal(driftline: Command, letters: Letters) -> None:
+    """Whoever looks at what was refused must not run it."""
+    name = letters.set_aside(
+        b"first \x1b]0;title\x07\nsecond \xe2\x80\xaeold [red]", "import", "invalid", source="a.jsonl", at=4, partition=None
+    )
+    code, out, _ = driftline("dead-letters", "show", name[:10])
+    shown = lines(out)
+
+    assert 0 == code
+    assert f"id {name}" == shown[0]
+    assert "from a.jsonl:4" == shown[1]
+    assert "size 36 bytes, all kept as they came" in shown
+    assert "retry stays: the line is no record: mend it there and bring it again" in shown
+    assert ["first <U+001B>]0;title<U+0007>", "second <U+202E>old [red]"] == shown[-2:]
+    assert "\x1b" not in out
+
+
+def test_bytes_that_are_no_text_are_a_hex_dump_and_raw_bytes_are_exact(driftline: Command, letters: Letters) -> None:
+    """A dump is for people, raw bytes for tools."""
+    body = bytes(range(256)) * 8
+    name = letters.set_aside(body, "decoding", "framing")
+    shown = lines(driftline("dead-letters", "show", name)[1])
+
+    assert "00000010 10 11 12 13 14 15 16 17 18 19 1a 1b 1c 1d 1e 1f ................" in shown
+    assert "00000040 40 41 42 43 44 45 46 47 48 49 4a 4b 4c 4d 4e 4f @ABCDEFGHIJKLMNO" in shown
+    assert "… and 1,024 more bytes; --raw writes all" == shown[-1]
+    document = json.loads(driftline("dead-letters", "show", name, "--json")[1])
+    assert (None, body.hex(), True, None) == tuple(document[one] for one in ("body", "body_hex", "whole", "retried_at"))
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", "dead-letters", "show", name, "--raw", "--db", str(letters.path)],
+        capture_output=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert body == done.stdout
+
+
+@pytest.mark.parametrize(("start", "message"), [("zz", "there is no dead letter 'zz'"), ("", "there is no dead letter ''")])
+def test_an_id_that_names_no_letter_is_refused(driftline: Command, letters: Letters, start: str, message: str) -> None:
+    """And one that names several says which."""
+    names = [letters.set_aside(bytes([number]), "decoding", "framing", at=number) for number in range(20)]
+    code, _, err = driftline("dead-letters", "show", start)
+    assert 2 == code
+    assert message in err
+    first = next(one for one in "0123456789abcdef" if sum(name.startswith(one) for name in names) > 1)
+    assert "dead letters start with" in driftline("dead-letters", "show", first)[2]
+
+
+def test_an_exchange_that_intake_failed_on_is_judged_after_all(driftline: Command, letters: Letters) -> None:
+    """It goes on as a request, so that a rebuild comes to the same; the letter is closed, and once is enough."""
+    name = letters.failed(build.exchange("s", 4))
+    code, out, _ = driftline("dead-letters", "retry", name[:12])
+
+    assert (0, ["1 dead letter put back, 0 left where they are"]) == (code, lines(out))
+    assert "no dead letter\n" == driftline("dead-letters", "list")[2]
+    assert "put back 20" in driftline("dead-letters", "show", name)[1]
+    with Store(letters.path) as store:
+        assert [("s:4", 1, "retried", 1.0, "no_judge")] == rows(
+            store, "scores", "exchange_id, revision, sampling_reason, sampling_probability, tier2_reason"
+        )
+        assert [("dead_letter", name, "retried", "ops")] == rows(store, "reviews", "kind, subject_id, status, project")
+    assert [f"{name[:8]} was put back before", "0 dead letters put back, 0 left where they are"] == lines(
+        driftline("dead-letters", "retry", name)[1]
+    )
+    assert 0 == driftline("rebuild")[0]
+    assert (1, 1) == counts(letters.path, "scores", "reviews")
+
+
+def test_a_task_that_scoring_failed_on_goes_back_with_what_it_carries(letters: Letters) -> None:
+    """The next revision of it, so that nobody takes it for a repetition; what was paid for goes along."""
+    exchange = build.exchange("s", 4)
+    task = ScoringTask(
+        connection=exchange.connection,
+        project=exchange.project,
+        session_id=exchange.session_id,
+        exchange_id=exchange.exchange_id,
+        revision=2,
+        exchange=encode(exchange),
+        turn_number=4,
+        sampling_reason="routine",
+        sampling_probability=0.25,
+        tier1_score=1.0,
+        tier1_flags=(),
+        methodology="default",
+        rule_version="eval-1",
+        policy_digest="0" * 16,
+        earlier_judgements=(encode(build.judgement("s", 4)),),
+    )
+    way = way_back(letter(letters.path, letters.failed(task, "scoring", "scoring-tasks")))
+
+    assert isinstance(way, Return)
+    assert "exchanges" == way.topic
+    assert (3, task.exchange, task.sampling_reason, task.earlier_judgements) == tuple(
+        getattr(way.record, name) for name in ("revision", "exchange", "sampling_reason", "earlier_judgements")
+    )
+    again = way_back(letter(letters.path, letters.failed(way.record, at=1)))
+    assert isinstance(again, Return)
+    assert 4 == getattr(again.record, "revision", None)
+
+
+def test_what_fails_again_makes_a_letter_again(
+    driftline: Command, letters: Letters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A retry before the fault is mended loses nothing: the record is open again, as a letter of its own."""
+    letters.failed(build.exchange("s", 4))
+
+    def broken(*_: object) -> None:
+        raise ValueError("still broken")
+
+    monkeypatch.setattr(IntakeStep, "__call__", broken)
+    with caplog.at_level(logging.CRITICAL, logger="streams.stage_runs"):
+        out = driftline("dead-letters", "retry", "--stage", "intake")[1]
+    assert ["1 dead letter put back, 0 left where they are; 1 record set aside again"] == lines(out)
+    monkeypatch.undo()
+    assert (0, 2, 1) == counts(letters.path, "scores", "dead_letters", "reviews")
+    code, out, _ = driftline("dead-letters", "retry", "--stage", "intake", "--db", str(letters.path))
+    assert (0, ["1 dead letter put back, 0 left where they are"]) == (code, lines(out))
+    assert (1, 2, 2) == counts(letters.path, "scores", "dead_letters", "reviews")
+
+
+@pytest.mark.parametrize("moment", ["publish", "run"])
+def test_a_kill_in_the_middle_puts_nothing_back_twice(driftline: Command, letters: Letters, moment: str) -> None:
+    """Record and review are one transaction: both are there, or the letter is open still."""
+    for number in range(3):
+        letters.failed(build.exchange("s", number), at=number)
+    arguments = [sys.executable, "-c", KILL, moment, str(letters.path)]
+    killed = subprocess.run(arguments, check=False, capture_output=True, cwd=Path(__file__).parents[2])
+
+    assert 9 == killed.returncode
+    assert ((0,) if moment == "publish" else (3,)) == counts(letters.path, "reviews")
+    driftline("dead-letters", "retry", "--stage", "intake", "--db", str(letters.path))
+    driftline("rebuild", "--db", str(letters.path))
+    assert (3, 3, 3) == counts(letters.path, "reviews", "judging_requests", "scores")
+
+
+def test_bytes_that_this_version_can_read_go_back_onto_their_topic(driftline: Command, letters: Letters) -> None:
+    """After an upgrade that knows the schema: as they are, and those of an older version, too."""
+    sound = encode(build.exchange("s", 1))
+    letters.set_aside(sound, "decoding", "unknown_schema", at=5, partition=2)
+    event = encode(build.event("s", 0, event="message"))
+    letters.set_aside(event, "decoding", "unknown_schema", source="agent-events", at=6)
+    code, out, _ = driftline("dead-letters", "retry", "--reason", "unknown_schema")
+
+    assert (0, ["2 dead letters put back, 0 left where they are"]) == (code, lines(out))
+    assert (1, 1, 1) == counts(letters.path, "exchanges", "agent_events", "scores")
+    assert {"Exchange", "AgentEvent"} <= set(earlier_schemas())
+
+
+def test_a_record_that_the_door_refused_is_admitted_when_it_may_be(driftline: Command, letters: Letters) -> None:
+    """The door keeps a record as JSON, from a file: its fields tell what it is, and only one topic takes it."""
+    good, bad = build.exchange("s", 1), build.exchange("s", 2, occurred_at=NOW.replace(year=1970))
+    for number, record in enumerate((good, bad)):
+        letters.set_aside(msgspec.json.encode(record), "admission", "bounds", source="a.jsonl", at=number, partition=None)
+    code, out, _ = driftline("dead-letters", "retry", "--stage", "admission")
+
+    assert 1 == code
+    assert "1 dead letter put back, 1 left where they are" == lines(out)[-1]
+    assert "Exchange.occurred_at" in out
+    assert (1,) == counts(letters.path, "exchanges")
+
+
+def bodies() -> Sequence[tuple[str, str, str, bytes, str]]:
+    """Stage, reason, source and bytes of letters that stay, and why."""
+    exchange = build.exchange("s", 1)
+    secret = encode(build.exchange("s", 1, user_message="password=hunter2-hunter2"))
+    return [
+        ("admission", "conflicting_id", "exchanges", msgspec.json.encode(exchange), "give the record an id of its own"),
+        ("http", "invalid", "http:shop", b"{}", "its sender was told that it was refused"),
+        ("diagnosis", "stage_failed", "agent-events", encode(build.event("s", 0, event="message")), "`driftline rebuild`"),
+        ("intake", "stage_failed", "exchanges", encode(build.closing("s", 1)), "makes its results of whole sessions"),
+        ("intake", "stage_failed", "exchanges", secret, "secrets were taken out of them: the record is on the topic exchanges"),
+        ("decoding", "framing", "exchanges", b"x" * 70_000, "only 65536 of 70000 bytes were kept"),
+        ("decoding", "framing", "exchanges", b"neither", "the bytes are no record"),
+        ("decoding", "framing", "exchanges", b'{"a":1}', "the bytes are of no record type of this version"),
+        ("decoding", "unknown_schema", "exchanges", b"\xc3\x01" + b"\x09" * 20, "no schema has the fingerprint"),
+        ("decoding", "malformed_body", "exchanges", encode(exchange)[:-3], "Exchange: "),
+        ("decoding", "unexpected_type", "scores", encode(exchange), "no topic takes a record of the type Exchange from scores"),
+        (
+            "admission",
+            "bounds",
+            "a.jsonl",
+            msgspec.json.encode(build.closing("s", 1)),
+            "no topic takes a record of the type SessionClosed from a.jsonl",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("case", bodies(), ids=lambda case: f"{case[0]} {case[1]} {case[4][:20]}")
+def test_what_cannot_go_back_stays_and_says_why(
+    driftline: Command, letters: Letters, case: tuple[str, str, str, bytes, str]
+) -> None:
+    """A guess would put another record into the log than the one that came."""
+    stage, reason, source, body, why = case
+    name = letters.set_aside(body, stage, reason, source=source)
+    way = way_back(letter(letters.path, name))
+    code, out, _ = driftline("dead-letters", "retry", name)
+
+    assert isinstance(way, Stays)
+    assert 1 == code
+    assert why in lines(out)[0]
+    assert "0 dead letters put back, 1 left where they are" == lines(out)[-1]
+    assert (0,) == counts(letters.path, "reviews")
+
+
+@pytest.mark.parametrize("arguments", [(), ("abc", "--reason", "framing")])
+def test_a_retry_of_everything_has_to_be_meant(driftline: Command, letters: Letters, arguments: tuple[str, ...]) -> None:
+    """Ids or a filter, one of the two."""
+    letters.failed(build.exchange("s", 4))
+    code, _, err = driftline("dead-letters", "retry", *arguments)
+
+    assert 2 == code
+    assert "name letters by their ids, or by --stage" in err
+    assert (0,) == counts(letters.path, "reviews")
+
+
+def test_json_says_what_became_of_each(driftline: Command, letters: Letters) -> None:
+    """For scripts."""
+    back, stays = letters.failed(build.exchange("s", 4)), letters.set_aside(b"{}", "http", "invalid")
+    document = json.loads(driftline("dead-letters", "retry", back, stays, "--json")[1])
+
+    assert [{"id": back, "topic": "exchanges", "record": "JudgingRequest"}] == document["put_back"]
+    assert [stays] == [one["id"] for one in document["stay"]]
+    assert ([], 0) == (document["put_back_before"], document["set_aside_again"])
+
+
+def test_while_a_server_has_the_file_it_is_said_what_to_do(driftline: Command, letters: Letters) -> None:
+    """Stop it, or go by way of the broker."""
+    letters.failed(build.exchange("s", 4))
+    with held(letters.path):
+        answers = [driftline("dead-letters", *one) for one in (("list",), ("retry", "--stage", "intake"))]
+
+    assert [2, 2] == [code for code, _, _ in answers]
+    assert all("stop it and ask again" in err and "--kafka" in err for _, _, err in answers)
+
+
+def test_a_file_that_is_filled_from_kafka_takes_nothing_by_hand(driftline: Command, letters: Letters) -> None:
+    """It would be in the table and not on the topic, and the next rebuild would lose it."""
+    letters.failed(build.exchange("s", 4))
+    with Store(letters.path) as store, store.transaction() as transaction:
+        transaction.set_watermark("sink", "exchanges", 7)
+    code, _, err = driftline("dead-letters", "retry", "--stage", "intake")
+
+    assert 2 == code
+    assert "is filled from Kafka" in err
+    assert "Give --kafka" in err
