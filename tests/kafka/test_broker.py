@@ -74,7 +74,7 @@ def runs(pid: int) -> bool:
 
 async def send(connection: KafkaConnection, *values: bytes) -> None:
     """Produce values to partition 0."""
-    producer = AIOKafkaProducer(**connection.for_aiokafka(), enable_idempotence=True)
+    producer = AIOKafkaProducer(**connection.for_aiokafka(), acks="all")
     await producer.start()
     try:
         for value in values:
