@@ -21,9 +21,11 @@ from schemas.registry import RecordSchema, current_schemas, schema_of, topics
 __all__ = ["BATCH", "CONTENT", "Appended", "Transaction", "stored_ends"]
 PARTITION = 0
 """The embedded log has one partition a topic."""
+MADE_HERE = -1
+"""Partition of dead letters that whoever lands another log made of records that do not land: they are on no topic."""
 Partition = tuple[str, int]
 """Topic and number of a partition."""
-_STARTS = {"_partition": pl.Int32, "start": pl.Int64}
+_STARTS = {"part": pl.Int32, "start": pl.Int64}
 FEW = 4
 """Up to so many keys or records, statements with their values take less time than a frame that is registered first."""
 
@@ -116,16 +118,22 @@ class Transaction:
         return done
 
     def drop(self, topic: str, starts: Mapping[int, int]) -> None:
-        """Delete the records of a topic that stand at these positions or later, by partition."""
-        starting = pl.DataFrame({"_partition": list(starts), "start": list(starts.values())}, schema=_STARTS)
+        """Delete what was landed of a topic from these positions on, by partition, and the dead letters that were made of it."""
+        starting = pl.DataFrame({"part": list(starts), "start": list(starts.values())}, schema=_STARTS)
+        landed = [
+            f"{full_name(schema_of(name))} AS old USING {BATCH} WHERE old._topic = $topic AND old._partition = part"
+            " AND old._offset >= start"
+            for name in topics()[topic]
+        ]
+        made = f"{full_name(schema_of('DeadLetter'))} AS old USING {BATCH} WHERE old._partition = {MADE_HERE} AND old.source = $topic"
         with registered(self._connection, starting):
-            for name in topics()[topic]:
-                self._connection.execute(
-                    f"DELETE FROM {full_name(schema_of(name))} AS old USING {BATCH} AS part "
-                    "WHERE old._topic = $topic AND old._partition = part._partition AND old._offset >= part.start",
-                    {"topic": topic},
-                )
+            for rows in [*landed, f"{made} AND old.partition = part AND old.position >= start"]:
+                self._connection.execute(f"DELETE FROM {rows}", {"topic": topic})
         self._ends.update(stored_ends(self._connection))
+
+    def learn(self, topic: str, seen: KnownIdentities) -> None:
+        """Let `seen` read what the topic has."""
+        seen.read(self._connection, topic, self._ends[topic])
 
     def end_of(self, topic: str) -> int:
         """The position after the highest that a record of the topic has."""

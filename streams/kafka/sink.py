@@ -1,0 +1,255 @@
+"""The sink: every record of every topic into its table, exactly once, in the process that owns the DuckDB file.
+
+Rows and the positions to go on from are committed together (`streams.kafka.sink_batches`), so a kill at any moment loses nothing and
+doubles nothing. What the broker or the database cannot do at the moment is tried again; what another try cannot mend sets `broken`.
+One batch lands at a time while the client fetches what comes next, so memory is bounded and Kafka keeps what waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import duckdb
+
+from analytics.store import Store
+from analytics.transaction import Partition
+from audit.redaction import Redactor
+from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreError
+from schemas.registry import topics
+from streams.kafka.administration import TopicAdministration
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.decoding import values_of
+from streams.kafka.progress import Progress
+from streams.kafka.reading import OutOfRangeError, PartitionReader, Range, Read
+from streams.kafka.sink_batches import Fetched, SinkWriter
+
+Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
+"""Brings values that were framed in another way into single-object encoding; DriftlineError when that cannot be at the moment."""
+LOOK_SECONDS = 0.5
+"""How long is waited for records, and so for a stop to be noticed."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SinkLimits:
+    """How much the sink takes on at once, and how often it asks how far the topics have come."""
+
+    at_once: int = 50_000
+    """Records in one transaction."""
+    check_every: float = 2.0
+    """Seconds."""
+
+
+class Sink:
+    """See the module. `reframe` is applied to values before they are decoded. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        connection: KafkaConnection,
+        redactor: Redactor,
+        now: Callable[[], datetime],
+        *,
+        reframe: Reframe | None = None,
+        limits: SinkLimits | None = None,
+    ) -> None:
+        self.broken = asyncio.Event()
+        """Set when it cannot go on without another process; `failure` says why."""
+        self.failure: BaseException | None = None
+        self.landed: Callable[[], None] = lambda: None
+        """Called in the event loop whenever positions have moved."""
+        self.progress = Progress()
+        self.writer = SinkWriter(store, redactor, now)
+        self._store = store
+        self._connection = connection
+        self._reader = PartitionReader(connection)
+        self._reframe = reframe
+        self._limits = limits or SinkLimits()
+        self._silence = ""
+        self._stuck = ""
+        self._added: dict[Partition, int] = {}
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Connect, learn what the tables have and begin to read.
+
+        BrokerError when no broker answers or the topics are not those that the database was filled from; SettingsError when one is
+        missing.
+        """
+        partitions = await asyncio.to_thread(partitions_on, self._connection)
+        await self._reader.start()
+        try:
+            ranges = await self._reader.ranges(partitions)
+            positions = await asyncio.to_thread(self._open, ranges)
+            self._reader.read_from(positions)
+        except BaseException:
+            await self._reader.stop()
+            raise
+        self.progress.begin(positions, {one: found.end for one, found in ranges.items()})
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Finish the batch that is landing, and let go of the brokers."""
+        self._stopping.set()
+        for task in self._tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._reader.stop()
+
+    @property
+    def trouble(self) -> str:
+        """What it cannot do at the moment, in words; nothing where there is no such thing."""
+        return self._stuck or self._silence
+
+    async def end_of(self, partition: Partition) -> int:
+        """The position after a partition's last record, at this moment."""
+        return (await self._reader.ranges([partition]))[partition].end
+
+    async def caught_up(self) -> None:
+        """Return as soon as everything has landed that was there at the start. Raises what it broke with."""
+        waits = [asyncio.create_task(self.progress.reached.wait()), asyncio.create_task(self.broken.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+        if self.failure is not None:
+            raise self.failure
+
+    def _open(self, ranges: Mapping[Partition, Range]) -> dict[Partition, int]:
+        """Where to go on in each partition. One that was never read is read from the first record it has."""
+        known = self.writer.positions()
+        self.writer.learn()
+        new = {one: found.beginning for one, found in ranges.items() if one not in known}
+        self.writer.begin(new)
+        return new | {one: self._within(one, known[one], found) for one, found in ranges.items() if one in known}
+
+    def _within(self, partition: Partition, position: int, found: Range) -> int:
+        """The position, or the beginning where retention took what was to be read next; BrokerError when it lies beyond the end."""
+        topic, number = self._connection.topic(partition[0]), partition[1]
+        if position > found.end:
+            raise BrokerError(
+                f"{self._store.path} has read topic {topic}, partition {number}, up to offset {position}, and it ends at {found.end}: "
+                "it is not the topic that the database was filled from, or brokers have lost records",
+                hint="Name the cluster and prefix that this database belongs to, or another database with --db.",
+            )
+        if position < found.beginning:
+            words = "topic %s, partition %d: retention removed offsets %d to %d before they were read"
+            log.error(words, topic, number, position, found.beginning - 1)
+            self.writer.pass_over(partition, position, found.beginning)
+        return max(position, found.beginning)
+
+    async def _run(self) -> None:
+        """Read and land until it is to stop."""
+        while not self._stopping.is_set():
+            try:
+                await self._take_on()
+                read = await self._reader.read(self._limits.at_once, LOOK_SECONDS)
+            except OutOfRangeError as error:
+                await self._insist(lambda out=error.partitions: self._resume(out))  # type: ignore[misc]
+            except BrokerError as error:
+                await self._pause(error, 1.0)
+            else:
+                if not read.chunks or await self._insist(lambda read=read: self._land(read)):  # type: ignore[misc]
+                    await self._moved(read)
+
+    async def _land(self, read: Read) -> None:
+        fetched = []
+        for chunk in read.chunks:
+            values = values_of(chunk.records)
+            fetched.append(Fetched(chunk, values if self._reframe is None else await self._reframe(values)))
+        await asyncio.to_thread(self.writer.land, fetched, read.positions)
+
+    async def _moved(self, read: Read) -> None:
+        """What was read has landed. Where a partition's last records are not for us, such as marks of transactions, it has, too."""
+        self.progress.move(read.positions)
+        self.progress.move({one: await self._reader.position(one) for one in self.progress.behind()})
+        self.landed()
+
+    async def _resume(self, partitions: Sequence[Partition]) -> None:
+        """Go on where partitions have nothing at their positions any more."""
+        for partition, found in (await self._reader.ranges(partitions)).items():
+            at = await asyncio.to_thread(self._within, partition, self.progress.positions[partition], found)
+            self._reader.move(partition, at)
+            self.progress.move({partition: at})
+        self.landed()
+
+    async def _take_on(self) -> None:
+        """Read partitions that were added to a topic, too, from their beginning."""
+        added, self._added = self._added, {}
+        if added:
+            log.warning("partitions were added: %s", ", ".join(f"{topic}/{number}" for topic, number in added))
+            await asyncio.to_thread(self.writer.begin, added)
+            self.progress.move(added)
+            self._reader.read_from(self.progress.positions)
+
+    async def _watch(self) -> None:
+        """Ask again and again how far the topics have come, and whether they have new partitions."""
+        while True:
+            await asyncio.sleep(self._limits.check_every)
+            there = [one for topic in topics() for one in self._reader.partitions_of(topic)]
+            self._added = {one: 0 for one in there if one not in self.progress.positions}
+            try:
+                ranges = await self._reader.ranges(list(self.progress.positions))
+            except BrokerError as error:
+                self._silence = str(error)
+            else:
+                self._silence = ""
+                self.progress.saw({one: found.end for one, found in ranges.items()})
+
+    async def _insist(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do it, again and again until it is done; False when it is to stop first."""
+        for pause in itertools.chain((0.5, 1.0, 2.0, 4.0), itertools.repeat(8.0)):
+            try:
+                await work()
+            except duckdb.FatalException as error:
+                hint = "Make room where the file is, then start again: what is on the topics is taken up."
+                raise StoreError(f"{self._store.path}: {_first_line(error)}", hint=hint) from error
+            except (DriftlineError, duckdb.OperationalError) as error:
+                await self._pause(error, pause)
+                if self._stopping.is_set():
+                    return False
+            else:
+                break
+        self._stuck = ""
+        return True
+
+    async def _pause(self, error: Exception, seconds: float) -> None:
+        """Say what is wrong when that is news, and wait, but not for a stop."""
+        words = _first_line(error)
+        if words != self._stuck:
+            log.warning("what is on the topics does not land, trying again: %s", words)
+        self._stuck = words
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nothing ends a task but a stop; where something does, another process has to take it up."""
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            log.critical("the sink ended", exc_info=failure)
+            self.failure = failure
+            self.broken.set()
+
+
+def partitions_on(connection: KafkaConnection) -> list[Partition]:
+    """Every partition of every topic of records. SettingsError naming those that are missing."""
+    with TopicAdministration(connection) as administration:
+        there = administration.describe()
+    if missing := [connection.topic(name) for name in topics() if name not in there]:
+        raise SettingsError(f"topics are missing: {', '.join(missing)}", hint="Create them with `driftline topics create`.")
+    return [(name, number) for name in topics() for number in range(there[name].partitions)]
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
