@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,8 +13,10 @@ from rich.table import Table
 from service.commands.options import AsJson, print_json, settings_of
 from service.kafka import connection_of
 from service.terminal import counted, err, out, plain, table
-from streams.kafka.administration import REPLICATION, Mismatch, TopicAdministration
-from streams.kafka.topics import DEFAULT_PARTITIONS, TOPICS
+from streams.kafka.topics import DEFAULT_PARTITIONS, REPLICATION, TOPICS
+
+if TYPE_CHECKING:
+    from streams.kafka.administration import Mismatch, TopicAdministration
 
 topics_app = typer.Typer(no_args_is_help=True, help="The topics on Kafka: create, describe, check.")
 
@@ -101,6 +103,8 @@ def check(kafka: Kafka = None, partitions: Partitions = None, as_json: AsJson = 
 
 
 def _opened(kafka: str | None) -> TopicAdministration:
+    from streams.kafka.administration import TopicAdministration  # noqa: PLC0415 - its library is loaded only where it is used
+
     if not logging.getLogger().isEnabledFor(logging.INFO):
         # The library logs every attempt as an error; what comes of them all is said at the end.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)

@@ -15,10 +15,8 @@ from kafka.errors import KafkaConnectionError, KafkaError, for_code
 
 from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.topics import DEFAULT_PARTITIONS, REFERENCE, TOPICS, TopicSpec
+from streams.kafka.topics import DEFAULT_PARTITIONS, REFERENCE, REPLICATION, TOPICS, TopicSpec
 
-REPLICATION = 3
-"""Copies of a partition, where there are as many brokers."""
 CONNECT_SECONDS = 10.0
 _THERE_ALREADY = 36
 _IN_SYNC = "min.insync.replicas"

@@ -27,6 +27,8 @@ from streams.topology import TOPOLOGY, Stage
 
 DEFAULT_PARTITIONS = 12
 FEW_PARTITIONS = 3
+REPLICATION = 3
+"""Copies of a partition, where there are as many brokers."""
 REFERENCE = "exchanges"
 """The keyed topic that says how many partitions the others have, where nobody else says it."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
