@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 
 from benchmarks.measure import print_table
 from benchmarks.streams.fleet import LENGTH, Message, fleet, produce
-from benchmarks.streams.running import kafka, make_topics, measured
+from benchmarks.streams.running import kafka, make_topics, measured, whole_path
 from schemas.records import AgentEvent
+from streams.kafka.connection import KafkaConnection
 
 ROOT = Path(__file__).parents[1]
 EVENTS = int(os.environ.get("DRIFTLINE_BENCH_EVENTS", "500000"))
 FRAMEWORKS = os.environ.get("DRIFTLINE_BENCH_STREAMS", str(ROOT / ".venv-streams" / "bin" / "python"))
 PARTITIONS = 4
-ROUNDS = 3
+ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "3"))
 
 
 class Way(NamedTuple):
@@ -44,8 +45,12 @@ WAYS = {
     "Bytewax": Way("with_bytewax", python=FRAMEWORKS, share=2),
     "Driftline, fold": Way("with_driftline"),
 }
+PATH = "Driftline, diagnoses in DuckDB"
+WHOLE = {PATH: "diagnoses", "Driftline, diagnoses and every event in DuckDB": "diagnoses,agent-events"}
+"""The whole path, by the topics that the sink takes in while the worker works."""
 BARS = {
     "Driftline, fold": {"Faust, an agent": 20.0, "Quix Streams": 4.0, "Bytewax": 3.0},
+    PATH: {"Faust, an agent": 10.0, "Quix Streams": 3.0, "Bytewax": 2.0, BARE: 0.5},
 }
 """At least how many times as fast as another way it is to be."""
 
@@ -61,29 +66,32 @@ def main() -> None:
     ways = {name: way for name, way in WAYS.items() if Path(way.python).exists()}
     if len(ways) < len(WAYS):
         print(f"Left out, because {FRAMEWORKS} is not there (make bench-stream makes it): {', '.join(WAYS.keys() - ways)}.\n")
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ways, *WHOLE)}
     with kafka() as bootstrap:
         for number in range(ROUNDS):
-            prefix = filled(bootstrap, messages, f"fold-{number}-")
+            topics = filled(bootstrap, messages, f"fold-{number}")
             for name, way in ways.items():
-                runs[name].append(run(way, bootstrap, prefix))
+                runs[name].append(run(way, topics))
+            for name, landing in WHOLE.items():
+                topics = filled(bootstrap, messages, f"whole-{number}-{len(landing)}")
+                runs[name].append(whole_path(topics, EVENTS, EVENTS // LENGTH, landing))
     print_measures(runs)
     print_ratios(runs)
 
 
-def filled(bootstrap: str, messages: Sequence[Message], label: str) -> str:
-    """The prefix of new topics whose agent-events hold the messages."""
-    prefix = f"bench-{os.getpid()}-{label}"
-    make_topics(bootstrap, prefix, PARTITIONS)
-    asyncio.run(produce(bootstrap, f"{prefix}agent-events", messages))
-    return prefix
+def filled(bootstrap: str, messages: Sequence[Message], label: str) -> KafkaConnection:
+    """New topics, of which agent-events holds the messages."""
+    connection = KafkaConnection(bootstrap, prefix=f"bench-{os.getpid()}-{label}-")
+    make_topics(connection, PARTITIONS)
+    asyncio.run(produce(bootstrap, connection.topic("agent-events"), messages))
+    return connection
 
 
-def run(way: Way, bootstrap: str, prefix: str) -> dict[str, Any]:
+def run(way: Way, topics: KafkaConnection) -> dict[str, Any]:
     """Measure a way once; what it has folded must be what there is."""
     events = EVENTS // way.share
-    place = prefix if way.module == "with_driftline" else f"{prefix}agent-events"
-    measures = measured(way.python, way.module, [bootstrap, place, str(events), *way.arguments])
+    place = topics.prefix if way.module == "with_driftline" else topics.topic("agent-events")
+    measures = measured(way.python, way.module, [topics.bootstrap, place, str(events), *way.arguments])
     if way.module != "bare" and measures["folded"] != measures["events"]:
         raise RuntimeError(f"{way.module} has folded {measures['folded']} of {measures['events']} events")
     return measures

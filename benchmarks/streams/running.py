@@ -2,20 +2,22 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kafka.admin import KafkaAdminClient, NewTopic
+from streams.kafka.administration import TopicAdministration
+from streams.kafka.connection import KafkaConnection
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 600
 """Seconds that no way takes."""
 HEAP = "1g"
-TOPICS = ("agent-events", "diagnoses", "diagnosis-state", "dead-letters")
 
 
 @contextmanager
@@ -32,13 +34,10 @@ def kafka() -> Iterator[str]:
         yield broker.bootstrap
 
 
-def make_topics(bootstrap: str, prefix: str, partitions: int) -> None:
-    """Make the topics that the diagnosis stage reads and writes, with this prefix."""
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        admin.create_topics([NewTopic(prefix + topic, partitions, 1) for topic in TOPICS])
-    finally:
-        admin.close()
+def make_topics(connection: KafkaConnection, partitions: int) -> None:
+    """Make every topic of an installation."""
+    with TopicAdministration(connection) as administration:
+        administration.create(partitions)
 
 
 def environment() -> dict[str, str]:
@@ -60,3 +59,38 @@ def said(module: str, printed: str, logged: str) -> dict[str, Any]:
         raise RuntimeError(f"{module} measured nothing: {logged[-2000:]}")
     measures: dict[str, Any] = json.loads(found[-1])
     return measures
+
+
+def whole_path(connection: KafkaConnection, events: int, diagnoses: int, topics: str) -> dict[str, Any]:
+    """Measure the way from the topic of events to rows in DuckDB: a worker, and the sink of these topics, a process each.
+
+    It lasts from the worker's first chunk until the last diagnosis is committed. Processor time and memory are of both together.
+    """
+    place = [connection.bootstrap, connection.prefix]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        sink = stack.enter_context(started("sink", [*place, str(Path(folder) / "bench.duckdb"), str(diagnoses), topics]))
+        if sink.stdout is None or not sink.stdout.readline():
+            raise RuntimeError("the sink did not start")
+        worker = stack.enter_context(started("worker", place))
+        landed = said("sink", sink.communicate(timeout=PATIENCE)[0], "")
+        worker.send_signal(signal.SIGTERM)
+        worked = said("worker", worker.communicate(timeout=PATIENCE)[0], "")
+    return {
+        "events": events,
+        "seconds": landed["began"] + landed["seconds"] - worked["began"],
+        "cpu": landed["cpu"] + worked["cpu"],
+        "memory": landed["memory"] + worked["memory"],
+    }
+
+
+@contextmanager
+def started(module: str, arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process whose output is read; it has ended when the context has."""
+    command = [sys.executable, "-m", f"benchmarks.streams.{module}", *arguments]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()

@@ -1,0 +1,55 @@
+"""The real sink, timed: python -m benchmarks.streams.sink BROKER PREFIX FILE DIAGNOSES TOPICS.
+
+It takes in the topics named, separated by commas. Prints `ready`, and its measures once so many diagnoses are in the file.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from analytics.store import Store
+from analytics.transaction import Partition
+from audit.policy import Policy
+from audit.redaction import Redactor
+from benchmarks.streams.meter import Meter
+from service.workspace import utc_now
+from streams.kafka import sink as sinks
+from streams.kafka.connection import KafkaConnection
+
+
+async def main(connection: KafkaConnection, file: Path, diagnoses: int, topics: Sequence[str]) -> None:
+    """Run until the diagnoses are in the file; the meter ends the process."""
+    all_of = sinks.partitions_on
+
+    def some_of(connection: KafkaConnection) -> Sequence[Partition]:
+        return [partition for partition in all_of(connection) if partition[0] in topics]
+
+    sinks.partitions_on = some_of  # type: ignore[assignment]
+    with Store(file) as store:
+        sink, moved, meter = (
+            sinks.Sink(store, connection, Redactor(Policy().redaction), utc_now),
+            asyncio.Event(),
+            Meter(diagnoses),
+        )
+        sink.landed = moved.set
+        await sink.start()
+        meter.begin()
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        while landed(store) < diagnoses:
+            await moved.wait()
+            moved.clear()
+        meter.count(diagnoses)
+
+
+def landed(store: Store) -> int:
+    """How many sessions have a diagnosis."""
+    with store.cursor() as cursor:
+        (count,) = cursor.execute("SELECT count(*) FROM log.diagnoses").fetchone() or (0,)
+        return int(count)
+
+
+if __name__ == "__main__":
+    broker, prefix, name, count, wanted = sys.argv[1:]
+    asyncio.run(main(KafkaConnection(broker, prefix=prefix), Path(name), int(count), wanted.split(",")))
