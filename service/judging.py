@@ -47,7 +47,7 @@ async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, s
         return OpenedJudge(None, NONE)
     judge = open_live_judge(
         *found,
-        lambda model: _traits(policy, model),
+        lambda model: traits_of(policy, model),
         deadline=settings.judge_deadline,
         concurrency=settings.judge_concurrency,
     )
@@ -90,7 +90,7 @@ def unpriced_note(policy: Policy) -> str:
     return f"no price is known of the judge's model, so under a cap nothing is asked (unknown_price): {', '.join(named)}{more}"
 
 
-def _traits(policy: Policy, model: str) -> tuple[int | None, bool]:
+def traits_of(policy: Policy, model: str) -> tuple[int | None, bool]:
     """The smallest prefix that the model caches, and whether it thinks unless told otherwise."""
     price = price_of(model, policy.prices)
     return (price.cache_minimum, price.switch_off_thinking) if price else (None, False)

@@ -1,0 +1,116 @@
+"""The work on one part of a replay, wired: what a process of its own is started with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+from audit.policy import Policy
+from schemas.errors import SettingsError
+from service.judging import open_judge, traits_of
+from service.kafka import connection_of
+from service.settings import Settings
+from service.workspace import policy_of, redactor_of, utc_now
+from streams.replay.digests import digests_of, keep_digests
+from streams.replay.estimating import Estimate
+from streams.replay.history import History
+from streams.replay.parts import PartWork, estimate_part, replay_part
+from streams.replay.plan import Asking, Part, Plan, ReplayFiles
+from streams.replay.processes import Heard
+from streams.replay.tables import PARQUET, TABLES, TableHistory, Tables
+
+
+class Aim(Enum):
+    """What is to be done with a part."""
+
+    ESTIMATE = auto()
+    REPLAY = auto()
+
+
+@dataclass(frozen=True)
+class ReplayJob:
+    """Works on parts of a plan. It can be pickled; policy, judge and history are opened where it works."""
+
+    settings: Settings
+    plan: Plan
+    aim: Aim
+    workers: int
+
+    def __call__(self, number: int, tell: Callable[[Heard], None]) -> Estimate | None:
+        """Work on the part of a number; answers its estimate, where that is the aim."""
+        files = ReplayFiles(self.settings.database, self.plan.label)
+        if self.aim is Aim.REPLAY and files.digests(number).exists():
+            return None
+        return asyncio.run(self._work(number, files, tell))
+
+    async def _work(self, number: int, files: ReplayFiles, tell: Callable[[Heard], None]) -> Estimate | None:
+        policy = policy_of(self.settings)
+        if policy.digest != self.plan.policy_digest:
+            raise SettingsError("--policy: the policy has changed since the replay began", hint="Begin another with --label.")
+        part = next(one for one in self.plan.parts if one.number == number)
+        report = partial(_report, tell, number)
+        async with self._history(part, files) as history, self._judges(policy, files, number) as judges:
+            redactor = redactor_of(self.settings, policy)
+            work = PartWork(self.plan, number, files, policy, redactor, utc_now, **judges)
+            if self.aim is Aim.ESTIMATE:
+                return await estimate_part(work, history, report)
+            made = await replay_part(work, history, report, lambda answered: tell(Heard(number, answered=answered)))
+        await self._keep_digests(part, files, made)
+        return None
+
+    @contextlib.asynccontextmanager
+    async def _history(self, part: Part, files: ReplayFiles) -> AsyncIterator[History]:
+        if self.plan.origin.kind in {TABLES, PARQUET}:
+            history: History = TableHistory(self.plan.origin, part, self.plan.scope)
+        else:
+            from streams.replay.topics import open_history  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+
+            history = await open_history(connection_of(self.settings), part, files)
+        with contextlib.closing(history):
+            yield history
+
+    @contextlib.asynccontextmanager
+    async def _judges(self, policy: Policy, files: ReplayFiles, number: int) -> AsyncIterator[dict[str, Any]]:
+        """Who judges, named as in `PartWork`: nobody, where nothing is paid."""
+        judges: dict[str, Any] = {}
+        if self.aim is Aim.REPLAY and self.plan.asking is Asking.LIVE:
+            share = max(1, self.settings.judge_concurrency // self.workers)
+            opened = await open_judge(self.settings.model_copy(update={"judge_concurrency": share}), policy, os.environ)
+            judges["judge"] = opened.judge
+        elif self.aim is Aim.REPLAY and self.plan.asking is Asking.BATCH:
+            # Late, because the client of the API takes a second to load.
+            from streams.judges.batch import FileJournal, open_batch_judge  # noqa: PLC0415
+            from streams.judges.transport import credentials  # noqa: PLC0415
+
+            journal = FileJournal(files.journal(number))
+            judges["batch_judge"] = open_batch_judge(*credentials(os.environ), partial(traits_of, policy), journal)
+        try:
+            yield judges
+        finally:
+            for judge in judges.values():
+                if judge is not None:
+                    await judge.aclose()
+
+    async def _keep_digests(self, part: Part, files: ReplayFiles, made: Any) -> None:
+        """Keep what the part has come to, beside what the source has of its sessions: then the part is done."""
+        origin = self.plan.origin
+        if origin.kind in {TABLES, PARQUET}:
+            with Tables(origin) as tables:
+                live = digests_of(tables.scores(self.plan.scope, part))
+        else:
+            from streams.replay.topics import live_scores  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+
+            origin = await live_scores(connection_of(self.settings), part, files)
+            with Tables(origin) as tables:
+                live = digests_of(tables.scores(self.plan.scope))
+        keep_digests(files.digests(part.number), made, live)
+
+
+def _report(tell: Callable[[Heard], None], number: int, position: int, seen: int) -> None:
+    tell(Heard(number, position, seen))

@@ -1,0 +1,58 @@
+"""The digest of scores: equal when every score, in every revision, is equal byte by byte, whatever order they came in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+from schemas.arrow import rows_as_records
+from schemas.codec import encode
+
+_SIDE, _MADE, _LIVE = "side", "made", "live"
+_KEY = ("score_id", "revision")
+_COLUMNS = {"score_id": pl.String, "revision": pl.Int64, "sha256": pl.Binary}
+
+
+class Digest(NamedTuple):
+    """How many scores there are, and the digest of all of them."""
+
+    scores: int
+    sha256: str
+
+
+def digests_of(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Id, revision and SHA-256 of the single-object encoding of each score."""
+    rows: list[tuple[str, int, bytes]] = []
+    for frame in frames:
+        encoded = (encode(score) for score in rows_as_records("Score", frame))
+        digests = (hashlib.sha256(message).digest() for message in encoded)
+        rows += zip(frame["score_id"], frame["revision"], digests, strict=True)
+    return pl.DataFrame(rows, schema=_COLUMNS, orient="row")
+
+
+def keep_digests(path: Path, made: pl.DataFrame, live: pl.DataFrame) -> None:
+    """Write a part's digests; they are there whole or not at all."""
+    written = path.with_suffix(".new")
+    pl.concat([made.with_columns(pl.lit(_MADE).alias(_SIDE)), live.with_columns(pl.lit(_LIVE).alias(_SIDE))]).write_parquet(
+        written
+    )
+    written.replace(path)
+
+
+def digests_in(paths: Sequence[Path], *, only_made: bool) -> tuple[Digest, Digest]:
+    """The digest of all scores that parts made, and of those that the source has; `only_made` looks at no others of these."""
+    both = pl.concat([pl.read_parquet(path) for path in paths])
+    made, live = (both.filter(pl.col(_SIDE) == side) for side in (_MADE, _LIVE))
+    if only_made:
+        live = live.join(made, on=_KEY[0], how="semi")
+    return _digest(made), _digest(live)
+
+
+def _digest(digests: pl.DataFrame) -> Digest:
+    """SHA-256 over the digests one after the other, ordered by id and revision."""
+    whole = hashlib.sha256(b"".join(digests.sort(_KEY)["sha256"].to_list()))
+    return Digest(digests.height, whole.hexdigest())

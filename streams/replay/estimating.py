@@ -1,0 +1,115 @@
+"""What a replay would take, found out by going through all of it without asking anybody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from audit.cascade import INVALID, drive
+from audit.estimate import estimate
+from audit.judgements import recorded_reply
+from audit.ledger import Ledger
+from audit.policy import Policy
+from audit.prices import worst_case
+from audit.prompts import tier3_question
+from audit.questions import Question, Reply
+from schemas.records import Judgement, Score, ScoringTask
+from streams.docket import Docket
+
+
+class Estimate(msgspec.Struct):
+    """Counts of a replay that has not been made. Money is in nano-USD."""
+
+    exchanges: int = 0
+    """Exchanges in the scope."""
+    tasks: int = 0
+    """Exchanges that are sampled; once more for each later revision."""
+    reused: int = 0
+    """Questions that were answered before."""
+    calls: int = 0
+    """Questions that will be asked."""
+    open: int = 0
+    """Exchanges of which Tier 3 may be asked, too: that depends on the answers."""
+    unpriced: int = 0
+    """Questions whose judge has no known price; they count in no sum."""
+    not_asked: int = 0
+    """Questions that will not be asked, because a cap needs a price and none is known, or leaves no room."""
+    expected: int = 0
+    at_most: int = 0
+    """With Tier 3 wherever it may be asked, and no session beyond its cap."""
+
+    def add(self, other: Estimate) -> None:
+        """Add the counts of another part."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Estimator:
+    """A court that scores nothing and counts what scoring would take; see `streams.replay.rescoring.Court`."""
+
+    def __init__(self, policy: Policy, *, batched: bool, asks: bool) -> None:
+        """`asks` False: nobody is asked, so only what was answered before is counted."""
+        self._policy = policy
+        self._batched = batched
+        self._asks = asks
+        self._seen: set[str] = set()
+        self._most: Counter[tuple[str, str]] = Counter()
+        self._room: dict[tuple[str, str], int | None] = {}
+        self.found = Estimate()
+
+    def result(self) -> Estimate:
+        """What was counted, with each session's most bounded by its cap."""
+        rooms = [(amount, self._room[session]) for session, amount in self._most.items()]
+        self.found.at_most = most = sum(amount if room is None else min(amount, room) for amount, room in rooms)
+        self.found.expected = min(self.found.expected, most)
+        return self.found
+
+    async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
+        """Count what the task would take."""
+        docket = Docket.of(task, self._policy, recorded, ledger)
+        self._room[_session(task)] = None if ledger.cap is None else max(0, ledger.cap - ledger.spent)
+        self.found.tasks += 1
+        asked: list[str] = []
+        score = drive(docket.judging(), partial(self._reply, docket, asked))
+        if asked and (score.tier3_state, score.tier3_reason) == INVALID and "tier3" not in asked:
+            self.found.open += 1
+            self._count_most(tier3_question(docket.exchange, docket.policy, docket.policy.methodology.tier3), docket)
+        return None
+
+    def _reply(self, docket: Docket, asked: list[str], question: Question) -> Reply:
+        """What is known, or a reply that stops nothing, so that what may be asked after it is counted, too."""
+        earlier = docket.earlier(question)
+        if recorded_reply(earlier, docket.task.revision) is not None or question.fingerprint in self._seen:
+            # A later revision asks what an earlier one will have been answered.
+            self.found.reused += 1
+        settled = docket.settle(question, earlier)
+        if settled is not None or not self._asks:
+            self.found.not_asked += self._asks and question.fallback is None and not earlier
+            return settled or docket.unasked(question)
+        asked.append(question.purpose)
+        if question.fingerprint not in self._seen:
+            self._seen.add(question.fingerprint)
+            self._count(question, docket)
+        return Reply(state=INVALID, judgements=earlier)
+
+    def _count(self, question: Question, docket: Docket) -> None:
+        price = docket.policy.price
+        self.found.calls += 1
+        if price is None:
+            self.found.unpriced += 1
+            return
+        cached = self.found.calls > 1
+        self.found.expected += estimate(question, price, cached=cached, batched=self._batched).nano or 0
+        self._count_most(question, docket)
+
+    def _count_most(self, question: Question, docket: Docket) -> None:
+        price = docket.policy.price
+        if price is not None:
+            self._most[_session(docket.task)] += worst_case(question, price, batched=self._batched)
+
+
+def _session(task: ScoringTask) -> tuple[str, str]:
+    return task.connection, task.session_id

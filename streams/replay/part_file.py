@@ -1,0 +1,138 @@
+"""What a part of a replay keeps: scores, what was asked for them, session states and the position, committed together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from schemas.arrow import empty_frame
+from schemas.codec import encode
+from schemas.errors import StoreError
+from schemas.records import Judgement, Record
+from streams.admission import Accepted
+from streams.group_commit import GroupCommit
+from streams.interrupted import settle_interrupted
+from streams.recorded import Subject, recorded_in
+
+REPLAY = "replay"
+"""Consumer of the watermark that says how far a part has come."""
+SOURCE = "exchanges"
+TAKEOVER_SECONDS = 15.0
+"""How long a process that was killed may take to let go of its file."""
+_AT_ONCE = 256
+_SCORES_AT_ONCE = 20_000
+
+
+@dataclass
+class WindowResult:
+    """What came of a window: scores and dead letters, encoded, and the states that changed, by stage and session."""
+
+    end: int
+    made: Accepted = field(default_factory=Accepted)
+    states: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+
+class States:
+    """Session states in memory: for passes over history that leave nothing behind."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, dict[str, bytes]] = {}
+
+    @property
+    def position(self) -> int:
+        """Where reading goes on."""
+        return 0
+
+    def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
+        """The states of a stage for those of the sessions that have one."""
+        known = self._states.get(stage, {})
+        return {key: known[key] for key in keys if key in known}
+
+    def commit(self, result: WindowResult) -> None:
+        """Keep the states, and nothing else."""
+        for stage, states in result.states.items():
+            self._states.setdefault(stage, {}).update(states)
+
+
+class PartFile:
+    """A part's DuckDB file; belongs to one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; StoreError when another process has it for longer than one that was killed takes to end."""
+        self._store = opened(path)
+        self._log: GroupCommit[Record, None] = GroupCommit(self._append, lambda: False, capacity=0, at_once=_AT_ONCE)
+        self._log.start()
+        self._paid = recorded_in(self._store)
+
+    def close(self) -> None:
+        """Commit what waits and close the file."""
+        self._log.close()
+        self._store.close()
+
+    @property
+    def position(self) -> int:
+        """Where reading goes on."""
+        with self._store.transaction() as transaction:
+            return transaction.watermark(REPLAY, SOURCE)
+
+    def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
+        """The states of a stage for those of the sessions that have one."""
+        with self._store.transaction() as transaction:
+            return transaction.states(stage, keys)
+
+    def commit(self, result: WindowResult) -> None:
+        """Keep a window's result and the position after it, all of it or nothing."""
+        with self._store.transaction() as transaction:
+            for topic, messages in result.made.messages.items():
+                transaction.append(topic, messages)
+            for stage, states in result.states.items():
+                transaction.set_states(stage, states, result.end)
+            transaction.set_watermark(REPLAY, SOURCE, result.end)
+
+    def paid(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+        """What this replay had the judge say of the exchanges so far."""
+        return self._paid(subjects)
+
+    def settle(self, now: datetime) -> None:
+        """Charge the calls that a killed process had under way; none may be under way now."""
+        settle_interrupted(self._store, now)
+
+    def reservations(self) -> dict[str, str]:
+        """Ids of the reservations that no judgement settles, by fingerprint."""
+        with contextlib.closing(self._store.cursor()) as cursor:
+            return {row["fingerprint"]: row["reservation_id"] for row in query_rows(cursor, "open_reservations")}
+
+    def scores(self) -> Iterator[pl.DataFrame]:
+        """The scores that were made, in the order they were, some thousands at a time."""
+        for start in range(0, self._store.end_of("scores"), _SCORES_AT_ONCE):
+            yield self._store.read("scores", start, _SCORES_AT_ONCE).get("Score", empty_frame("Score"))
+
+    async def publish(self, record: Record) -> None:
+        """Make a record of a judge call durable."""
+        await asyncio.wrap_future(self._log.submit(record, must=True))
+
+    def _append(self, records: Sequence[Record]) -> list[None]:
+        with self._store.transaction() as transaction:
+            transaction.append("judgements", [encode(one) for one in records])
+        return [None] * len(records)
+
+
+def opened(path: Path) -> Store:
+    """The store in a file, once whoever was killed with it has let go of it."""
+    gives_up = time.monotonic() + TAKEOVER_SECONDS
+    while True:
+        try:
+            return Store(path)
+        except StoreError as error:
+            if "lock" not in str(error).lower() or time.monotonic() > gives_up:
+                raise
+            time.sleep(0.1)

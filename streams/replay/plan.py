@@ -1,0 +1,233 @@
+"""What a replay is to do, fixed before it begins: the same plan is carried to its end however often it is cut short."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from schemas.errors import SettingsError, StoreError
+from schemas.limits import NAME
+
+LIVE = "live"
+"""What the database's own scores are called beside those of replays."""
+
+
+class Asking(StrEnum):
+    """Where the answers to questions come from."""
+
+    RECORDED = "recorded"
+    """What was recorded, and nothing else."""
+    LIVE = "live"
+    """What was recorded, and the judge for the rest."""
+    BATCH = "batch"
+    """The same, by way of batches at half the price."""
+    NONE = "none"
+    """Nowhere."""
+
+    @property
+    def pays(self) -> bool:
+        """Whether a judge may be asked."""
+        return self in {Asking.LIVE, Asking.BATCH}
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """Which exchanges are scored: those of a project, and those that were said from `since` on and before `until`."""
+
+    project: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Scope()
+
+    def holds(self, project: str, occurred_at: datetime) -> bool:
+        """Whether an exchange is to be scored."""
+        return (
+            (self.project is None or self.project == project)
+            and (self.since is None or self.since <= occurred_at)
+            and (self.until is None or occurred_at < self.until)
+        )
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where the history is."""
+
+    kind: str
+    """tables, parquet or topics."""
+    place: str
+    """The database, the folder, or the cluster with the prefix of its topics."""
+    state: str = ""
+    """What tells one content of the place from another, where it is not to change."""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Consecutive offsets of one partition of the topic exchanges: from `start`, before `end`."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One process' share: these segments, and of the sessions in them those whose key's hash leaves the remainder.
+
+    A position counts through the segments one after the other, from 0.
+    """
+
+    number: int
+    segments: tuple[Segment, ...]
+    divisor: int = 1
+    remainder: int = 0
+    judgements: Mapping[int, int] = {}
+    """The end of each partition of the topic judgements: what was recorded later is not seen."""
+    scores: Mapping[int, int] = {}
+    """The same of the topic scores, where the source is Kafka."""
+
+    @property
+    def positions(self) -> int:
+        """How many positions there are."""
+        return sum(one.end - one.start for one in self.segments)
+
+    def at(self, position: int) -> tuple[Segment, int] | None:
+        """The rest of the segment in which a position lies, and the position of offset 0 in it; None at the end."""
+        base = 0
+        for one in self.segments:
+            size = one.end - one.start
+            if position < base + size:
+                return Segment(one.partition, one.start + position - base, one.end), base - one.start
+            base += size
+        return None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay: what it reads, what of that it scores, by which policy, and who answers."""
+
+    label: str
+    origin: Origin
+    scope: Scope
+    policy_digest: str
+    asking: Asking
+    range: str = ""
+    """Which offsets of the topics, as it was asked for."""
+    parts: tuple[Part, ...] = ()
+    started_at: datetime | None = None
+
+    def differs_from(self, other: Plan) -> list[str]:
+        """The names of the options that are others."""
+        mine, theirs = self._options(), other._options()
+        return [name for name, value in mine.items() if theirs[name] != value]
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "--from": self.origin,
+            "--project": self.scope.project,
+            "--since": self.scope.since,
+            "--until": self.scope.until,
+            "--policy": self.policy_digest,
+            "--judge": self.asking,
+            "--from-offset and --to-offset": self.range,
+        }
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a replay; kept in its file beside the scores."""
+
+    plan: Plan
+    finished_at: datetime
+    exchanges: int
+    """Exchanges that have a score."""
+    scores: int
+    """Scores, all revisions."""
+    dispositions: Mapping[str, int]
+    """Exchanges by what became of them in their last revision."""
+    calls: Mapping[str, int]
+    """Questions that were asked for this replay, by outcome."""
+    cost_usd: float
+    """What they have cost, as far as prices are known."""
+    unknown_price: int
+    """Questions that were asked and whose cost is not known."""
+    dead_letters: int
+    digest: str
+    live_scores: int
+    """Scores of the same exchanges that the source has."""
+    live_digest: str
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the scores are those of the source, byte by byte."""
+        return self.digest == self.live_digest
+
+
+class ReplayFiles:
+    """Where a replay's result, its parts and its plan are."""
+
+    def __init__(self, database: Path, label: str) -> None:
+        """SettingsError when the label cannot be one."""
+        if not re.fullmatch(NAME, label) or label == LIVE:
+            raise SettingsError(
+                f"--label: {label[:64]!r} cannot be the label of a replay",
+                hint=f"A label has a-z, 0-9, _ . - and at most 63 characters, and is not {LIVE}.",
+            )
+        folder = folder_of(database)
+        self.result = folder / f"{label}.duckdb"
+        self.parts = folder / f"{label}.parts"
+        self.unfinished = self.parts / "result.duckdb"
+        """The result while it is put together."""
+        self.lock = self.parts / "lock"
+        self._plan = self.parts / "plan.json"
+
+    def part(self, number: int) -> Path:
+        """What a part has made."""
+        return self.parts / f"part-{number}.duckdb"
+
+    def copied(self, topic: str, number: int) -> Path:
+        """What a part needs of another topic, brought from Kafka once."""
+        return self.parts / f"{topic}-{number}.duckdb"
+
+    def digests(self, number: int) -> Path:
+        """The digests of each score of a part, of those that were made and of those that the source has; there when it is done."""
+        return self.parts / f"digests-{number}.parquet"
+
+    def journal(self, number: int) -> Path:
+        """The batches that a part has made."""
+        return self.parts / f"batches-{number}.jsonl"
+
+    def plan(self) -> Plan | None:
+        """The plan of a replay that is not complete; None where there is none. StoreError when it cannot be read."""
+        if not self._plan.exists():
+            return None
+        try:
+            return msgspec.json.decode(self._plan.read_bytes(), type=Plan)
+        except msgspec.DecodeError as error:
+            raise StoreError(
+                f"{self._plan}: this is no plan of a replay: {error}", hint=f"Remove {self.parts} to begin again."
+            ) from error
+
+    def keep(self, plan: Plan) -> None:
+        """Write the plan down, durable on return."""
+        self.parts.mkdir(parents=True, exist_ok=True)
+        written = self._plan.with_suffix(".new")
+        with written.open("wb") as file:
+            file.write(msgspec.json.encode(plan))
+            file.flush()
+            os.fsync(file.fileno())
+        written.replace(self._plan)
+
+
+def folder_of(database: Path) -> Path:
+    """The folder that holds the replays of a database, a file for each label."""
+    return database.with_name(f"{database.name}.replays")
+
+
+def default_label(plan: Plan) -> str:
+    """A label that says what is replayed: policy, judge and source."""
+    return f"{plan.policy_digest[:8]}-{plan.asking}-{plan.origin.kind}"

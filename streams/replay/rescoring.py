@@ -1,0 +1,184 @@
+"""Scoring a part's history again: the intake step over each window, and the cascade over the tasks it makes.
+
+1. Sampling sees every record of a session; scored is what lies in the scope. What lies outside is charged to its session, as it was
+   paid for then, and asks for nothing.
+2. A window's scores, the states of its sessions and the position after it are kept together, so a kill leaves no half of a window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from audit.judgements import charged
+from audit.ledger import Ledger
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import encode
+from schemas.records import Judgement, Score, ScoringTask
+from streams.admission import Accepted, Door, Place
+from streams.batches import encoded_exchange
+from streams.docket import STATE, ScoringState
+from streams.purses import StoppedError
+from streams.recorded import Recorded, Subject, known_of, nothing_recorded, subject_of
+from streams.replay.history import History, Window
+from streams.replay.part_file import WindowResult
+from streams.replay.plan import Scope
+from streams.stage_runs import StageRuns, stage_failed
+from streams.topology import stage_named
+
+INTAKE, SCORING = stage_named("intake"), stage_named("scoring")
+log = logging.getLogger(__name__)
+
+
+class Court(Protocol):
+    """Scores a task, or only looks at it: then there is no score."""
+
+    async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
+        """The score of a task; what it cost is in its session's ledger."""
+        ...
+
+
+class Kept(Protocol):
+    """Where states and results are kept."""
+
+    @property
+    def position(self) -> int:
+        """Where reading goes on."""
+        ...
+
+    def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
+        """The states of a stage for those of the sessions that have one."""
+        ...
+
+    def commit(self, result: WindowResult) -> None:
+        """Keep what came of a window, all of it or nothing."""
+        ...
+
+
+Report = Callable[[int, int], None]
+"""Told the position that was reached, and how many more exchanges of the scope were seen."""
+
+
+class Rescoring:
+    """Scores windows of history by a policy, within a scope. `now` stamps dead letters and nothing else."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        scope: Scope,
+        redactor: Redactor,
+        now: Callable[[], datetime],
+        *,
+        uses_recorded: bool = True,
+        side_by_side: bool = False,
+    ) -> None:
+        """`uses_recorded` False: what a judge said is not looked at. `side_by_side`: sessions are scored at the same time."""
+        self._policy = policy
+        self._scope = scope
+        self._redactor = redactor
+        self._now = now
+        self._uses_recorded = uses_recorded
+        self._side_by_side = side_by_side
+        self._intake = StageRuns(policy, nothing_recorded, redactor, now)
+
+    async def run(self, history: History, kept: Kept, court: Court, recorded: Recorded, report: Report) -> None:
+        """Score a part from where it stands to its end. StoppedError when the court makes no more calls."""
+        async with aclosing(history.windows(kept.position)) as windows:
+            async for window in windows:
+                result, seen = await self._window(window, kept, court, recorded)
+                kept.commit(result)
+                report(window.end, seen)
+
+    async def _window(self, window: Window, kept: Kept, court: Court, recorded: Recorded) -> tuple[WindowResult, int]:
+        """What comes of a window, and how many exchanges of the scope are in it."""
+        keys = window.batch.keys()
+        outcome = self._intake.run(INTAKE, window.batch, kept.states(INTAKE.name, keys))
+        result = WindowResult(window.end, outcome.dead, {INTAKE.name: outcome.states})
+        tasks: dict[str, list[ScoringTask]] = {}
+        encoded = iter(outcome.made.messages.get("scores", ()))
+        seen = 0
+        for topic, record in outcome.records:
+            if topic == "scores":
+                message = next(encoded)
+                if isinstance(record, Score) and self._scope.holds(record.project, record.exchange_at):
+                    result.made.add(topic, message)
+                    seen += 1
+            elif isinstance(record, ScoringTask):
+                tasks.setdefault(f"{record.connection}/{record.session_id}", []).append(record)
+                seen += record.revision == 0 and self._is_wanted(record)
+        await self._score(tasks, kept, court, recorded, result)
+        return result, seen
+
+    async def _score(
+        self, tasks: Mapping[str, list[ScoringTask]], kept: Kept, court: Court, recorded: Recorded, result: WindowResult
+    ) -> None:
+        """Score the tasks, session by session or sessions side by side, and add what came of it."""
+        before = kept.states(SCORING.name, list(tasks))
+        subjects = [subject_of(task) for session in tasks.values() for task in session]
+        known = recorded(subjects) if self._uses_recorded else {}
+
+        def session(key: str) -> Coroutine[Any, Any, tuple[ScoringState, Accepted]]:
+            state = STATE.decode(before[key]) if key in before else ScoringState()
+            return self._session(tasks[key], state, court, known, result.end)
+
+        if self._side_by_side:
+            outcomes = await _all_of([session(key) for key in tasks])
+        else:
+            outcomes = [await session(key) for key in tasks]
+        result.states[SCORING.name] = {}
+        # In the order of the tasks, whichever session was done first.
+        for key, (state, made) in zip(tasks, outcomes, strict=True):
+            result.states[SCORING.name][key] = msgspec.msgpack.encode(state)
+            result.made.extend(made)
+
+    async def _session(
+        self,
+        tasks: Sequence[ScoringTask],
+        state: ScoringState,
+        court: Court,
+        known: Mapping[Subject, Sequence[Judgement]],
+        end: int,
+    ) -> tuple[ScoringState, Accepted]:
+        """Score the tasks of one session, one after the other."""
+        spent, made = state.spent, Accepted()
+        for task in tasks:
+            if not self._uses_recorded and task.earlier_judgements:
+                task = msgspec.structs.replace(task, earlier_judgements=())  # noqa: PLW2901 - the same task, without them
+            ledger = Ledger(self._policy.for_project(task.project).cap, spent)
+            try:
+                if self._is_wanted(task):
+                    score = await court.score(task, known.get(subject_of(task), ()), ledger)
+                    if score is not None:
+                        made.add("scores", encode(score))
+                else:
+                    ledger.charge(charged(known_of(task, known.get(subject_of(task), ())), task.revision))
+            except StoppedError:
+                raise
+            except Exception as error:
+                log.exception("exchange %s could not be scored; it is set aside", task.exchange_id)
+                place = Place(SCORING.source, end - 1, 0)
+                Door(self._redactor, self._now()).set_aside(made, place, stage_failed(SCORING, error), encode(task))
+            spent = ledger.spent
+        return ScoringState(0, spent), made
+
+    def _is_wanted(self, task: ScoringTask) -> bool:
+        scope = self._scope
+        if scope.since is None and scope.until is None:
+            return scope.project is None or scope.project == task.project
+        return scope.holds(task.project, encoded_exchange(task.exchange).occurred_at)
+
+
+async def _all_of(sessions: Sequence[Awaitable[tuple[ScoringState, Accepted]]]) -> list[tuple[ScoringState, Accepted]]:
+    """Every session's outcome; when one fails, the others come to their end before that is raised: calls are under way."""
+    done = await asyncio.gather(*sessions, return_exceptions=True)
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in done if not isinstance(one, BaseException)]

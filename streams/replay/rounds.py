@@ -1,0 +1,88 @@
+"""Asking in batches: passes over a part's history, each of which asks everything that can be asked by now in one go.
+
+A batch is answered within a day, so nothing waits for one exchange. The first pass asks Tiers 2 and 2.5 of all tasks, the next one Tier 3
+of those that need it; when a pass finds nothing to ask, all answers are recorded, and scoring goes by what was recorded. A pass
+keeps nothing but judgements, so a kill costs the pass, not the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from datetime import datetime
+
+from audit.cascade import INVALID, drive
+from audit.ledger import Ledger
+from audit.policy import Policy
+from audit.questions import Question, Reply
+from schemas.records import Judgement, Score, ScoringTask
+from streams.docket import Docket
+from streams.judges.batch import CANCELLED, Asked, BatchJudge
+from streams.purses import DurablePurse, StoppedError
+from streams.replay.part_file import PartFile
+
+_TIER3 = "tier3"
+
+
+class Clerk:
+    """A court that scores nothing and collects what is to be asked; see `streams.replay.rescoring.Court`."""
+
+    def __init__(self, policy: Policy, kept: PartFile, now: Callable[[], datetime]) -> None:
+        self._policy = policy
+        self._kept = kept
+        self._now = now
+        self._reservations = kept.reservations()
+        self._ledgers: dict[tuple[str, str], Ledger] = {}
+        self._asked: dict[str, Asked] = {}
+
+    @property
+    def asked(self) -> Sequence[Asked]:
+        """What is to be asked, in the order of the history."""
+        return list(self._asked.values())
+
+    async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
+        """Collect what the task wants to know, as far as it does not depend on what is not known yet."""
+        docket = Docket.of(task, self._policy, recorded, ledger)
+        # One ledger for the session, charged with everything that was paid in it, whatever exchange it was paid for.
+        whole = self._ledgers.setdefault((task.connection, task.session_id), Ledger(ledger.cap))
+        whole.charge(max(0, ledger.spent - whole.spent))
+        waits: list[str] = []
+
+        def reply(question: Question) -> Reply:
+            earlier = docket.earlier(question)
+            settled = docket.settle(question, earlier)
+            if settled is not None:
+                return settled
+            if question.purpose != _TIER3 or not waits:
+                self._collect(question, docket, whole)
+            waits.append(question.purpose)
+            return Reply(state=INVALID, judgements=earlier)
+
+        drive(docket.judging(), reply)
+        return None
+
+    def _collect(self, question: Question, docket: Docket, ledger: Ledger) -> None:
+        if question.fingerprint in self._asked:
+            return  # a later revision finds the answer that the earlier one gets
+        paying = Docket(
+            task=docket.task, exchange=docket.exchange, policy=docket.policy, recorded=docket.recorded, ledger=ledger
+        )
+        reserved = self._reservations.get(question.fingerprint)
+        purse = DurablePurse(
+            question, paying, self._kept.publish, self._now, lambda: True, batched=True, reservation_id=reserved
+        )
+        self._asked[question.fingerprint] = Asked(question, purse, purse)
+
+
+async def ask_all(judge: BatchJudge, asked: Sequence[Asked], report: Callable[[int], None]) -> None:
+    """Ask the questions and record what comes of each. StoppedError when they were cancelled; `report` is told of every verdict."""
+    cancelled = False
+    async with aclosing(judge.ask_all(asked)) as verdicts:
+        async for one, verdict in verdicts:
+            if verdict.error == CANCELLED:
+                cancelled = True
+            elif isinstance(one.tag, DurablePurse):
+                await one.tag.judgement(verdict)
+            report(1)
+    if cancelled:
+        raise StoppedError
