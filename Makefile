@@ -8,7 +8,7 @@ STREAMS := .venv-streams/.installed
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo serve test check lint bench bench-stream chaos format generate constraints wheel-demo clean
+.PHONY: help demo serve kafka test check lint bench bench-stream chaos format generate constraints wheel-demo clean
 
 help:                    ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -18,6 +18,9 @@ demo: $(INSTALLED)       ## audit a small fleet that the demo makes up, in one p
 
 serve: $(INSTALLED)      ## take a fleet's webhooks on loopback; Ctrl-C stops it (driftline connections add … makes tokens)
 	$(BIN)/driftline serve
+
+kafka: $(INSTALLED)      ## run an Apache Kafka at 127.0.0.1:9092 that forgets everything at Ctrl-C (needs Java and Maven)
+	$(BIN)/python tests/kafka_server.py --port 9092
 
 test: $(INSTALLED)       ## run the tests
 	$(BIN)/pytest -n 2 --dist worksteal
