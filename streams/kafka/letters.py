@@ -6,8 +6,9 @@ Killed in between, the letter is open still and goes back again: the record is t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -33,33 +34,50 @@ async def keep_letters(connection: KafkaConnection, store: Store) -> None:
 
     A value that is no record is left out: it has a letter of its own from whoever reads the topic for good.
     """
-    consumer = AIOKafkaConsumer(**connection.for_aiokafka(), enable_auto_commit=False, isolation_level="read_committed")
+    names = {connection.topic(topic): topic for topic in (DEAD_LETTERS, REVIEWS)}
     try:
-        await consumer.start()
-        for topic in (REVIEWS, DEAD_LETTERS):
-            await _keep(consumer, connection.topic(topic), topic, store)
+        async with _started(connection) as consumer:
+            missing = names.keys() - await consumer.topics()
+        if missing:
+            words = f"there is no topic {' and none '.join(sorted(missing))}"
+            raise BrokerError(words, hint="`driftline topics create` makes the topics.")
+        async with _started(connection, *names) as consumer:
+            await _keep(consumer, names, store)
     except (KafkaError, TimeoutError) as error:
         words = " ".join(str(error).split()) or f"the broker said nothing for {READ_SECONDS:g} s"
         raise BrokerError(f"topic {connection.topic(DEAD_LETTERS)}: the dead letters cannot be read: {words}") from error
+
+
+@contextlib.asynccontextmanager
+async def _started(connection: KafkaConnection, *topics: str) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer of all partitions of topics that are there: asked for others it would wait for them."""
+    # Not a seek: the consumer looks for where to begin as soon as it starts, and would overwrite it.
+    options = {"group_id": None, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    consumer = AIOKafkaConsumer(*topics, **connection.for_aiokafka(), **options)
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            await consumer.start()
+        yield consumer
     finally:
         await consumer.stop()
 
 
-async def _keep(consumer: AIOKafkaConsumer, name: str, topic: str, store: Store) -> None:
-    partitions = consumer.partitions_for_topic(name)
-    if not partitions:
-        raise BrokerError(f"there is no topic {name}", hint="`driftline topics create` makes the topics.")
-    places = [TopicPartition(name, number) for number in sorted(partitions)]
-    consumer.assign(places)
-    ends = await consumer.end_offsets(places)
-    await consumer.seek_to_beginning(*places)
-    waiting = [place for place in places if await consumer.position(place) < ends[place]]
+async def _keep(consumer: AIOKafkaConsumer, names: Mapping[str, str], store: Store) -> None:
+    """Read what there is at the beginning of this; what comes meanwhile may be left for the next time."""
+    async with asyncio.timeout(READ_SECONDS):
+        ends = await consumer.end_offsets(sorted(consumer.assignment()))
+        waiting = await _unread(consumer, ends)
     while waiting:
         async with asyncio.timeout(READ_SECONDS):
             found = await consumer.getmany(*waiting, timeout_ms=1000)
-        values = [record.value or b"" for records in found.values() for record in records]
-        await asyncio.to_thread(_append, store, topic, values)
-        waiting = [place for place in waiting if await consumer.position(place) < ends[place]]
+        for place, records in found.items():
+            await asyncio.to_thread(_append, store, names[place.topic], [record.value or b"" for record in records])
+        async with asyncio.timeout(READ_SECONDS):
+            waiting = await _unread(consumer, ends)
+
+
+async def _unread(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    return [place for place, end in ends.items() if await consumer.position(place) < end]
 
 
 def _append(store: Store, topic: str, values: Sequence[bytes]) -> None:

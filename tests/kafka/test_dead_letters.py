@@ -1,0 +1,175 @@
+"""Dead letters of a cluster: read from their topic while a server has the file, and put back by way of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import builders as build
+import pytest
+from aiokafka import AIOKafkaConsumer
+
+from analytics.store import Store
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import decode, encode
+from schemas.errors import BrokerError
+from schemas.records import JudgingRequest, Record, Review
+from service.cli import run
+from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.keys import key_of
+from streams.kafka.letters import keep_letters
+from streams.kafka.producing import RecordProducer
+
+MakeTopics = Callable[..., None]
+Value = tuple[bytes | None, bytes]
+TOPICS = (DEAD_LETTERS, "reviews", "exchanges")
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def letters_of(*bodies: tuple[bytes, str, str]) -> list[bytes]:
+    """Encoded letters of bytes, each with the stage and the reason."""
+    accepted, door = Accepted(), Door(Redactor(Policy().redaction), NOW)
+    for offset, (body, stage, reason) in enumerate(bodies):
+        door.set_aside(accepted, Place("exchanges", offset, 2), Refusal(stage, reason, "why"), body)
+    return accepted.messages[DEAD_LETTERS]
+
+
+def produce(connection: KafkaConnection, topic: str, values: Sequence[bytes]) -> None:
+    """Produce values, each under a key of its own."""
+
+    async def all_of_them() -> None:
+        producer = RecordProducer(connection)
+        await producer.start()
+        try:
+            await producer.send(topic, [(str(number).encode(), value) for number, value in enumerate(values)])
+        finally:
+            await producer.stop()
+
+    asyncio.run(all_of_them())
+
+
+def on_topic(connection: KafkaConnection, topic: str) -> list[Value]:
+    """All keys and values of a topic."""
+
+    async def all_of_them() -> list[Value]:
+        consumer = AIOKafkaConsumer(connection.topic(topic), **connection.for_aiokafka(), auto_offset_reset="earliest")
+        await consumer.start()
+        try:
+            places = list(consumer.assignment())
+            ends = await consumer.end_offsets(places)
+            found: list[Value] = []
+            async with asyncio.timeout(30):
+                while len(found) < sum(ends.values()):
+                    batches = await consumer.getmany(timeout_ms=200)
+                    found += [(record.key, record.value) for records in batches.values() for record in records]
+            return found
+        finally:
+            await consumer.stop()
+
+    return asyncio.run(all_of_them())
+
+
+def records_on(connection: KafkaConnection, topic: str) -> list[Record]:
+    """All records of a topic."""
+    return [decode(value) for _, value in on_topic(connection, topic)]
+
+
+@pytest.fixture
+def command(
+    kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command against the topics of this test."""
+    monkeypatch.setenv("DRIFTLINE_KAFKA_PREFIX", kafka.prefix)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = run([*arguments, "--kafka", kafka.bootstrap])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.mark.any_broker
+def test_letters_of_the_topic_are_listed_and_put_back(
+    command: Callable[..., tuple[int, str, str]], kafka: KafkaConnection, make_topics: MakeTopics
+) -> None:
+    """No database is asked: bytes that can be read go onto their topic as they are, exchanges as requests, each under its session."""
+    make_topics(*TOPICS)
+    exchange = build.exchange("s", 1)
+    failed, unread = encode(build.exchange("t", 2)), encode(exchange)
+    produce(
+        kafka,
+        DEAD_LETTERS,
+        letters_of(
+            (unread, "decoding", "unknown_schema"), (failed, "intake", "stage_failed"), (b"no record", "decoding", "framing")
+        ),
+    )
+    found = json.loads(command("dead-letters", "list", "--json")[1])
+
+    assert {"framing", "stage_failed", "unknown_schema"} == {row["reason"] for row in found["reasons"]}
+    code, out, _ = command("dead-letters", "retry", "--source", "exchanges")
+    assert 1 == code
+    assert "2 dead letters put back, 1 left where they are" == out.splitlines()[-1]
+    values = dict(on_topic(kafka, "exchanges"))
+    assert unread == values[b"local/s"]
+    request = decode(values[b"local/t"])
+    assert isinstance(request, JudgingRequest)
+    assert (1, "t:2", key_of(request)) == (request.revision, request.exchange_id, b"local/t")
+    assert 2 == len(records_on(kafka, "reviews"))
+    left = json.loads(command("dead-letters", "list", "--json")[1])
+    assert ["framing"] == [row["reason"] for row in left["letters"]]
+    assert [] == json.loads(command("dead-letters", "retry", "--reason", "unknown_schema", "--json")[1])["put_back"]
+
+
+@pytest.mark.any_broker
+def test_a_kill_between_the_record_and_its_review_changes_nothing(
+    command: Callable[..., tuple[int, str, str]],
+    kafka: KafkaConnection,
+    make_topics: MakeTopics,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The letter is open still and goes back again, as the very same bytes: whoever reads the topic drops the repetition."""
+    make_topics(*TOPICS)
+    produce(kafka, DEAD_LETTERS, letters_of((encode(build.exchange("t", 2)), "intake", "stage_failed")))
+    sound = RecordProducer.send
+
+    async def dies(self: RecordProducer, topic: str, *arguments: object, **options: object) -> object:
+        if topic == "reviews":
+            raise BrokerError("killed")
+        return await sound(self, topic, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RecordProducer, "send", dies)
+    assert 2 == command("dead-letters", "retry", "--stage", "intake")[0]
+    assert (1, 0) == (len(on_topic(kafka, "exchanges")), len(on_topic(kafka, "reviews")))
+    monkeypatch.setattr(RecordProducer, "send", sound)
+    assert 0 == command("dead-letters", "retry", "--stage", "intake")[0]
+    first, second = on_topic(kafka, "exchanges")
+    assert first == second
+    (review,) = records_on(kafka, "reviews")
+    assert isinstance(review, Review)
+    assert ("dead_letter", "retried") == (review.kind, review.status)
+
+
+@pytest.mark.any_broker
+def test_what_is_no_letter_and_what_came_twice_stops_no_reader(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Even the topic of dead letters may hold what nobody can read; several hundred letters of two partitions are all read."""
+    make_topics(*TOPICS)
+    letters = letters_of(*((f"line {number}".encode(), "decoding", "framing") for number in range(700)))
+    produce(kafka, DEAD_LETTERS, [*letters, letters[0], b"no letter", encode(build.exchange("s", 1))])
+    with Store(None) as store:
+        asyncio.run(keep_letters(kafka, store))
+        assert (700, 0) == (store.count("dead_letters"), store.count("exchanges"))
+
+
+@pytest.mark.any_broker
+def test_missing_topics_are_said_with_what_makes_them(command: Callable[..., tuple[int, str, str]]) -> None:
+    """Nothing is made by the way."""
+    code, _, err = command("dead-letters", "list")
+
+    assert 2 == code
+    assert "there is no topic" in err
+    assert "driftline topics create" in err
