@@ -44,9 +44,13 @@ class Docket:
     recorded: Sequence[Judgement]
     """What was recorded about the exchange up to this revision, whatever the question, in order."""
     ledger: Ledger
+    batched: bool = False
+    """Whether its questions go through the batch API, and cost what that costs."""
 
     @classmethod
-    def of(cls, task: ScoringTask, policy: Policy, recorded: Sequence[Judgement], ledger: Ledger) -> Docket:
+    def of(
+        cls, task: ScoringTask, policy: Policy, recorded: Sequence[Judgement], ledger: Ledger, *, batched: bool = False
+    ) -> Docket:
         """The docket of a task; RecordError when it holds no exchange, or judgements of another one.
 
         What was recorded for this revision is charged to the session, whatever was asked then: it was paid for.
@@ -54,7 +58,8 @@ class Docket:
         exchange = encoded_exchange(task.exchange)
         recorded = known_of(task, recorded)
         ledger.charge(charged(recorded, task.revision))
-        return cls(task=task, exchange=exchange, policy=policy.for_project(task.project), recorded=recorded, ledger=ledger)
+        project = policy.for_project(task.project)
+        return cls(task=task, exchange=exchange, policy=project, recorded=recorded, ledger=ledger, batched=batched)
 
     def judging(self) -> Generator[Question, Reply, Score]:
         """The cascade over the exchange."""
@@ -84,4 +89,4 @@ class Docket:
             return None
         if price is None:
             return UNKNOWN_PRICE
-        return None if self.ledger.can_reserve(worst_case(question, price)) else COST_CAP
+        return None if self.ledger.can_reserve(worst_case(question, price, batched=self.batched)) else COST_CAP

@@ -28,8 +28,8 @@ class StoppedError(Exception):
 class DurablePurse:
     """The purse of one question; see `streams.judges.protocol.Purse`.
 
-    `batched`: the call goes through the batch API and costs what that costs. `reservation_id`: a reservation that a process before this
-    one recorded, and whose call is looked for or made now: it is used up before another one is made.
+    `reservation_id` is of a reservation that a process before this one recorded, and whose call is looked for or made now: it is used
+    up before another one is made.
     """
 
     def __init__(
@@ -40,7 +40,6 @@ class DurablePurse:
         now: Callable[[], datetime],
         is_open: Callable[[], bool],
         *,
-        batched: bool = False,
         reservation_id: str | None = None,
     ) -> None:
         self._question = question
@@ -48,10 +47,9 @@ class DurablePurse:
         self._publish = publish
         self._now = now
         self._is_open = is_open
-        self._batched = batched
         self._unused = reservation_id
         price = docket.policy.price
-        self._amount = None if price is None else worst_case(question, price, batched=batched)
+        self._amount = None if price is None else worst_case(question, price, batched=docket.batched)
         self._held = False
         self._reservations: list[str] = []
         self._spent: int | None = 0
@@ -112,7 +110,7 @@ class DurablePurse:
 
     def _cost(self, usage: Usage) -> int | None:
         price = self._docket.policy.price
-        return None if price is None else price.cost(usage, batched=self._batched)
+        return None if price is None else price.cost(usage, batched=self._docket.batched)
 
     def _asked(self) -> dict[str, Any]:
         """What both records say of the question and of whom it is about."""
@@ -159,7 +157,7 @@ class DurablePurse:
             cache_read_tokens=usage.cache_read_tokens if usage else None,
             cost_usd=None if self._spent is None else usd_of(self._spent),
             latency_ms=verdict.latency_ms,
-            batched=self._batched,
+            batched=self._docket.batched,
             simulated=verdict.simulated,
             reservation_ids=tuple(self._reservations),
             judged_at=at,

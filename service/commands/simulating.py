@@ -31,6 +31,7 @@ def simulate_judge(
     faults: Annotated[
         float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of requests that get a fault by chance.")
     ] = 0.0,
+    batch_seconds: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long a batch of messages takes.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Draws other faults.")] = 0,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log one line a request, without texts.")] = False,
 ) -> None:
@@ -40,7 +41,7 @@ def simulate_judge(
     """
     if verbose:
         logging.getLogger("service.simulator").setLevel(logging.INFO)
-    with _until_signal() as stopped, running(script, latency, seed, faults, port) as judge:
+    with _until_signal() as stopped, running(script, latency, seed, faults, port, batch_seconds=batch_seconds) as judge:
         out.print(f"simulated judge at {judge.base_url} {NOTICE}", markup=False, soft_wrap=True)
         stopped.wait()
 

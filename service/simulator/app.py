@@ -1,4 +1,4 @@
-"""The simulated judge as an ASGI application: POST /v1/messages, answered by simple rules and spoiled by a script."""
+"""The simulated judge as an ASGI application: messages and batches of them, answered by simple rules and spoiled by scripts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import parse_qsl
 
 from audit.fingerprints import digest
-from service.simulator.behaviours import Answering, altered, deliver, refusal_of
+from service.simulator.batches import MAX_BATCH_BODY, SimulatedBatches
+from service.simulator.behaviours import REFUSED, Answering, altered, deliver, refusal_of
 from service.simulator.caching import PrefixCache
 from service.simulator.calls import Call, Receive, Scope, Send, json_bytes
-from service.simulator.requests import MAX_BODY, Asked, Json, Problem, read_request
+from service.simulator.requests import MAX_BODY, Asked, Json, Problem, read_request, unauthorized
 from service.simulator.scoring import CHARACTERS_A_TOKEN, MODEL, simulated_answer
 from service.simulator.script import Play, Step
 
@@ -22,15 +24,20 @@ MAX_KEPT = 100
 """Newest request bodies that are kept to be looked at."""
 _LIMITS = {"requests": 4_000, "input-tokens": 4_000_000, "output-tokens": 800_000}
 _NO_SCHEMA = "Simulated: the request holds no schema of an answer, so there is nothing to answer."
+_BATCHES = "/v1/messages/batches"
+_KNOWN = f"POST /v1/messages and {_BATCHES}"
 _log = logging.getLogger(__name__)
 
 
 class SimulatedJudge:
     """Answers calls. What it rates it rates by rules, and it does not understand a word."""
 
-    def __init__(self, play: Play, *, latency: float = 0.0, cut: Callable[[Scope], None]) -> None:
+    def __init__(self, play: Play, *, latency: float = 0.0, batch_seconds: float = 0.0, cut: Callable[[Scope], None]) -> None:
         self.play = play
         """What is done with each request; may be exchanged for another."""
+        self.batch_play = Play("answer")
+        """What is done with each call of the batch API, whatever its requests are answered."""
+        self.batches = SimulatedBatches(self._answer, seconds=batch_seconds)
         self.received: deque[bytes] = deque(maxlen=MAX_KEPT)
         """The newest bodies of requests for a message."""
         self.cache = PrefixCache()
@@ -40,11 +47,15 @@ class SimulatedJudge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
         call = Call(scope, receive, send, lambda: self._cut(scope))
-        body = await call.body(MAX_BODY)
-        if call.target != "POST /v1/messages":
-            await _refuse(call, Problem(404, "not_found_error", "The simulated judge knows POST /v1/messages only"), "none")
+        batched = call.target.partition(" ")[2].startswith(_BATCHES)
+        limit = MAX_BATCH_BODY if batched else MAX_BODY
+        body = await call.body(limit)
+        if call.target != "POST /v1/messages" and not batched:
+            await _refuse(call, Problem(404, "not_found_error", f"The simulated judge knows {_KNOWN} only"), "none")
         elif body is None:
-            await _refuse(call, Problem(413, "request_too_large", f"Request exceeds {MAX_BODY} bytes"), "none")
+            await _refuse(call, Problem(413, "request_too_large", f"Request exceeds {limit} bytes"), "none")
+        elif batched:
+            await self._batch(call, body, dict(parse_qsl(scope["query_string"].decode("latin-1"))))
         else:
             await self._message(call, body)
 
@@ -55,6 +66,35 @@ class SimulatedJudge:
         if await call.pause(self._latency):
             await self._play(step, call, body, f"req_simulated_{number:06d}")
         _log.info("request %d: %s, status %d, %d bytes", number, step.kind, call.status, len(body))
+
+    async def _batch(self, call: Call, body: bytes, query: Mapping[str, str]) -> None:
+        """A call of the batch API. What a script does to the answer, it does after the call was carried out."""
+        step = self.batch_play.next()
+        request_id = f"req_simulated_batch_{self.batch_play.requests:06d}"
+        if await call.pause(self._latency):
+            problem = unauthorized(call.headers) or REFUSED.get(step.kind)
+            came = problem or self._carried_out(call, body, query)
+            if isinstance(came, Problem):
+                await _refuse(call, came, request_id, wait=int(step.argument))
+            else:
+                whole = came if isinstance(came, bytes) else json_bytes(came)
+                await deliver(step.kind, Answering(call, {"request-id": request_id}, whole, step.argument))
+        _log.info("batch call %s: %s, status %d, %d bytes", call.target, step.kind, call.status, len(body))
+
+    def _carried_out(self, call: Call, body: bytes, query: Mapping[str, str]) -> Json | bytes | Problem:
+        method, _, path = call.target.partition(" ")
+        _, _, rest = path.removeprefix(_BATCHES).partition("/")
+        batch_id, _, what = rest.partition("/")
+        batches = self.batches
+        known: dict[tuple[str, bool, str], Callable[[], Json | bytes | Problem]] = {
+            ("POST", False, ""): lambda: batches.create(call.headers, body, self.play),
+            ("GET", False, ""): lambda: batches.page(query),
+            ("GET", True, ""): lambda: batches.show(batch_id),
+            ("GET", True, "results"): lambda: batches.results(batch_id),
+            ("POST", True, "cancel"): lambda: batches.cancel(batch_id),
+        }
+        carry_out = known.get((method, bool(batch_id), what))
+        return Problem(404, "not_found_error", "Not found") if carry_out is None else carry_out()
 
     async def _play(self, step: Step, call: Call, body: bytes, request_id: str) -> None:
         asked = read_request(call.headers, body)

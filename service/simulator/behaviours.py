@@ -10,9 +10,10 @@ from typing import Any
 from service.simulator.calls import Call
 from service.simulator.requests import Asked, Json, Problem
 
-_MEGABYTE = 1_000_000
+MEGABYTE = 1_000_000
 _PIECE = b" " * 65_536
-_PAGE = b"<!doctype html><html><head><title>502</title></head><body><h1>Bad gateway</h1></body></html>"
+PAGE = b"<!doctype html><html><head><title>502</title></head><body><h1>Bad gateway</h1></body></html>"
+"""What a gateway answers in the API's stead."""
 
 REFUSED: dict[str, Problem] = {
     "rate_limited": Problem(429, "rate_limit_error", "This request would exceed the rate limit"),
@@ -141,13 +142,13 @@ async def _huge(answering: Answering) -> None:
     """JSON may be padded with space, so it is the size alone that is wrong."""
     call = answering.call
     await call.start(200, {"content-type": "application/json", **answering.head})
-    for _ in range(int(answering.argument * _MEGABYTE) // len(_PIECE)):
+    for _ in range(int(answering.argument * MEGABYTE) // len(_PIECE)):
         await call.write(_PIECE)
     await call.write(answering.body, more=False)
 
 
 async def _page(answering: Answering) -> None:
-    await answering.call.answer(200, answering.head, _PAGE, "text/html; charset=utf-8")
+    await answering.call.answer(200, answering.head, PAGE, "text/html; charset=utf-8")
 
 
 async def _truncated(answering: Answering) -> None:

@@ -58,21 +58,32 @@ class Asked:
 
 def read_request(headers: Mapping[str, str], body: bytes) -> Asked | Problem:
     """The request, or what the API has against it. `headers` by lower-case name."""
+    problem = unauthorized(headers)
+    request = json_object(body) if problem is None else problem
+    if isinstance(request, Problem):
+        return request
+    complaint = next((found for check in _CHECKS if (found := check(request)) is not None), None)
+    return invalid(complaint) if complaint is not None else _asked(request)
+
+
+def unauthorized(headers: Mapping[str, str]) -> Problem | None:
+    """What the API has against the headers, whatever is asked for."""
     if not (headers.get("authorization", "").partition(" ")[2].strip() or headers.get("x-api-key")):
         return Problem(401, "authentication_error", "x-api-key or Authorization header is required")
-    if "anthropic-version" not in headers:
-        return _invalid("anthropic-version: header is required")
+    return None if "anthropic-version" in headers else invalid("anthropic-version: header is required")
+
+
+def json_object(body: bytes) -> Json | Problem:
+    """The object in a body."""
     try:
         request = json.loads(body)
     except (ValueError, RecursionError):
-        return _invalid("The request body is not valid JSON")
-    if not isinstance(request, dict):
-        return _invalid("The request body must be a JSON object")
-    complaint = next((found for check in _CHECKS if (found := check(request)) is not None), None)
-    return _invalid(complaint) if complaint is not None else _asked(request)
+        return invalid("The request body is not valid JSON")
+    return request if isinstance(request, dict) else invalid("The request body must be a JSON object")
 
 
-def _invalid(message: str) -> Problem:
+def invalid(message: str) -> Problem:
+    """A request that is wrong."""
     return Problem(400, "invalid_request_error", message)
 
 

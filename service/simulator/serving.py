@@ -43,23 +43,44 @@ class RunningJudge:
         """Bodies of the newest of them, the oldest first: what a provider would get to see."""
         return tuple(self._judge.received)
 
-    def reset(self, script: str) -> None:
-        """Begin again with another script, an empty cache and no requests; SettingsError for a script that cannot be read."""
+    @property
+    def batch_calls(self) -> int:
+        """Calls of the batch API since the start or the last reset."""
+        return self._judge.batch_play.requests
+
+    def reset(self, script: str, *, batch_script: str = "answer", batch_seconds: float = 0.0) -> None:
+        """Begin again with another script, an empty cache, no requests and no batches.
+
+        `batch_script` is for the calls of the batch API, `batch_seconds` how long a batch takes. SettingsError for a script that cannot
+        be read.
+        """
         self._judge.play = Play(script, faults=self._faults, seed=self._seed)
+        self.script_batches(batch_script)
+        self._judge.batches.forget(seconds=batch_seconds)
         self._judge.cache = PrefixCache()
         self._judge.received.clear()
+
+    def script_batches(self, script: str) -> None:
+        """From now on answer calls of the batch API like this, whatever was made before."""
+        self._judge.batch_play = Play(script)
 
 
 @contextmanager
 def running(
-    script: str = "answer", latency: float = 0.0, seed: int = 0, faults: float = 0.0, port: int = 0
+    script: str = "answer",
+    latency: float = 0.0,
+    seed: int = 0,
+    faults: float = 0.0,
+    port: int = 0,
+    *,
+    batch_seconds: float = 0.0,
 ) -> Iterator[RunningJudge]:
     """Serve the simulated judge while the context is open; connections that are still open at its end are cut.
 
-    `latency` in seconds comes before each answer, `faults` is the share of requests that get a fault drawn by `seed`, and port 0
-    is any free one. SettingsError for a script that cannot be read or a port that cannot be had.
+    `latency` in seconds comes before each answer, `faults` is the share of requests that get a fault drawn by `seed`, port 0 is any
+    free one, and a batch is processed for `batch_seconds`. SettingsError for a script that cannot be read or a port that cannot be had.
     """
-    server = _Server(Play(script, faults=faults, seed=seed), latency)
+    server = _Server(Play(script, faults=faults, seed=seed), latency, batch_seconds)
     listening = _listen(port)
     thread = threading.Thread(target=server.run, args=([listening],), name="simulated-judge", daemon=True)
     thread.start()  # the socket is listening already, so nobody has to wait for the thread
@@ -73,8 +94,8 @@ def running(
 class _Server(uvicorn.Server):
     """Ends at once, whatever a script makes its connections wait for."""
 
-    def __init__(self, play: Play, latency: float) -> None:
-        self.judge = SimulatedJudge(play, latency=latency, cut=self._reset)
+    def __init__(self, play: Play, latency: float, batch_seconds: float) -> None:
+        self.judge = SimulatedJudge(play, latency=latency, batch_seconds=batch_seconds, cut=self._reset)
         # Clients keep an idle connection for 5 s; one that we close at that very moment would lose their next call.
         options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "timeout_keep_alive": 75}
         super().__init__(uvicorn.Config(self.judge, loop="asyncio", http="h11", ws="none", lifespan="off", **options))

@@ -8,8 +8,8 @@ How a caller drives it, round by round (each exchange's cascade asks its next qu
 
 1. `ask_all` gives exactly one verdict for each question, in any order, with the outcomes of the live judge. A fingerprint stands once in
    what it is given (ValueError). `Asked.tag` comes back untouched.
-2. Money: `purse.reserve()` is awaited for each question before the batch that holds it is made, in the order of the questions; a
-   `DurablePurse(..., batched=True)` reserves and charges at the batch's price. What came of a question is told to `purse.spend`; a
+2. Money: `purse.reserve()` is awaited for each question before the batch that holds it is made, in the order of the questions; the
+   `DurablePurse` of a `Docket.of(..., batched=True)` reserves and charges at the batch's price. What came of a question is told to `purse.spend`; a
    request that ended in an error, expired or was cancelled is not billed and not charged. A result that never came is charged in full.
 3. Durability: the plan of a batch is in the journal before the batch is made, and its id before it is waited for. After a kill -9 the
    caller asks the same questions again (those without a recorded judgement), with the same journal and purses that were given the
@@ -39,7 +39,7 @@ from streams.judges.batch_opening import BatchLimits, BatchOpener
 from streams.judges.batch_pending import OpenBatch, Pending
 from streams.judges.batch_plans import Asked, BatchJournal, FileJournal
 from streams.judges.batch_results import CANCELLED
-from streams.judges.failures import PROVIDER_ERROR, Failure
+from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
 from streams.judges.limits import Waiting
 from streams.judges.live import Traits
 from streams.judges.messages import Message
@@ -48,8 +48,9 @@ from streams.judges.requests import Rung
 from streams.judges.transport import MAX_BODY_BYTES, open_client
 
 __all__ = ["CANCELLED", "Asked", "BatchJudge", "BatchLimits", "FileJournal", "JudgeUnavailableError", "open_batch_judge"]
-CALL_SECONDS = 300.0
+CALL_SECONDS, RESULTS_SECONDS = 300.0, 900.0
 _GONE = 404
+_OVERDUE = Failure(words="the batch did not end in time and was cancelled", outcome=TIMEOUT, billed=False)
 _READS = 3
 """How often results are read when some are missing."""
 
@@ -164,6 +165,8 @@ class BatchJudge:
         if came.blames_format and pending.rung is Rung.STRUCTURED:
             self._opener.step_down(asking.question.model, came.words)
             return None
+        if came.words == CANCELLED and one.cancelled and not self._cancelled:
+            return pending.failed(_OVERDUE)
         # Another process let the batch expire or cancelled it, and who asks now wants an answer.
         return None if one.taken_up else pending.failed(came)
 
@@ -177,14 +180,16 @@ def open_batch_judge(
     limits: BatchLimits | None = None,
     waiting: Waiting | None = None,
     call_seconds: float = CALL_SECONDS,
+    results_seconds: float = RESULTS_SECONDS,
     max_body: int = MAX_BODY_BYTES,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> BatchJudge:
     """A batch judge at `base_url` (None: the default one). SettingsError where key or address cannot be used.
 
-    `call_seconds` bounds one call, but not the reading of results; `max_body` the bytes of one response, and of one result.
+    `call_seconds` bounds one call, `results_seconds` the waiting for the bytes of a batch's results, `max_body` the bytes of one
+    response, and of one result.
     """
     client = open_client(api_key, base_url, call_seconds=call_seconds, connections=2, max_body=max_body, transport=transport)
     waiting = waiting or Waiting()
-    calls = BatchCalls(client, waiting, seconds=call_seconds, max_line=max_body)
+    calls = BatchCalls(client, waiting, seconds=call_seconds, results_seconds=results_seconds, max_line=max_body)
     return BatchJudge(calls, traits, journal, limits or BatchLimits(), waiting)

@@ -19,13 +19,10 @@ from streams.judges.batch_results import Result, results_in
 from streams.judges.failures import Failure, failure_of, one_line
 from streams.judges.limits import Waiting
 from streams.judges.messages import is_simulated
-from streams.judges.transport import MAX_BODY_BYTES
 
 _LOG = logging.getLogger(__name__)
 _PATH = "/v1/messages/batches"
 _PAGE = 100
-RESULTS_SECONDS = 3600.0
-"""Longest time that is waited for bytes of one stream of results, all in all."""
 _FIRST_BACKOFF, _LAST_BACKOFF = 1.0, 60.0
 _HOPELESS = frozenset([400, 401, 402, 403, 404, 405])
 """Statuses with which the same call will be answered tomorrow, too."""
@@ -85,14 +82,20 @@ _BATCH, _PAGES = msgspec.json.Decoder(Batch), msgspec.json.Decoder(Page)
 
 
 class BatchCalls:
-    """Makes the calls, each within `seconds`. Belongs to one event loop."""
+    """Makes the calls. Belongs to one event loop.
 
-    def __init__(self, client: AsyncAnthropic, waiting: Waiting, *, seconds: float, max_line: int = MAX_BODY_BYTES) -> None:
+    Each has `seconds`, and the results of a batch `results_seconds`, in which waiting for bytes alone counts.
+    """
+
+    def __init__(
+        self, client: AsyncAnthropic, waiting: Waiting, *, seconds: float, results_seconds: float, max_line: int
+    ) -> None:
         self.simulated = False
         """Whether a simulated judge has answered."""
         self._client = client
         self._waiting = waiting
         self._seconds = seconds
+        self._results_seconds = results_seconds
         self._max_line = max_line
 
     async def create(self, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
@@ -129,7 +132,7 @@ class BatchCalls:
             yield self._failure(error)
             return
         self.simulated |= is_simulated(stream.response.headers)
-        bytes_of = _Bounded(stream.response.aiter_bytes(), RESULTS_SECONDS)
+        bytes_of = _Bounded(stream.response.aiter_bytes(), self._results_seconds)
         try:
             async with aclosing(results_in(bytes_of.chunks(), self._max_line)) as found:
                 async for result in found:

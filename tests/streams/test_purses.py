@@ -9,9 +9,15 @@ import pytest
 from engines import engine_over, policy_of, rows
 
 from analytics.store import Store
-from audit.prices import Usage
+from audit.ledger import Ledger
+from audit.policy import Policy
+from audit.prices import Usage, nano_of, price_of, worst_case
 from audit.questions import Question
+from schemas import codec
+from schemas.records import Judgement, Record, Reservation, ScoringTask
+from streams.docket import Docket
 from streams.judges.protocol import Purse, Verdict
+from streams.purses import DurablePurse, StoppedError
 
 
 class RepairingJudge:
@@ -48,3 +54,71 @@ def test_a_second_call_is_made_only_where_a_crash_would_not_pass_the_cap(calls: 
     _, amount = asyncio.run(work(10.0))
     reserved, _ = asyncio.run(work(calls * amount))
     assert expected is reserved[0]
+
+
+def _docket(ledger: Ledger, *, batched: bool) -> Docket:
+    exchange = build.exchange("s", 1)
+    task = ScoringTask(
+        connection=exchange.connection,
+        project=exchange.project,
+        session_id=exchange.session_id,
+        exchange_id=exchange.exchange_id,
+        revision=0,
+        exchange=codec.encode(exchange),
+        turn_number=1,
+        sampling_reason="always",
+        sampling_probability=1.0,
+        tier1_score=0.0,
+        tier1_flags=(),
+        methodology="",
+        rule_version="1",
+        policy_digest="",
+    )
+    return Docket.of(task, Policy(), (), ledger, batched=batched)
+
+
+def test_a_batched_question_is_reserved_charged_and_recorded_as_such() -> None:
+    """Half the price is why a batch is waited for; a record that does not say so would make the judge look cheaper than it is."""
+    ledger, records = Ledger(None), list[Record]()
+    docket = _docket(ledger, batched=True)
+    question = next(docket.judging())
+    price = price_of(question.model, {})
+    assert price is not None
+
+    async def publish(record: Record) -> None:
+        records.append(record)
+
+    async def settle() -> Judgement:
+        purse = DurablePurse(question, docket, publish, lambda: build.START, lambda: True)
+        assert await purse.reserve()
+        purse.spend(Usage(100, 10), question.model)
+        return await purse.judgement(Verdict(outcome="answered", answer="{}", attempts=1))
+
+    judgement = asyncio.run(settle())
+    assert judgement.batched
+    assert isinstance(records[0], Reservation)
+    assert worst_case(question, price, batched=True) == nano_of(records[0].amount_usd or 0) < worst_case(question, price)
+    assert price.cost(Usage(100, 10), batched=True) == nano_of(judgement.cost_usd or 0) == ledger.spent
+
+
+def test_a_reservation_of_before_is_used_before_another_one_is_made() -> None:
+    """The batch of a process that was killed is taken up: the money for it is set aside already, and settled once."""
+    ledger, records = Ledger(None), list[Record]()
+    docket = _docket(ledger, batched=True)
+    question = next(docket.judging())
+
+    async def publish(record: Record) -> None:
+        records.append(record)
+
+    async def settle() -> Judgement:
+        purse = DurablePurse(question, docket, publish, lambda: build.START, lambda: False, reservation_id="of before")
+        assert await purse.reserve()
+        assert ledger.reserved > 0
+        purse.spend(None, question.model)
+        return await purse.judgement(Verdict(outcome="provider_error", attempts=1))
+
+    judgement = asyncio.run(settle())
+    assert ("of before",) == judgement.reservation_ids
+    assert [judgement] == records
+    with pytest.raises(StoppedError):
+        asyncio.run(DurablePurse(question, docket, publish, lambda: build.START, lambda: False).reserve())

@@ -49,12 +49,13 @@ class SkippingClock:
 class CheckingPurse:
     """Money for `calls` calls of one question (None: no cap); fails the test where more is spent than was reserved."""
 
-    def __init__(self, question: Question, calls: int | None = None) -> None:
+    def __init__(self, question: Question, calls: int | None = None, *, batched: bool = False) -> None:
         self._question = question
+        self._batched = batched
         price = price_of(question.model, {})
         assert price is not None
         self._price = price
-        self.amount = worst_case(question, price)
+        self.amount = worst_case(question, price, batched=batched)
         self.left = calls
         self.reserved = 0
         self.settled: list[int] = []
@@ -77,7 +78,9 @@ class CheckingPurse:
         assert isinstance(model, str | None)
         self.held = False
         self.usages.append(usage)
-        cost = self._price.cost(usage) if usage is not None and believable(usage, self._question) else None
+        cost = (
+            self._price.cost(usage, batched=self._batched) if usage is not None and believable(usage, self._question) else None
+        )
         self.settled.append(self.amount if cost is None else cost)
         assert sum(self.settled) <= self.reserved * self.amount
 

@@ -1,0 +1,546 @@
+"""The batch judge over the simulated batch API: one verdict for each question, whatever happens, and nothing paid for twice."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import builders as build
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from servers import ROOT, until
+
+from audit.fingerprints import canonical_json
+from audit.policy import Policy
+from audit.prices import price_of
+from audit.prompts import tier2_question
+from audit.questions import Invalid, Question
+from schemas.errors import StoreError
+from service.simulator import RunningJudge, running
+from service.simulator.script import KINDS
+from streams.judges.batch import CANCELLED, Asked, BatchLimits, FileJournal, JudgeUnavailableError, open_batch_judge
+from streams.judges.batch_plans import Plan, custom_id
+from streams.judges.batch_results import results_in
+from streams.judges.limits import Waiting
+from streams.judges.live import open_live_judge
+from streams.judges.protocol import Verdict
+
+KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
+Purses = Callable[..., Any]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+class Outcome(NamedTuple):
+    """What a question comes to, and what it is charged: usage, nothing, or all that was set aside."""
+
+    outcome: str
+    charged: str = "usage"
+    script: str | None = None
+
+
+OUTCOMES = {
+    "answer": Outcome("answered"),
+    "slow": Outcome("answered", script="slow:0.05"),
+    "thinking_first": Outcome("answered"),
+    "rate_limited": Outcome("provider_error", "nothing"),
+    "overloaded": Outcome("provider_error", "nothing"),
+    "error500": Outcome("provider_error", "nothing"),
+    "bad_request": Outcome("provider_error", "nothing"),
+    "unauthorized": Outcome("provider_error", "nothing"),
+    "no_structured": Outcome("answered"),
+    "drip": Outcome("answered"),
+    "hang": Outcome("timeout", "nothing"),
+    "reset": Outcome("provider_error", "all"),
+    "huge": Outcome("provider_error", "all", "huge:0.2"),
+    "html": Outcome("provider_error", "all"),
+    "truncated_json": Outcome("provider_error", "all"),
+    "wrong_shape": Outcome("provider_error", "all"),
+    "no_text": Outcome("invalid"),
+    "no_usage": Outcome("answered", "all"),
+    "zero_usage": Outcome("answered", "all"),
+    "lying_usage": Outcome("answered", "all"),
+    "refusal": Outcome("refused"),
+    "cut_off": Outcome("cut_off"),
+    "garbage": Outcome("invalid"),
+    "out_of_range": Outcome("invalid"),
+    "ignores_structured": Outcome("answered"),
+}
+"""What each kind of the simulated judge's script makes of a question in a batch."""
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[RunningJudge]:
+    """A simulated judge, served once for all."""
+    with running() as judge:
+        yield judge
+
+
+@pytest.fixture
+def simulator(served: RunningJudge) -> RunningJudge:
+    """It, as it starts."""
+    served.reset("answer")
+    return served
+
+
+def _traits(model: str) -> tuple[int | None, bool]:
+    price = price_of(model, {})
+    assert price is not None
+    return price.cache_minimum, price.switch_off_thinking
+
+
+def _question(number: int) -> Question:
+    return tier2_question(build.exchange("s", number), Policy().for_project("ops"))
+
+
+class Recording(httpx2.AsyncHTTPTransport):
+    """A transport that keeps the bodies of what is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies: list[Any] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send it on."""
+        if request.method == "POST" and request.url.path.endswith(("/messages", "/batches")):
+            self.bodies.append(json.loads(await request.aread()))
+        return await super().handle_async_request(request)
+
+
+class Desk:
+    """Asks questions through one batch judge after another, all of them with the same journal and the same kind of purses."""
+
+    def __init__(self, simulator: RunningJudge, folder: Path, clock: Any, purse_for: Purses) -> None:
+        self.simulator = simulator
+        self.journal = folder / "batches.jsonl"
+        self.clock = clock
+        self.purse_for = purse_for
+        self.purses: dict[int, Any] = {}
+        self.transport: httpx2.AsyncHTTPTransport | None = None
+        self.kept = FileJournal
+
+    def judge(self, **limits: Any) -> Any:
+        """A judge as a new process opens it."""
+        waiting = Waiting(
+            now=self.clock.now, sleep=self.clock.sleep, jitter=lambda: 1.0, wall=lambda: time.time() + sum(self.clock.slept)
+        )
+        options: dict[str, Any] = {
+            "limits": BatchLimits(**limits),
+            "waiting": waiting,
+            "call_seconds": 0.5,
+            "results_seconds": 0.5,
+            "max_body": 100_000,
+        }
+        url, journal = self.simulator.base_url, self.kept(self.journal)
+        return open_batch_judge(KEY, url, _traits, journal, transport=self.transport, **options)
+
+    def asked(self, numbers: Sequence[int], calls: int | None = None) -> list[Asked]:
+        """The questions with a new purse each, tagged with their numbers."""
+        found = []
+        for number in numbers:
+            self.purses[number] = self.purse_for(_question(number), calls, batched=True)
+            found.append(Asked(_question(number), self.purses[number], number))
+        return found
+
+    def ask(
+        self, numbers: Sequence[int], *, calls: int | None = None, stop: int | None = None, **limits: Any
+    ) -> dict[int, Verdict]:
+        """The verdicts by number; those of `stop` questions where the process ends in the middle."""
+
+        async def run() -> dict[int, Verdict]:
+            judge = self.judge(**limits)
+            verdicts: dict[int, Verdict] = {}
+            try:
+                async with aclosing(judge.ask_all(self.asked(numbers, calls))) as answers:
+                    async for asked, verdict in answers:
+                        assert asked.tag not in verdicts
+                        verdicts[asked.tag] = verdict
+                        if stop is not None and len(verdicts) >= stop:
+                            break
+            finally:
+                await judge.aclose()
+            return verdicts
+
+        return asyncio.run(run())
+
+    def charged(self) -> int:
+        """Nano-USD that all purses were charged."""
+        return sum(sum(purse.settled) for purse in self.purses.values())
+
+
+@pytest.fixture
+def desk(simulator: RunningJudge, tmp_path: Path, clock: Any, purse_for: Purses) -> Desk:
+    """See `Desk`."""
+    return Desk(simulator, tmp_path, clock, purse_for)
+
+
+# What is asked and answered
+
+
+def test_each_question_gets_one_verdict_and_costs_half(desk: Desk) -> None:
+    """The ordinary case, over several batches: every field of a judgement is there, at the batch's price."""
+    verdicts = desk.ask(range(50), requests=20, open=2)
+    assert set(range(50)) == verdicts.keys()
+    assert 50 == desk.simulator.requests
+    for number, verdict in verdicts.items():
+        assert ("answered", None, 1, True) == (verdict.outcome, verdict.error, verdict.attempts, verdict.simulated)
+        assert not isinstance(_question(number).read(verdict.answer or ""), Invalid)
+        price, usage = price_of(_question(number).model, {}), verdict.usage
+        assert price is not None
+        assert usage is not None
+        full = price.cost(usage)
+        assert full is not None
+        assert abs(full / 2 - sum(desk.purses[number].settled)) < 2
+        assert _halved(desk.purse_for(_question(number)).amount) == _halved(2 * desk.purses[number].amount)
+    assert () == asyncio.run(FileJournal(desk.journal).unfinished())
+
+
+def _halved(nano: int) -> int:
+    return round(nano / 10)
+
+
+def test_a_batched_request_is_the_request_of_the_live_judge(desk: Desk) -> None:
+    """The same question must be the same question, or a batch would measure another judge. Only the boundary differs."""
+    desk.transport = batched = Recording()
+    desk.ask([1])
+    live = Recording()
+
+    async def ask() -> None:
+        judge = open_live_judge(KEY, desk.simulator.base_url, _traits, transport=live)
+        await judge.ask(_question(1), desk.purse_for(_question(1)))
+        await judge.aclose()
+
+    asyncio.run(ask())
+    (request,) = batched.bodies[0]["requests"]
+    boundary = re.compile(r"[0-9a-f]{16}(?=>)")
+    assert boundary.sub("b", canonical_json(live.bodies[0])) == boundary.sub("b", canonical_json(request["params"]))
+    assert request["custom_id"].startswith(_question(1).fingerprint[:40])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_becomes_of_one_request_is_the_outcome_of_one_question(kind: str, desk: Desk) -> None:
+    """Every kind the simulated judge knows, between two sound requests: it spoils only its own."""
+    expected = OUTCOMES[kind]
+    desk.simulator.reset(f"answer,{expected.script or kind},answer")
+    verdicts = desk.ask(range(3))
+    assert ["answered", expected.outcome, "answered"] == [verdicts[number].outcome for number in range(3)], verdicts[1].error
+    assert (expected.outcome == "answered") == (verdicts[1].error is None)
+    purse = desk.purses[1]
+    assert {"nothing": [], "all": [purse.amount]}.get(expected.charged, purse.settled) == purse.settled
+    if expected.charged == "usage":
+        assert 0 < purse.settled[0] < purse.amount
+
+
+def test_a_model_without_structured_output_is_asked_again_with_the_schema_in_the_prompt(desk: Desk) -> None:
+    """The refusal is free; without a second batch every question of an older model would go unscored."""
+    desk.simulator.reset("no_structured")
+    desk.transport = recording = Recording()
+    verdicts = desk.ask(range(3))
+    assert {"answered": 3} == Counter(verdict.outcome for verdict in verdicts.values())
+    assert [True, False] == ["output_config" in body["requests"][0]["params"] for body in recording.bodies]
+    assert all(1 == purse.reserved == len(purse.settled) for purse in desk.purses.values())
+
+
+def test_batches_are_split_by_size_too(desk: Desk) -> None:
+    """The API refuses a batch of more than 256 MB as a whole."""
+    desk.transport = recording = Recording()
+    desk.ask(range(10), size=15_000)
+    sizes = [len(json.dumps(body)) for body in recording.bodies]
+    assert len(sizes) > 1
+    assert all(size < 20_000 for size in sizes)
+    assert 10 == sum(len(body["requests"]) for body in recording.bodies)
+
+
+def test_a_question_without_money_is_in_no_batch(desk: Desk) -> None:
+    """What the cap forbids is not asked, and says so; the others are."""
+
+    async def run() -> dict[object, str]:
+        judge = desk.judge()
+        asked = [*desk.asked([1, 2], calls=0), *desk.asked([3])]
+        found = {one.tag: verdict.outcome async for one, verdict in judge.ask_all(asked)}
+        await judge.aclose()
+        return found
+
+    assert {1: "cost_cap", 2: "cost_cap", 3: "answered"} == asyncio.run(run())
+    assert 1 == desk.simulator.requests
+
+
+def test_a_question_stands_once_in_what_is_asked(desk: Desk) -> None:
+    """One result cannot settle two purses."""
+    with pytest.raises(ValueError, match="twice"):
+        desk.ask([1, 1])
+
+
+# Faults of the API
+
+
+@pytest.mark.parametrize(
+    "fault", ["rate_limited:300", "overloaded*3", "error500", "html", "truncated_json", "drip", "hang", "reset"]
+)
+@pytest.mark.parametrize("before", ["", "answer,", "answer,answer,"])
+def test_a_fault_of_one_call_costs_neither_a_verdict_nor_money(before: str, fault: str, desk: Desk) -> None:
+    """Making, looking and reading: after a call of which nobody knows whether it made a batch, the batch is looked for."""
+    desk.simulator.reset("answer", batch_script=f"{before}{fault},answer")
+    verdicts = desk.ask(range(5))
+    assert {"answered": 5} == Counter(verdict.outcome for verdict in verdicts.values())
+    assert 5 == desk.simulator.requests, "a question was asked twice"
+    assert 3 < desk.simulator.batch_calls, "the fault did not happen"
+
+
+@pytest.mark.parametrize("script", ["unauthorized", "answer,unauthorized", "overloaded"])
+def test_an_api_that_lets_nobody_in_is_an_error_and_loses_nothing(script: str, desk: Desk) -> None:
+    """Ten thousand unscored exchanges are no answer to a wrong key; afterwards the same command goes on where it was."""
+    desk.simulator.reset("answer", batch_script=script)
+    with pytest.raises(JudgeUnavailableError) as raised:
+        desk.ask(range(5))
+    assert KEY not in str(raised.value)
+    desk.simulator.script_batches("answer")
+    assert {"answered": 5} == Counter(verdict.outcome for verdict in desk.ask(range(5)).values())
+    assert 5 == desk.simulator.requests
+
+
+def test_a_batch_that_the_api_finds_wrong_is_an_outcome(desk: Desk) -> None:
+    """The requests are at fault, so the same command would fail for ever."""
+    desk.simulator.reset("answer", batch_script="bad_request")
+    verdicts = desk.ask(range(2))
+    assert {("provider_error", 1)} == {(verdict.outcome, verdict.attempts) for verdict in verdicts.values()}
+    assert "refused by the script" in (verdicts[0].error or "")
+    assert 0 == desk.charged()
+
+
+def test_results_that_stay_cut_off_are_charged_in_full_for_what_is_missing_alone(desk: Desk) -> None:
+    """They were paid for; the half that came counts."""
+    desk.simulator.reset("answer", batch_script="answer,answer,truncated_json")
+    outcomes = Counter(verdict.outcome for verdict in desk.ask(range(10)).values())
+    assert 10 == outcomes["answered"] + outcomes["provider_error"]
+    assert 3 < outcomes["answered"] < 7
+    assert outcomes["provider_error"] == sum(purse.settled == [purse.amount] for purse in desk.purses.values())
+
+
+def test_a_batch_that_does_not_end_is_cancelled_and_times_out(desk: Desk) -> None:
+    """The API promises a day; somebody waits for the replay."""
+    desk.simulator.reset("answer", batch_seconds=3600.0)
+    verdicts = desk.ask(range(3), deadline=600.0)
+    assert {"timeout"} == {verdict.outcome for verdict in verdicts.values()}
+    assert 0 == desk.charged()
+
+
+def test_a_lost_batch_is_charged_in_full(desk: Desk) -> None:
+    """Results are kept for a while only; what was asked then was paid for."""
+    desk.ask(range(3), stop=1)
+    desk.simulator.reset("answer")
+    verdicts = desk.ask(range(3))
+    assert {"provider_error"} == {verdict.outcome for verdict in verdicts.values()}
+    assert all(purse.settled == [purse.amount] for purse in desk.purses.values())
+
+
+# Cancelling
+
+
+def test_what_is_cancelled_ends_at_no_cost_and_can_be_asked_again(desk: Desk) -> None:
+    """A person changes their mind: questions that were answered by then are paid for, the others are free for another run."""
+    desk.simulator.reset("answer", batch_seconds=3600.0)
+
+    async def run() -> list[Verdict]:
+        judge = desk.judge(requests=4, open=2)
+        found, asking = [], judge.ask_all(desk.asked(range(20)))
+
+        async def collect() -> None:
+            found.extend([verdict async for _, verdict in asking])
+
+        collecting = asyncio.create_task(collect())
+        await asyncio.to_thread(until, lambda: desk.simulator.batch_calls >= 5, "batches to be under way")
+        judge.cancel()
+        await collecting
+        await judge.aclose()
+        return found
+
+    verdicts = asyncio.run(run())
+    assert {("provider_error", CANCELLED): 20} == Counter((verdict.outcome, verdict.error) for verdict in verdicts)
+    assert 0 == desk.charged()
+    desk.simulator.reset("answer")
+    assert {"answered": 20} == Counter(verdict.outcome for verdict in desk.ask(range(20)).values())
+
+
+def test_a_later_process_asks_anew_what_another_one_had_cancelled(desk: Desk) -> None:
+    """Whoever killed the process in between wants answers now, and nothing was paid for."""
+    desk.simulator.reset("hang*2,answer")
+    assert 1 == len(desk.ask(range(4), stop=1))
+    verdicts = desk.ask(range(4))
+    assert {"answered": 4} == Counter(verdict.outcome for verdict in verdicts.values())
+    assert 6 == desk.simulator.requests
+
+
+# The end of the process
+
+
+class _DiesBeforeMaking(FileJournal):
+    async def planned(self, plan: Plan) -> None:
+        """Durable, and that is the last of it."""
+        await super().planned(plan)
+        raise Killed
+
+
+class _DiesBeforeRecording(FileJournal):
+    async def created(self, plan_id: str, batch_id: str) -> None:
+        """The batch was made."""
+        raise Killed(plan_id, batch_id)
+
+
+class _DiesAfterRecording(FileJournal):
+    async def created(self, plan_id: str, batch_id: str) -> None:
+        """Recorded."""
+        await super().created(plan_id, batch_id)
+        raise Killed
+
+
+@pytest.mark.parametrize("journal", [_DiesBeforeMaking, _DiesBeforeRecording, _DiesAfterRecording])
+@pytest.mark.parametrize("slow", [0.0, 0.3])
+def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[FileJournal], slow: float, desk: Desk) -> None:
+    """Between the plan, the batch and the record of the batch: the next process finds the batch if there is one."""
+    desk.simulator.reset("answer", batch_seconds=slow)
+    desk.kept = journal
+    with pytest.raises(Killed):
+        desk.ask(range(6), requests=3)
+    desk.kept = FileJournal
+    verdicts = desk.ask(range(6), requests=3)
+    assert {"answered": 6} == Counter(verdict.outcome for verdict in verdicts.values())
+    assert 6 == desk.simulator.requests
+    assert () == asyncio.run(FileJournal(desk.journal).unfinished())
+
+
+def test_what_was_answered_before_the_end_is_not_waited_for_again(desk: Desk) -> None:
+    """The next process asks only what has no recorded judgement; the same batch answers it."""
+    first = desk.ask(range(6), stop=2)
+    rest = [number for number in range(6) if number not in first]
+    assert set(rest) == desk.ask(rest).keys()
+    assert 6 == desk.simulator.requests
+
+
+def test_another_batch_of_the_same_size_is_not_taken_for_ours(desk: Desk) -> None:
+    """Two runs share a key: what tells their batches apart is the plan's id in each custom id."""
+    other = Desk(desk.simulator, desk.journal.parent / "other", desk.clock, desk.purse_for)
+    other.journal.parent.mkdir()
+    desk.kept = _DiesBeforeMaking
+    with pytest.raises(Killed):
+        desk.ask(range(3))
+    other.ask(range(3))
+    desk.kept = FileJournal
+    assert {"answered": 3} == Counter(verdict.outcome for verdict in desk.ask(range(3)).values())
+    assert 6 == desk.simulator.requests
+
+
+CHILD = """
+    import asyncio, sys
+    from pathlib import Path
+    import builders as build
+    from audit.policy import Policy
+    from audit.prompts import tier2_question
+    from streams.judges.batch import Asked, BatchLimits, FileJournal, open_batch_judge
+
+    class Purse:
+        async def reserve(self): return True
+        def spend(self, usage, model): pass
+
+    async def run():
+        policy = Policy().for_project("ops")
+        asked = [Asked(tier2_question(build.exchange("s", number), policy), Purse(), number) for number in range(8)]
+        limits = BatchLimits(requests=4, first_poll=0.02, last_poll=0.02)
+        judge = open_batch_judge("key", sys.argv[1], lambda model: (None, False), FileJournal(Path(sys.argv[2])), limits=limits)
+        async for one, verdict in judge.ask_all(asked):
+            print(one.tag, verdict.outcome, flush=True)
+            if len(sys.argv) > 3:
+                await asyncio.sleep(60)
+
+    asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch_script", "requests", "calls"),
+    [
+        pytest.param("hang,answer", 4, 1, id="while the first is made"),
+        pytest.param("answer,hang,answer", 8, 2, id="while the second is made", marks=pytest.mark.slow),
+        pytest.param("answer*3,hang,answer", 8, 4, id="while it is looked at", marks=pytest.mark.slow),
+        pytest.param("answer", 8, 5, id="in the results", marks=pytest.mark.slow),
+    ],
+)
+def test_a_process_that_is_killed_pays_for_nothing_twice(
+    batch_script: str, requests: int, calls: int, desk: Desk, tmp_path: Path
+) -> None:
+    """A real kill -9 at a real call, and a new process that comes after it."""
+    desk.simulator.reset("answer", batch_script=batch_script)
+    command = [sys.executable, "-c", textwrap.dedent(CHILD), desk.simulator.base_url, str(desk.journal)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    with (tmp_path / "printed").open("wb") as printed:
+        child = subprocess.Popen([*command, "slowly"], env=environment, stdout=printed)
+        until(lambda: desk.simulator.batch_calls >= calls and desk.simulator.requests >= requests, "the call to kill at", 20)
+        child.send_signal(signal.SIGKILL)
+        child.wait(10)
+    assert 8 >= desk.simulator.requests
+    verdicts = desk.ask(range(8), requests=4)
+    assert {"answered": 8} == Counter(verdict.outcome for verdict in verdicts.values())
+    assert 8 == desk.simulator.requests, "a question was asked twice"
+
+
+# The journal and the results, by themselves
+
+
+def test_a_torn_line_of_the_journal_is_forgotten_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+    """A kill tears the last line, on the strength of which nothing was done. Anything else would pay twice in silence."""
+    path = tmp_path / "journal"
+    plan = Plan(plan_id="0" * 16, fingerprints=("a", "b"), planned_at=datetime(2026, 11, 1, tzinfo=UTC))
+    asyncio.run(FileJournal(path).planned(plan))
+    sound = path.read_bytes()
+    path.write_bytes(sound + b'{"plan_id":"000000000')
+    torn = FileJournal(path)
+    assert (plan,) == asyncio.run(torn.unfinished())
+    asyncio.run(torn.created(plan.plan_id, "msgbatch_1"))
+    assert ["msgbatch_1"] == [one.batch_id for one in asyncio.run(FileJournal(path).unfinished())]
+    path.write_bytes(b"{}x\n" + sound)
+    with pytest.raises(StoreError, match=":1: this is no line"):
+        FileJournal(path)
+
+
+@given(fingerprint=st.binary(min_size=32, max_size=32), plan=st.binary(min_size=8, max_size=8))
+def test_a_custom_id_is_one_that_the_api_takes(fingerprint: bytes, plan: bytes) -> None:
+    """The API refuses the whole batch otherwise."""
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", custom_id(fingerprint.hex(), plan.hex()))
+
+
+SOUND = b'{"custom_id":"a","result":{"type":"expired"}}'
+LINES = st.sampled_from([SOUND, b"", b"x", b"\xff", b"y" * 70, b'{"custom_id":"b"}'])
+
+
+@given(lines=st.lists(LINES), cuts=st.lists(st.integers(0, 500)), ended=st.booleans())
+def test_results_are_the_same_however_the_bytes_come(lines: list[bytes], cuts: list[int], ended: bool) -> None:
+    """A line may come in any pieces; one that cannot be read, or is too long, spoils nothing but itself."""
+    body = b"\n".join(lines) + (b"\n" if ended else b"")
+    places = sorted({0, *(cut for cut in cuts if cut < len(body)), len(body)})
+
+    async def read() -> list[str]:
+        async def chunks() -> Any:
+            for start, end in itertools.pairwise(places):
+                yield body[start:end]
+
+        return [result.custom_id async for result in results_in(chunks(), 60)]
+
+    assert ["a"] * lines.count(SOUND) == asyncio.run(read())
