@@ -1,0 +1,163 @@
+"""Workers in a test's own event loop, and what the broker says of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import ConsumerRecord
+
+from streams.kafka.app import GROUP, Worker
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.processing import Chunk, Processor
+from streams.kafka.producing import RecordProducer
+from streams.topology import Stage, stage_named
+
+PATIENCE = 40.0
+FAST = {"broker_commit_interval": 0.1, "broker_session_timeout": 6.0, "broker_heartbeat_interval": 0.3}
+"""Settings under which a rebalance takes little time."""
+EVENTS, EXCHANGES = stage_named("diagnosis"), stage_named("intake")
+
+
+@dataclass
+class Collecting:
+    """A processor that takes note of what it gets. Each chunk waits for its `gate`, then `finish` says when it is done."""
+
+    seen: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    chunks: list[Chunk] = field(default_factory=list)
+    told: list[tuple[str, frozenset[int]]] = field(default_factory=list)
+    gate: Callable[[Chunk], bool] = lambda _: True
+    finish: Callable[[Chunk, Callable[[], None]], object] = lambda _, done: done()
+    mine: set[int] = field(default_factory=set)
+
+    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
+        """Note the chunk once the gate is open."""
+        assert chunk.partition in self.mine
+        self.chunks.append(chunk)
+        await eventually(lambda: self.gate(chunk), "the gate")
+        self.seen[chunk.partition] += [record.offset for record in chunk.records]
+        self.finish(chunk, done)
+
+    async def assigned(self, partitions: frozenset[int]) -> None:
+        """Note it."""
+        self.mine |= partitions
+        self.told.append(("assigned", partitions))
+
+    async def revoked(self, partitions: frozenset[int]) -> None:
+        """Note it."""
+        self.mine -= partitions
+        self.told.append(("revoked", partitions))
+
+    async def stop(self, grace: float) -> None:
+        """Note it."""
+        self.told.append((f"stop {grace:g}", frozenset()))
+
+    @property
+    def count(self) -> int:
+        """Records that were seen, each as often as it came."""
+        return sum(map(len, self.seen.values()))
+
+
+@asynccontextmanager
+async def working(
+    connection: KafkaConnection, processors: Mapping[Stage, Processor], *, grace: float = 5.0, **consumer: object
+) -> AsyncIterator[Worker]:
+    """A worker with these processors, stopped at the end."""
+    failures: list[BaseException] = []
+    worker = Worker(
+        connection,
+        list(processors),
+        {stage.name: processor for stage, processor in processors.items()},
+        fail=failures.append,
+        settings=FAST,
+        consumer={"metadata_max_age_ms": 1000, **consumer},
+    )
+    await worker.start()
+    try:
+        yield worker
+    finally:
+        await worker.stop(grace)
+    assert [] == failures
+
+
+async def eventually(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    """Return as soon as the condition holds; fails, saying what was waited for, when it does not come to hold."""
+    ends_at = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < ends_at, f"waited {patience:g} s for {what}"
+        await asyncio.sleep(0.01)
+
+
+async def produce(
+    connection: KafkaConnection, topic: str, values: Iterable[tuple[bytes, bytes]], partition: int | None = None
+) -> None:
+    """Produce to a topic."""
+    producer = RecordProducer(connection)
+    await producer.start()
+    await producer.send(topic, list(values), partition=partition)
+    await producer.stop()
+
+
+def numbered(count: int, start: int = 0) -> list[tuple[bytes, bytes]]:
+    """Messages with keys and values of their own."""
+    return [(b"key-%d" % number, b"value-%d" % number) for number in range(start, start + count)]
+
+
+@asynccontextmanager
+async def reading(connection: KafkaConnection, group: str | None = None) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer that reads by hand; with a group it tells what that has committed."""
+    consumer = AIOKafkaConsumer(
+        **connection.for_aiokafka(), group_id=group, enable_auto_commit=False, isolation_level="read_committed"
+    )
+    await consumer.start()
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+async def offsets(connection: KafkaConnection, topic: str, partitions: int) -> tuple[list[int], list[int]]:
+    """What the workers have committed, 0 where nothing is, and where the partitions end."""
+    places = [TopicPartition(connection.topic(topic), number) for number in range(partitions)]
+    async with reading(connection, connection.topic(GROUP)) as consumer:
+        ends = await consumer.end_offsets(places)
+        return [await consumer.committed(place) or 0 for place in places], [ends[place] for place in places]
+
+
+async def until_committed(connection: KafkaConnection, topic: str, partitions: int, patience: float = PATIENCE) -> None:
+    """Return when the workers have committed all of a topic."""
+    ends_at = time.monotonic() + patience
+    while True:
+        committed, ends = await offsets(connection, topic, partitions)
+        if committed == ends:
+            return
+        assert time.monotonic() < ends_at, f"waited {patience:g} s for {topic}: {committed} of {ends} committed"
+        await asyncio.sleep(0.1)
+
+
+async def contents(connection: KafkaConnection, topic: str) -> list[ConsumerRecord[bytes, bytes]]:
+    """Every record of a topic, partition by partition."""
+    async with reading(connection) as consumer:
+        found = await consumer.partitions_for_topic(connection.topic(topic)) or ()
+        places = [TopicPartition(connection.topic(topic), number) for number in sorted(found)]
+        consumer.assign(places)
+        await consumer.seek_to_beginning()
+        ends, records = await consumer.end_offsets(places), []
+        while [place for place in places if await consumer.position(place) < ends[place]]:
+            for part in (await consumer.getmany(timeout_ms=200)).values():
+                records += part
+        return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+def unseen(workers: Sequence[Collecting], ends: Sequence[int]) -> list[tuple[int, int]]:
+    """Partition and offset of the records that none of them has seen, where every offset has a record."""
+    return [
+        (partition, offset)
+        for partition, end in enumerate(ends)
+        for offset in sorted(set(range(end)).difference(*(worker.seen[partition] for worker in workers)))
+    ]
