@@ -12,7 +12,7 @@ from audit.prices import price_of
 from service.settings import Settings
 from streams.judges.protocol import SIMULATED_HEADER, Judge
 
-NONE, LIVE, SIMULATED = "none", "live", "simulated judge"
+NONE, LIVE, SIMULATED, WORKERS = "none", "live", "simulated judge", "asked by the workers"
 """What a judge is called where it is named to people."""
 OTHERS = "(others)"
 """Stands for every project that a policy does not name."""

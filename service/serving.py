@@ -20,9 +20,11 @@ from service.access import AccessStore, access_file
 from service.api.app import create_app
 from service.api.serving import server_of
 from service.api.settings import LOOPBACK_NAMES, ApiSettings
-from service.judging import OpenedJudge, open_judge, unpriced_note
+from service.judging import WORKERS, OpenedJudge, open_judge, unpriced_note
+from service.kafka import connection_of
 from service.settings import Settings
-from service.workspace import open_workspace, policy_of
+from service.workspace import Workspace, open_workspace, policy_of
+from streams.auditing import Auditing
 from streams.engine import Engine
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -41,16 +43,15 @@ def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: A
 
 async def _serve(settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce) -> None:
     # Whether there is a judge is settled first: without the key that was asked for, no file is made or opened.
-    opened = await open_judge(settings, policy_of(settings), os.environ)
+    by_workers = settings.kafka is not None
+    opened = OpenedJudge(None, WORKERS) if by_workers else await open_judge(settings, policy_of(settings), os.environ)
     judge = opened.judge
     async with contextlib.AsyncExitStack() as stack:
         if judge is not None:
             stack.push_async_callback(judge.aclose)
-        workspace = stack.enter_context(open_workspace(settings, create=True))
+        workspace = stack.enter_context(open_workspace(settings, create=True, writes=not by_workers))
         access = stack.enter_context(AccessStore(access_file(settings.database), workspace.now))
-        engine = Engine(
-            workspace.store, workspace.policy, workspace.redactor, workspace.now, judge=judge, judge_name=opened.name
-        )
+        engine = _gateway(workspace) if by_workers else _engine(workspace, opened)
         allowed = LOOPBACK_NAMES | {settings.host} | set(names)
         app = create_app(engine, access, ApiSettings(allowed_hosts=frozenset(allowed)))
         host, port = listener.getsockname()[:2]
@@ -70,12 +71,27 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
                 await _stop(engine, 0 if engine.broken.is_set() else settings.stop_grace, server.hurry)
 
 
+def _engine(workspace: Workspace, opened: OpenedJudge) -> Auditing:
+    """What audits in this process."""
+    store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
+    return Engine(store, policy, redactor, now, judge=opened.judge, judge_name=opened.name)
+
+
+def _gateway(workspace: Workspace) -> Auditing:
+    """What hands on to workers."""
+    from streams.kafka.gateway import Gateway  # noqa: PLC0415 - the clients of Kafka take a while to load, and most need none
+
+    connection = connection_of(workspace.settings)
+    store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
+    return Gateway(store, policy, redactor, now, connection, judge_name=WORKERS)
+
+
 def _notes(opened: OpenedJudge, policy: Policy) -> list[str]:
     """What keeps a judge that there is from judging."""
     return [note for note in (opened.note, unpriced_note(policy)) if note and opened.judge is not None]
 
 
-async def _stop(engine: Engine, grace: float, hurry: asyncio.Event) -> None:
+async def _stop(engine: Auditing, grace: float, hurry: asyncio.Event) -> None:
     """Stop the engine, at a second signal without waiting for what is being judged: what waits is committed all the same."""
     stopping, hurried = asyncio.create_task(engine.stop(grace)), asyncio.create_task(hurry.wait())
     await asyncio.wait([stopping, hurried], return_when=asyncio.FIRST_COMPLETED)

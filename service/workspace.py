@@ -14,6 +14,7 @@ from audit.redaction import DEFAULT_KEY, Redactor
 from schemas.errors import SettingsError
 from service.settings import Settings
 from streams.embedded import EmbeddedRunner, stage_progress
+from streams.feeding import is_fed_by_kafka, require_embedded
 from streams.topology import TOPOLOGY
 
 Clock = Callable[[], datetime]
@@ -58,13 +59,20 @@ def require_database(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def open_workspace(settings: Settings, *, now: Clock = utc_now, create: bool = False) -> Iterator[Workspace]:
-    """Open the database and wire everything to it; SettingsError when there is none and `create` is not asked for."""
+def open_workspace(
+    settings: Settings, *, now: Clock = utc_now, create: bool = False, writes: bool = False
+) -> Iterator[Workspace]:
+    """Open the database and wire everything to it.
+
+    SettingsError when there is none and `create` is not asked for, or when the embedded runner `writes` and it is filled from Kafka.
+    """
     if not create:
         require_database(settings.database)
     policy = policy_of(settings)
     redactor = redactor_of(settings, policy)
     with Store(settings.database) as store:
+        if writes:
+            require_embedded(store)
         runner = EmbeddedRunner(store, policy, redactor, now, batch_positions=settings.batch_records)
         yield Workspace(settings, store, policy, redactor, runner, now)
 
@@ -77,6 +85,8 @@ CATCH_UP = (
 
 
 def stages_behind(store: Store) -> str:
-    """Which stages have not read their topic to its end, in words; nothing when all have."""
+    """Which stages have not read their topic to its end, in words; nothing when all have, or where workers on Kafka do that."""
+    if is_fed_by_kafka(store):
+        return ""
     lagging = [progress for stage in TOPOLOGY if (progress := stage_progress(store, stage)).position < progress.end]
     return ", ".join(f"stage {one.stage} has read {one.position} of {one.end} records" for one in lagging)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.policy import Policy
 from schemas.codec import encode
 from schemas.records import SessionClosed
 from streams.admission import Accepted
 
 IDLE = "idle"
 EXPLICIT = "explicit"
+CLOSED_AT_ONCE = 200
+"""Idle sessions that are closed together, so that no caller waits for thousands."""
 
 
 def closings(rows: Iterable[Mapping[str, Any]], reason: str, now: datetime) -> Accepted:
@@ -37,3 +42,12 @@ def closings(rows: Iterable[Mapping[str, Any]], reason: str, now: datetime) -> A
 def sessions_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """The sessions that the rows are about, by connection and id."""
     return {(row["connection"], row["session_id"]) for row in rows}
+
+
+def idle_closings(store: Store, policy: Policy, now: datetime) -> Iterator[Accepted]:
+    """What ends the sessions of which nothing was heard for longer than the session gap, CLOSED_AT_ONCE of them at a time."""
+    gap = timedelta(minutes=policy.session_gap_minutes)
+    values = {"as_of": now, "gap_seconds": gap.total_seconds(), "heard_before": now - gap}
+    rows = query_rows(store.cursor(), "idle_sessions", values)
+    for start in range(0, len(rows), CLOSED_AT_ONCE):
+        yield closings(rows[start : start + CLOSED_AT_ONCE], IDLE, now)

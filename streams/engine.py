@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from analytics.queries import query_rows
 from analytics.store import Store
@@ -20,7 +20,7 @@ from schemas.errors import BoundsError, StoreError
 from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import Exchange, Record
 from streams.admission import Accepted, Door
-from streams.closing import EXPLICIT, IDLE, closings
+from streams.closing import EXPLICIT, closings, idle_closings
 from streams.commits import Commits
 from streams.embedded import EmbeddedRunner
 from streams.engine_state import EngineLimits, EngineState, Published
@@ -35,8 +35,6 @@ from streams.scoring_worker import ScoringWorker
 from streams.taken import Taken, taken
 from streams.tribunal import Tribunal
 
-CLOSED_AT_ONCE = 200
-"""Idle sessions that are closed in one commit, so that no caller waits for thousands."""
 log = logging.getLogger(__name__)
 
 
@@ -133,6 +131,15 @@ class Engine:
             self._wake()
         return bool(rows)
 
+    @property
+    def has_judge(self) -> bool:
+        """Whether anybody can be asked to judge."""
+        return self.judge is not None
+
+    def events_under_way(self, _connection: str, _session_id: str) -> Mapping[str, int]:
+        """None: what was taken in is in the store."""
+        return {}
+
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> int:
         """Ask for exchanges that stayed unscored to be judged again; answers how many."""
         without = not_audited(self.policy)
@@ -209,15 +216,10 @@ class Engine:
 
     async def _close_idle_sessions(self) -> None:
         """Record the end of sessions of which nothing was heard for longer than the session gap, again and again."""
-        gap = timedelta(minutes=self.policy.session_gap_minutes)
         while True:
             await asyncio.sleep(self._limits.idle_check)
-            now = self.now()
-            values = {"as_of": now, "gap_seconds": gap.total_seconds(), "heard_before": now - gap}
             try:
-                rows = await asyncio.to_thread(query_rows, self.store.cursor(), "idle_sessions", values)
-                for start in range(0, len(rows), CLOSED_AT_ONCE):
-                    part = closings(rows[start : start + CLOSED_AT_ONCE], IDLE, now)
+                for part in await asyncio.to_thread(list, idle_closings(self.store, self.policy, self.now())):
                     await self._commits.submit(Submission(outside=part))
                     self._wake()
             except Exception:

@@ -7,11 +7,12 @@ more than a look at its head.
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from schemas.errors import BusyError
+from schemas.errors import BrokerError, BusyError
 from service.access import AccessStore
 from service.api import docs, events, ingest, judging, operations, reading, sessions
 from service.api.authentication import Authentication
@@ -21,13 +22,16 @@ from service.api.limits import BodyLimits, HostCheck, InFlight
 from service.api.metrics import Metrics
 from service.api.requests import RequestRecord
 from service.api.settings import ApiSettings
-from streams.engine import Engine
+from streams.auditing import Auditing
 
 RETRY_AFTER = "2"
 """Seconds after which a sender may try again when the log was busy."""
+RETRY_BROKER = "5"
+"""Seconds after which a sender may try again when Kafka took nothing."""
+log = logging.getLogger(__name__)
 
 
-def create_app(engine: Engine, access: AccessStore, settings: ApiSettings) -> FastAPI:
+def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> FastAPI:
     """The application over an engine that was started, and the tokens that open it."""
     app = FastAPI(
         title="Driftline",
@@ -43,6 +47,7 @@ def create_app(engine: Engine, access: AccessStore, settings: ApiSettings) -> Fa
         app.include_router(part.router)
     add_error_answers(app)
     app.add_exception_handler(BusyError, _busy)
+    app.add_exception_handler(BrokerError, _without_broker)
     app.add_middleware(BodyLimits, settings=settings)
     app.add_middleware(InFlight, settings=settings)
     app.add_middleware(Authentication, access=access, settings=settings)
@@ -53,6 +58,13 @@ def create_app(engine: Engine, access: AccessStore, settings: ApiSettings) -> Fa
 
 async def _busy(_: Request, error: Exception) -> JSONResponse:
     return error_response(ApiError(503, "busy", str(error), {"Retry-After": RETRY_AFTER}))
+
+
+async def _without_broker(_: Request, error: Exception) -> JSONResponse:
+    # What the error says of brokers and addresses is for whoever runs the server.
+    log.warning("a record was not taken: %s", error)
+    words = "the log takes no records at the moment"
+    return error_response(ApiError(503, "log_unavailable", words, {"Retry-After": RETRY_BROKER}))
 
 
 def _version() -> str:

@@ -19,7 +19,7 @@ from service.access import AccessStore
 from service.api.errors import ApiError
 from service.api.metrics import Metrics
 from service.api.settings import ApiSettings
-from streams.engine import Engine
+from streams.auditing import Auditing
 
 Found = TypeVar("Found")
 _STRIPES = 64
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 class ApiContext:
     """Engine, tokens, metrics, and what bounds their use."""
 
-    engine: Engine
+    engine: Auditing
     access: AccessStore
     settings: ApiSettings
     metrics: Metrics

@@ -30,7 +30,7 @@ from service.api.ingest import agent_of, require_audit
 from service.api.models import NO_MOMENT, EventsBody
 from service.api.settings import EVENTS
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
-from streams.engine import Engine
+from streams.auditing import Auditing
 from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Problem
 from streams.sources.reading import ReadingContext
@@ -112,7 +112,7 @@ def own_id(event: Mapping[str, Any]) -> str | None:
     return str(given)
 
 
-def read_batch(body: EventsBody, caller: Holder, engine: Engine) -> Batch:
+def read_batch(body: EventsBody, caller: Holder, engine: Auditing) -> Batch:
     """The records of a body, each event without secrets; their positions count from `first_seq`, else from 0."""
     now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
     agent = agent_of(caller, body.agent, engine.redactor)
@@ -160,11 +160,15 @@ def _unwritable(record: AgentEvent, index: int) -> Problem | None:
 
 
 async def _continued(services: ApiContext, caller: Holder, session_id: str, records: Sequence[AgentEvent]) -> list[AgentEvent]:
-    """The records with the positions that follow on what the log has of the session; those it has keep what they have there."""
+    """The records with the positions that follow on what was taken in of the session; those that were keep what they have there."""
+    # Asked first: what lands between the two is in both.
+    under_way = services.engine.events_under_way(caller.name, session_id)
     ids = [record.event_id for record in records]
     values = {"connection": caller.name, "session": session_id, "event_ids": ids}
     rows = await services.ask(lambda cursor: query_rows(cursor, "session_positions", values))
     known, position = (set(rows[0]["known"]), rows[0]["next_seq"]) if rows else (set(), 0)
+    known.update(under_way)
+    position = max(position, 1 + max(under_way.values(), default=-1))
     placed = []
     for record in records:
         placed.append(msgspec.structs.replace(record, seq=position))

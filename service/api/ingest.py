@@ -21,7 +21,7 @@ from service.api.context import Services, durable_or_refused
 from service.api.errors import ApiError, documented
 from service.api.models import IngestBody
 from service.api.settings import INGEST
-from streams.engine import Engine
+from streams.auditing import Auditing
 from streams.sources.openclaw import MAX_TEXT
 from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
 from streams.taken import QUEUED, Taken
@@ -58,7 +58,7 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
     return answer_of(exchange.exchange_id, taken)
 
 
-def require_audit(engine: Engine, caller: Holder) -> str:
+def require_audit(engine: Auditing, caller: Holder) -> str:
     """The project that the caller's records are filed under; 403 when the policy switches its audit off."""
     project = caller.project or ""
     if not engine.policy.for_project(project).settings.enabled:

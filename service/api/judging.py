@@ -19,7 +19,7 @@ router = APIRouter(route_class=JsonRoute, tags=["judging"])
 async def rejudge(project: VisibleProject, services: Services, body: RejudgeBody | None = None) -> Requested:
     """Ask for the exchanges of a project that stayed unscored to be judged again; each session's cap holds. 409 without a judge."""
     wanted = body or RejudgeBody()
-    if services.engine.judge is None:
+    if not services.engine.has_judge:
         raise ApiError(409, "no_judge", "this server has no judge to ask")
     with durable_or_refused():
         return Requested(requested=await services.engine.rejudge(project, wanted.reason, wanted.limit))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import sys
 from pathlib import Path
@@ -14,8 +15,12 @@ from analytics.adhoc import read_only_rows
 from audit.methodology import is_methodology, load_methodology
 from audit.policy import ProjectPolicy, load_policy
 from audit.prices import ModelPrice
+from schemas.registry import current_schemas
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
+from service.commands.topics import Kafka
 from service.judging import OTHERS, PRICE_IT, unpriced_note
+from service.kafka import connection_of
+from service.settings import Settings
 from service.terminal import MISSING, counted, err, leave_quietly, out, plain, table
 from service.workspace import open_workspace, require_database
 from streams.topology import derived_tables
@@ -59,15 +64,40 @@ def _cell(value: object) -> object:
 
 
 def rebuild(
+    kafka: Kafka = None,
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
-    """Drop everything derived (scores, diagnoses, …) and make it again from what came in, by the present rules and policy."""
-    with open_workspace(settings_of(database, policy)) as workspace:
+    """Drop everything derived (scores, diagnoses, …) and make it again from what came in, by the present rules and policy.
+
+    With --kafka: drop what landed of the topics and land it again; what retention has taken from them is kept.
+    """
+    settings = settings_of(database, policy, kafka=kafka)
+    if settings.kafka is not None:
+        _land_again(settings)
+        return
+    with open_workspace(settings, writes=True) as workspace:
         with err.status("making everything derived again") as status:
             workspace.runner.rebuild(lambda one: status.update(f"stage {one.stage}: {one.position} of {one.end} records"))
         counts = [f"{workspace.store.count(table)} {table}" for table in derived_tables()]
     out.print(f"made again: {', '.join(counts)}")
+
+
+def _land_again(settings: Settings) -> None:
+    from streams.kafka.rebuilding import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
+
+    connection = connection_of(settings)
+    with open_workspace(settings) as workspace, err.status("landing the topics again") as status:
+        store, redactor = workspace.store, workspace.redactor
+        asyncio.run(
+            land_again(
+                store, connection, redactor, workspace.now, report=lambda left: status.update(f"{left} records are left")
+            )
+        )
+        store.checkpoint()
+        tables = [schema.table for schema in current_schemas().values() if schema.topics]
+        counts = [f"{count} {name}" for name in tables if (count := store.count(name))]
+    out.print(f"landed again: {', '.join(counts) or 'nothing, for the topics are empty'}")
 
 
 @policy_app.command("check")

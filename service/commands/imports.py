@@ -54,7 +54,7 @@ def import_openclaw(
     clock, files = clock_of(as_of), transcripts_in(paths)
     if not files and not follow:
         raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint="Transcripts are agents/*/sessions/*.jsonl.")
-    with open_workspace(settings, now=clock, create=True) as workspace:
+    with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
         with file_progress(sum(map(size_of, files))) as report:
             summary = Importer(workspace, agent=agent).openclaw(files, report)
         show(summary, as_json=as_json)
@@ -79,7 +79,7 @@ def import_events(
     clock = clock_of(as_of)
     if not file.is_file():
         raise InputError(f"{file}: there is no such file", hint="Name a file of event JSON lines, or a session.json.")
-    with open_workspace(settings, now=clock, create=True) as workspace:
+    with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
         with file_progress(file.stat().st_size) as report:
             summary = Importer(workspace, agent=agent).events(file, report)
         show(summary, as_json=as_json)

@@ -46,7 +46,7 @@ def rejudge(
 ) -> None:
     """Have the exchanges judged that stayed unscored; says what it is expected to cost before it asks."""
     settings = settings_of(database, policy)
-    with open_workspace(settings) as workspace:
+    with open_workspace(settings, writes=True) as workspace:
         found = who_judges(settings, workspace.policy)
         _say_who_judges(found, dry_run=dry_run)
         workspace.runner.run()

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from service.commands.options import Database, PolicyFile, settings_of
-from service.judging import LIVE, NONE, SIMULATED
+from service.commands.topics import Kafka
+from service.judging import LIVE, NONE, SIMULATED, WORKERS
 from service.logs import configure_logs
 from service.terminal import out
 from service.workspace import policy_of, redactor_of
@@ -18,6 +19,7 @@ JUDGES = {
     NONE: "no judge: everything but Tier 1 stays unscored (no_judge); `driftline rejudge` takes it up later",
     LIVE: "live judge: calls are paid for, under each session's cap",
     SIMULATED: "simulated judge: it rates by simple rules, and everything it scores says so",
+    WORKERS: "records go to Kafka: workers score them (`driftline worker`), and what is on the topics lands in the database here",
 }
 
 
@@ -31,13 +33,17 @@ def serve(
         list[str] | None, typer.Option("--name", metavar="HOST", help="A name the server may be called by; may be repeated.")
     ] = None,
     expose: Annotated[bool, typer.Option("--expose", help="Listen beyond loopback, where --host says so.")] = False,
+    kafka: Kafka = None,
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
-    """Take exchanges and events over HTTP, score them in the background, answer what was found. Stops at SIGTERM or Ctrl-C."""
+    """Take exchanges and events over HTTP, score them in the background, answer what was found. Stops at SIGTERM or Ctrl-C.
+
+    With --kafka it produces them to the topics, for workers to score, and lands every topic in the database.
+    """
     from service.serving import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
 
-    settings = settings_of(database, policy, host=host, port=port, judge=judge)
+    settings = settings_of(database, policy, host=host, port=port, judge=judge, kafka=kafka)
     configure_logs(sys.stderr, redactor_of(settings, policy_of(settings)))
     run_server(settings, names=name or [], expose=expose, announce=_announce)
 

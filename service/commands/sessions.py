@@ -29,7 +29,7 @@ def finalize(
     as_of: AsOf = None,
 ) -> None:
     """End a session by hand and diagnose it."""
-    with open_workspace(settings_of(database, policy), now=clock_of(as_of)) as workspace:
+    with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
         finalize_session(workspace, session, connection)
         for run, document in run_documents(workspace.store, session):
             out.print(diagnosis_view(document, run))

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -25,8 +25,9 @@ from schemas.registry import topics
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import values_of
+from streams.kafka.positions import SinkPositions
 from streams.kafka.progress import Progress
-from streams.kafka.reading import OutOfRangeError, PartitionReader, Range, Read
+from streams.kafka.reading import OutOfRangeError, PartitionReader, Read
 from streams.kafka.sink_batches import Fetched, SinkWriter
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
@@ -66,6 +67,7 @@ class Sink:
         """Called in the event loop whenever positions have moved."""
         self.progress = Progress()
         self.writer = SinkWriter(store, redactor, now)
+        self.where = SinkPositions(store, connection, self.writer)
         self._store = store
         self._connection = connection
         self._reader = PartitionReader(connection)
@@ -87,7 +89,8 @@ class Sink:
         await self._reader.start()
         try:
             ranges = await self._reader.ranges(partitions)
-            positions = await asyncio.to_thread(self._open, ranges)
+            positions = await asyncio.to_thread(self.where.open, ranges)
+            await asyncio.to_thread(self.writer.learn)
             self._reader.read_from(positions)
         except BaseException:
             await self._reader.stop()
@@ -126,29 +129,6 @@ class Sink:
         if self.failure is not None:
             raise self.failure
 
-    def _open(self, ranges: Mapping[Partition, Range]) -> dict[Partition, int]:
-        """Where to go on in each partition. One that was never read is read from the first record it has."""
-        known = self.writer.positions()
-        self.writer.learn()
-        new = {one: found.beginning for one, found in ranges.items() if one not in known}
-        self.writer.begin(new)
-        return new | {one: self._within(one, known[one], found) for one, found in ranges.items() if one in known}
-
-    def _within(self, partition: Partition, position: int, found: Range) -> int:
-        """The position, or the beginning where retention took what was to be read next; BrokerError when it lies beyond the end."""
-        topic, number = self._connection.topic(partition[0]), partition[1]
-        if position > found.end:
-            raise BrokerError(
-                f"{self._store.path} has read topic {topic}, partition {number}, up to offset {position}, and it ends at {found.end}: "
-                "it is not the topic that the database was filled from, or brokers have lost records",
-                hint="Name the cluster and prefix that this database belongs to, or another database with --db.",
-            )
-        if position < found.beginning:
-            words = "topic %s, partition %d: retention removed offsets %d to %d before they were read"
-            log.error(words, topic, number, position, found.beginning - 1)
-            self.writer.pass_over(partition, position, found.beginning)
-        return max(position, found.beginning)
-
     async def _run(self) -> None:
         """Read and land until it is to stop."""
         while not self._stopping.is_set():
@@ -179,7 +159,7 @@ class Sink:
     async def _resume(self, partitions: Sequence[Partition]) -> None:
         """Go on where partitions have nothing at their positions any more."""
         for partition, found in (await self._reader.ranges(partitions)).items():
-            at = await asyncio.to_thread(self._within, partition, self.progress.positions[partition], found)
+            at = await asyncio.to_thread(self.where.within, partition, self.progress.positions[partition], found)
             self._reader.move(partition, at)
             self.progress.move({partition: at})
         self.landed()

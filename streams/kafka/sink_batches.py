@@ -24,11 +24,10 @@ from schemas.arrow import INDEX, decode_batch
 from schemas.errors import RecordError
 from schemas.registry import schema_of, topics
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.feeding import SINK
 from streams.kafka.decoding import RejectedRecord, decode_values, letter_of, time_of
 from streams.kafka.processing import Chunk, RawRecord
 
-SINK = "sink"
-"""Consumer of the watermarks, and stage of the dead letters of records that could be decoded and do not land."""
 CONFLICT = Refusal(
     SINK,
     "conflicting_id",

@@ -1,0 +1,34 @@
+"""Who fills a database: the embedded runner, or a sink that reads Kafka. One of them only, for each goes by positions of its own."""
+
+from __future__ import annotations
+
+from analytics.store import Store
+from schemas.errors import SettingsError
+from schemas.registry import topics
+
+SINK = "sink"
+"""Consumer of the watermarks of what was read from Kafka."""
+
+
+def is_fed_by_kafka(store: Store) -> bool:
+    """Whether a sink has ever read topics into the database."""
+    with store.transaction() as transaction:
+        return bool(transaction.watermarks(SINK))
+
+
+def require_embedded(store: Store) -> None:
+    """SettingsError where records come from Kafka: what is written beside it would be on no topic and no worker would see it."""
+    if is_fed_by_kafka(store):
+        raise SettingsError(
+            f"{store.path} is filled from Kafka",
+            hint="Bring records to its server over HTTP or to the topics, or name another database with --db.",
+        )
+
+
+def require_kafka(store: Store) -> None:
+    """SettingsError where the database has records that did not come from Kafka."""
+    if any(store.end_of(topic) for topic in topics()) and not is_fed_by_kafka(store):
+        raise SettingsError(
+            f"{store.path} holds records that did not come from Kafka",
+            hint="Name a new database with --db, or leave out --kafka and DRIFTLINE_KAFKA.",
+        )

@@ -1,0 +1,152 @@
+"""Taking records to their topics: new ones are produced, and those that a topic or the tables have already are told.
+
+What was produced and has not landed yet is kept in mind, so that a repetition is known at once. A record of which it cannot be told
+whether the broker has it may be on the topic twice: sink and workers drop repetitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from analytics.repetitions import unknown
+from analytics.store import Store
+from schemas.arrow import INDEX, decode_batch
+from schemas.errors import BrokerError, BusyError
+from schemas.records import Record
+from schemas.registry import schema_of
+from streams.engine_state import EngineLimits
+from streams.kafka.keys import key_of
+from streams.kafka.producing import RecordProducer
+from streams.kafka.sink import Sink
+from streams.kafka.unlanded import Unlanded
+from streams.log_writer import CONFLICT, KNOWN, WRITTEN
+
+SETTLING_SECONDS = 10.0
+"""How long is waited for a session's last records to land."""
+MOST_UNLANDED = 200_000
+"""Records that may be on their way to the tables."""
+RECENT = 30.0
+"""Seconds for which a record that was not taken counts as trouble, unless one is taken before."""
+log = logging.getLogger(__name__)
+
+
+class Acceptance:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, store: Store, producer: RecordProducer, sink: Sink, limits: EngineLimits) -> None:
+        self._store = store
+        self._producer = producer
+        self._sink = sink
+        self._limits = limits
+        self._unlanded = Unlanded()
+        self._moved = asyncio.Event()
+        self._producing = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._refused_at = -RECENT
+        sink.landed = self._landed
+
+    async def take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
+        """Produce those of the records that are new; what becomes of each: written, known or conflict.
+
+        The messages are the records, encoded. BusyError or BrokerError: it is as if nothing had been brought.
+        """
+        if why_not := self.no_room():
+            raise BusyError(why_not)
+        fates = [self._unlanded.fate(record) for record in records]
+        places = [place for place, fate in enumerate(fates) if fate is None]
+        found = await asyncio.to_thread(self._look_up, topic, [messages[place] for place in places]) if places else []
+        known = dict(zip(places, found, strict=True))
+        done = [fate or known[place] for place, fate in enumerate(fates)]
+        fresh = [place for place, fate in enumerate(done) if fate == WRITTEN]
+        if fresh:
+            with self._under_way():
+                await self._produce(topic, [records[place] for place in fresh], [messages[place] for place in fresh])
+        return done
+
+    def no_room(self) -> str:
+        """Why no more records can be taken at the moment, in words; nothing when they can."""
+        if not self._sink.progress.reached.is_set():
+            return f"what is on the topics lands first: {self._sink.progress.lag} records are left"
+        if self._producing >= self._limits.waiting:
+            return "too much waits for Kafka"
+        return "too much is on its way to the tables" if len(self._unlanded) >= MOST_UNLANDED else ""
+
+    @property
+    def trouble(self) -> str:
+        """What went wrong of late, in words; nothing where nothing did."""
+        return "Kafka did not take a record" if time.monotonic() - self._refused_at < RECENT else ""
+
+    @property
+    def queues(self) -> Mapping[str, int]:
+        """Records that have not landed, of all and of those brought here, and calls that wait for the broker."""
+        return {"sink": self._sink.progress.lag, "unlanded": len(self._unlanded), "producing": self._producing}
+
+    def events_of(self, session: bytes) -> Mapping[str, int]:
+        """The events of a session that were produced and have not landed: id and position."""
+        return self._unlanded.events_of(session)
+
+    async def settled(self, session: bytes) -> None:
+        """Return when what was produced of a session has landed; BusyError when that takes too long."""
+        try:
+            async with asyncio.timeout(SETTLING_SECONDS):
+                while self._unlanded.has_session(session):
+                    await self._moved.wait()
+        except TimeoutError as error:
+            raise BusyError("the session's last records have not landed yet") from error
+
+    async def finished(self, grace: float) -> None:
+        """Return when nothing waits for the broker any more, after `grace` seconds at the latest."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._quiet.wait()
+
+    def _look_up(self, topic: str, messages: Sequence[bytes]) -> list[str]:
+        """What records are to the tables: new (written), known or a conflict; in a thread."""
+        fates = [KNOWN] * len(messages)
+        with contextlib.closing(self._store.cursor()) as cursor:
+            for name, frame in decode_batch(messages).frames.items():
+                fresh, conflicts = unknown(cursor, schema_of(name), frame, topic, self._sink.writer.seen)
+                for place in fresh[INDEX].to_list():
+                    fates[place] = WRITTEN
+                for place in conflicts:
+                    fates[place] = CONFLICT
+        return fates
+
+    async def _produce(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> None:
+        keyed = [(key_of(record), message) for record, message in zip(records, messages, strict=True)]
+        produced = await self._producer.send(topic, keyed)
+        for record, (number, offset) in zip(records, produced, strict=True):
+            partition = (topic, number)
+            # Where the broker only says that it had the record already, it stands somewhere before the end.
+            at = offset if offset >= 0 else await self._sink.end_of(partition) - 1
+            self._unlanded.add(record, partition, at)
+        self._landed()
+
+    @contextlib.contextmanager
+    def _under_way(self) -> Iterator[None]:
+        self._producing += 1
+        self._quiet.clear()
+        try:
+            yield
+        except BrokerError as error:
+            if time.monotonic() - self._refused_at >= RECENT:
+                log.warning("Kafka takes no records: %s", error)
+            self._refused_at = time.monotonic()
+            raise
+        else:
+            self._refused_at = -RECENT
+        finally:
+            self._producing -= 1
+            if not self._producing:
+                self._quiet.set()
+
+    def _landed(self) -> None:
+        positions = self._sink.progress.positions
+        self._unlanded.release(lambda partition: positions.get(partition, 0))
+        self._moved.set()
+        self._moved = asyncio.Event()

@@ -1,0 +1,95 @@
+"""Landing the topics again: what the tables have of them is dropped, and the same rows land from what the topics still hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from analytics.store import Store
+from analytics.transaction import Partition
+from audit.redaction import Redactor
+from schemas.registry import topics
+from streams.feeding import SINK, require_kafka
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.reading import PartitionReader, Range
+from streams.kafka.sink import Reframe, Sink, partitions_on
+
+REBUILD = "rebuild"
+"""Consumer whose watermark is 1 while a rebuild is under way, else 0."""
+REPORT_SECONDS = 0.2
+
+
+async def rebuild(
+    store: Store,
+    connection: KafkaConnection,
+    redactor: Redactor,
+    now: Callable[[], datetime],
+    *,
+    reframe: Reframe | None = None,
+    report: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Drop what landed from the first record on that each partition still has, and land it again; what retention took stays.
+
+    `report` is told how many records are left. Cut short at any moment, another call or a server lands the rest. BrokerError as
+    `Sink.start`, before anything is dropped.
+    """
+    await asyncio.to_thread(require_kafka, store)
+    ranges = await _ranges(connection)
+    sink = Sink(store, connection, redactor, now, reframe=reframe)
+    await asyncio.to_thread(sink.where.check, ranges)
+    if not await asyncio.to_thread(is_unfinished, store):
+        await asyncio.to_thread(_drop, store, ranges)
+    try:
+        await sink.start()
+        reporting = asyncio.create_task(_report(sink, report))
+        try:
+            await sink.caught_up()
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
+    finally:
+        await sink.stop()
+    await asyncio.to_thread(finish, store)
+
+
+def is_unfinished(store: Store) -> bool:
+    """Whether a rebuild was cut short."""
+    with store.transaction() as transaction:
+        return bool(transaction.watermark(REBUILD, ""))
+
+
+def finish(store: Store) -> None:
+    """Note that no rebuild is under way: what one left to land, a sink lands."""
+    with store.transaction() as transaction:
+        if transaction.watermark(REBUILD, ""):
+            transaction.set_watermark(REBUILD, "", 0)
+
+
+async def _ranges(connection: KafkaConnection) -> dict[Partition, Range]:
+    partitions = await asyncio.to_thread(partitions_on, connection)
+    reader = PartitionReader(connection)
+    await reader.start()
+    try:
+        return await reader.ranges(partitions)
+    finally:
+        await reader.stop()
+
+
+def _drop(store: Store, ranges: Mapping[Partition, Range]) -> None:
+    with store.transaction() as transaction:
+        for topic in topics():
+            transaction.drop(topic, {number: found.beginning for (name, number), found in ranges.items() if name == topic})
+        known = transaction.watermarks(SINK)
+        # What was not read before retention took it is still to be noted.
+        starts = {one: min(known.get(one, found.beginning), found.beginning) for one, found in ranges.items()}
+        transaction.set_watermarks(SINK, starts)
+        transaction.set_watermark(REBUILD, "", 1)
+
+
+async def _report(sink: Sink, report: Callable[[int], None]) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            report(sink.progress.lag)
+            await asyncio.sleep(REPORT_SECONDS)
