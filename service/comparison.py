@@ -22,9 +22,9 @@ from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
 from schemas.errors import InputError, StoreError
 from schemas.limits import NAME
 from service.terminal import plain
+from streams.replay.merging import outcome_in
+from streams.replay.plan import LIVE, folder_of
 
-LIVE = "live"
-"""The label of the database's own scores; every other one is a replay's."""
 Row = Mapping[str, Any]
 Document = dict[str, Any]
 _DIGITS = 9
@@ -46,7 +46,7 @@ def side_of(label: str, database: Path) -> Side:
     if label == LIVE:
         path = database
     elif re.fullmatch(NAME, label):
-        path = replays_of(database) / f"{label}.duckdb"
+        path = folder_of(database) / f"{label}.duckdb"
     else:
         raise InputError(
             f"{plain(label, 64)!r} cannot be the label of a replay",
@@ -55,11 +55,6 @@ def side_of(label: str, database: Path) -> Side:
     if not path.exists():
         raise InputError(f"there are no scores labelled {label}: no file {path}", hint=_known_labels(database))
     return Side(label, path)
-
-
-def replays_of(database: Path) -> Path:
-    """The folder that holds the replays of a database, a file for each label."""
-    return database.with_name(f"{database.name}.replays")
 
 
 def compare(first: Side, second: Side, project: str | None, top: int) -> Document:
@@ -104,9 +99,26 @@ def _opened(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _side(connection: duckdb.DuckDBPyConnection, side: Side, name: str, project: str | None) -> Document:
-    """By what a side's scores were made."""
+    """By what a side's scores were made, and of a replay what it was of and what it asked."""
     origins = query_rows(connection, "score_origins", {"scores": reading(name, "scores"), "project": project})
-    return {"label": side.label, "origins": origins}
+    return {"label": side.label, "replay": None if side.label == LIVE else _replay(side.path), "origins": origins}
+
+
+def _replay(path: Path) -> Document:
+    """What a replay was of, and what it asked; StoreError when the file is none."""
+    outcome = outcome_in(path)
+    scope = outcome.plan.scope
+    return {
+        "source": outcome.plan.origin.kind,
+        "judge": outcome.plan.asking.value,
+        "project": scope.project,
+        "since": scope.since,
+        "until": scope.until,
+        "range": outcome.plan.range or None,
+        "calls": outcome.calls,
+        "cost_usd": outcome.cost_usd,
+        "unknown_price": outcome.unknown_price,
+    }
 
 
 def _measure(row: Row) -> Document:
@@ -144,7 +156,7 @@ def _intervals(measures: Sequence[Row]) -> Document:
 
 
 def _known_labels(database: Path) -> str:
-    labels = sorted(path.stem for path in replays_of(database).glob("*.duckdb"))
+    labels = sorted(path.stem for path in folder_of(database).glob("*.duckdb"))
     if not labels:
         return "`driftline replay --label NAME` makes one; live is what the database itself holds."
     return f"There are: {LIVE}, {', '.join(labels)}."

@@ -11,6 +11,7 @@ from rich.text import Text
 from audit.outcomes import SCORED
 from service.comparison_words import (
     ESTIMATED,
+    asked,
     change,
     headline,
     how_sure,
@@ -44,7 +45,8 @@ def comparison_view(document: Row) -> RenderableType:
     if document["moved"]:
         parts += ["", Text("Exchanges that moved most, of 1", style="bold"), *moved_view(document["moved"], labels)]
     heading = Text("Cost of the judging that the scores rest on, over the exchanges in both", style="bold")
-    return Group(*parts, "", heading, _costs_table(document["exchanges"], labels))
+    costs = _costs_table(document["exchanges"], labels)
+    return Group(*parts, "", heading, costs, *(Text(line) for line in asked(document)))
 
 
 def _measures_table(measures: Sequence[Row], labels: Labels) -> RenderableType:

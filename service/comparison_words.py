@@ -61,7 +61,8 @@ def made_by(document: Row) -> Iterator[str]:
         policies = _listed(f"{row['policy_digest']}" for row in side["origins"])
         judges = _listed(_judge(row) for row in side["origins"] if row["judge_model"] is not None) or "nobody"
         rules = _listed(f"{row['methodology']} {row['methodology_version']}, {row['rule_version']}" for row in side["origins"])
-        yield f"{side['label']}: policy {policies} ({rules}); judged by {judges}"
+        replay = "" if side["replay"] is None else f"{_replay(side['replay'])}; "
+        yield f"{side['label']}: {replay}policy {policies} ({rules}); judged by {judges}"
 
 
 def in_common(document: Row) -> Iterator[str]:
@@ -105,6 +106,24 @@ def judged_by(row: Row, side: str) -> str:
     if not simulated:
         return MISSING
     return SIMULATED if simulated >= judged else f"{SIMULATED} ({simulated:,} of {judged:,})"
+
+
+def asked(document: Row) -> Iterator[str]:
+    """What each replay asked of a judge and what that cost, beside what was recorded already; nothing where it asked nothing."""
+    for side in (document["a"], document["b"]):
+        replay = side["replay"]
+        if replay is not None and replay["calls"]:
+            calls = ", ".join(f"{count:,} {name}" for name, count in replay["calls"].items())
+            unknown = f" and what {replay['unknown_price']:,} cost, which is not known" if replay["unknown_price"] else ""
+            yield f"Asked for {side['label']} itself, the rest was recorded: {calls}; ${replay['cost_usd']:.4f}{unknown}"
+
+
+def _replay(replay: Row) -> str:
+    """What a replay was of: where its history came from, who was to be asked, and what of it was scored."""
+    limits = [plain(replay["project"], 64)] if replay["project"] else []
+    limits += [f"{word} {replay[name]:%Y-%m-%d %H:%M}" for name, word in (("since", "from"), ("until", "to")) if replay[name]]
+    limits += [f"offsets {plain(replay['range'], 64)}"] if replay["range"] else []
+    return f"replay of {' '.join([replay['source'], *limits])}, judge {replay['judge']}"
 
 
 def _moved(row: Row) -> str:

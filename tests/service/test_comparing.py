@@ -10,16 +10,23 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import builders as build
+import msgspec
 import pytest
 from builders import score
+from engines import runner_over
 
 from analytics.queries import query_rows
 from analytics.store import Store
 from audit.comparison import PairedSums
 from schemas.codec import encode
 from schemas.records import DimensionScore, Score
+from streams.admission import Accepted
+from streams.replay.plan import Asking, Origin, Outcome, Plan, Scope
 
 Command = Callable[..., tuple[int, str, str]]
 HOLD = """
@@ -63,9 +70,17 @@ def live(tmp_path: Path) -> Path:
     return keep(tmp_path / "driftline.duckdb", [*scores, scored("late", 1, 1.0)])
 
 
-def replayed(tmp_path: Path, scores: Sequence[Score], label: str = "strict") -> Path:
-    """A replay's file."""
-    return keep(tmp_path / "driftline.duckdb.replays" / f"{label}.duckdb", scores)
+def replayed(tmp_path: Path, scores: Sequence[Score], label: str = "strict", **came_of_it: Any) -> Path:
+    """A replay's file, as `driftline replay` leaves it: scores, and what it is the replay of."""
+    path = keep(tmp_path / "driftline.duckdb.replays" / f"{label}.duckdb", scores)
+    scope, origin = Scope("ops", datetime(2026, 10, 1, tzinfo=UTC)), Origin("tables", "driftline.duckdb")
+    plan = Plan(label=label, origin=origin, scope=scope, policy_digest="1" * 16, asking=Asking.LIVE)
+    counted: dict[str, Any] = dict.fromkeys(("exchanges", "scores", "dead_letters", "live_scores", "unknown_price"), 0)
+    said = counted | {"dispositions": {}, "calls": {}, "cost_usd": 0.0, "digest": "", "live_digest": ""} | came_of_it
+    outcome = Outcome(plan=plan, finished_at=datetime(2026, 11, 1, tzinfo=UTC), **said)
+    with Store(path) as store, store.transaction() as transaction:
+        transaction.set_states("replay", {label: msgspec.json.encode(outcome)}, 0)
+    return path
 
 
 @pytest.fixture
@@ -75,7 +90,8 @@ def strict(tmp_path: Path, live: Path) -> Path:
     worse = {"tier3_state": "scored", "tier3_reason": None, "tier3_score": 2.0, "anomaly": True}
     changed = {"policy_digest": "1" * 16, "simulated": True, "judge_model": "simulated-judge", "cost_usd": 0.003}
     low = [scored(f"s{session}", 1, 0.5 if session else 0.25, **worse, **changed) for session in range(20)]
-    return replayed(tmp_path, [*low, *(scored(f"s{session}", 2, 1.0, **changed) for session in range(20))])
+    same = [scored(f"s{session}", 2, 1.0, **changed) for session in range(20)]
+    return replayed(tmp_path, [*low, *same], calls={"answered": 60, "timeout": 2}, cost_usd=0.06, unknown_price=2)
 
 
 @contextmanager
@@ -108,7 +124,10 @@ def test_what_moved_stands_in_one_sentence(driftline: Command) -> None:
 
     assert 0 == code
     assert "live: policy 0000000000000000 (default 1, eval-1); judged by claude-haiku-4-5" == shown[0]
-    assert "strict: policy 1111111111111111 (default 1, eval-1); judged by simulated-judge, simulated judge" == shown[1]
+    assert (
+        "strict: replay of tables ops from 2026-10-01 00:00, judge live; policy 1111111111111111 (default 1, eval-1); "
+        "judged by simulated-judge, simulated judge"
+    ) == shown[1]
     assert "40 exchanges are in both; 1 only in live, 0 only in strict" == shown[2]
     (moved,) = [line for line in shown if line.startswith("Moved: ")]
     assert moved.startswith(
@@ -132,6 +151,8 @@ def test_the_tables_have_measures_states_and_cost(driftline: Command) -> None:
     ]
     assert "ops live 40 40 0 $0.0400 $0.00100 -" in shown
     assert "ops strict 40 40 20 $0.1200 $0.00300 simulated judge" in shown
+    asked = "60 answered, 2 timeout; $0.0600 and what 2 cost, which is not known"
+    assert f"Asked for strict itself, the rest was recorded: {asked}" == shown[-1]
 
 
 @pytest.mark.usefixtures("strict")
@@ -270,13 +291,32 @@ def test_a_file_that_is_no_database_of_this_version_is_refused(driftline: Comman
     folder = tmp_path / "driftline.duckdb.replays"
     folder.mkdir()
     (folder / "text.duckdb").write_text("x" * 5000)
-    Store(folder / "empty.duckdb").close()
-    with Store(folder / "odd.duckdb") as store:
+    replayed(tmp_path, [], "empty")
+    keep(folder / "mine.duckdb", [scored("s1", 1, 1.0)])
+    with Store(replayed(tmp_path, [], "odd")) as store:
         store.cursor().execute("DROP VIEW main.scores; ALTER TABLE log.scores DROP COLUMN anomaly")
 
     assert "text.duckdb" in driftline("compare", "live", "text")[2]
     assert "no exchange in common" in driftline("compare", "live", "empty")[2]
     assert "not of this version" in driftline("compare", "live", "odd")[2]
+    assert "mine.duckdb: this is no replay" in driftline("compare", "live", "mine")[2]
+
+
+def test_a_real_replay_with_the_recorded_judge_differs_in_nothing(driftline: Command, tmp_path: Path) -> None:
+    """From end to end: exchanges are scored, scored again under a label, and compared; without the judge tiers change their state."""
+    with Store(tmp_path / "driftline.duckdb") as store:
+        runner = runner_over(store)
+        accepted = Accepted()
+        for turn in range(1, 7):
+            accepted.add("exchanges", encode(build.exchange("s", turn, turn_number=turn)))
+        runner.publish(accepted)
+        runner.run()
+    assert 0 == driftline("replay", "--label", "again", "--workers", "1")[0]
+    code, out, _ = driftline("compare", "live", "again")
+
+    assert 0 == code
+    assert "Nothing differs: all 6 exchanges have the same scores on both sides" in lines(out)
+    assert lines(out)[1].startswith("again: replay of tables, judge recorded; policy ")
 
 
 def test_the_database_makes_the_sums_that_the_rules_define(tmp_path: Path) -> None:
