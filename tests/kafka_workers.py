@@ -112,7 +112,11 @@ def numbered(count: int, start: int = 0) -> list[tuple[bytes, bytes]]:
 async def reading(connection: KafkaConnection, group: str | None = None) -> AsyncIterator[AIOKafkaConsumer]:
     """A consumer that reads by hand; with a group it tells what that has committed."""
     consumer = AIOKafkaConsumer(
-        **connection.for_aiokafka(), group_id=group, enable_auto_commit=False, isolation_level="read_committed"
+        **connection.for_aiokafka(),
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
     )
     await consumer.start()
     try:
@@ -140,13 +144,11 @@ async def until_committed(connection: KafkaConnection, topic: str, partitions: i
         await asyncio.sleep(0.1)
 
 
-async def contents(connection: KafkaConnection, topic: str) -> list[ConsumerRecord[bytes, bytes]]:
+async def contents(connection: KafkaConnection, topic: str, partitions: int) -> list[ConsumerRecord[bytes, bytes]]:
     """Every record of a topic, partition by partition."""
     async with reading(connection) as consumer:
-        found = await consumer.partitions_for_topic(connection.topic(topic)) or ()
-        places = [TopicPartition(connection.topic(topic), number) for number in sorted(found)]
+        places = [TopicPartition(connection.topic(topic), number) for number in range(partitions)]
         consumer.assign(places)
-        await consumer.seek_to_beginning()
         ends, records = await consumer.end_offsets(places), []
         while [place for place in places if await consumer.position(place) < ends[place]]:
             for part in (await consumer.getmany(timeout_ms=200)).values():

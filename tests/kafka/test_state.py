@@ -1,0 +1,134 @@
+"""State topics: what was saved is there again for whoever takes the partition up, the newest of each session, at any size."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from kafka_workers import contents, produce
+
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.producing import RecordProducer
+from streams.kafka.state import ENCODE, MAX_STATE_BYTES, StateTopic, StoredState, is_too_large
+
+MakeTopics = Callable[..., None]
+COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": str(16 * 1024 * 1024)}
+TOPIC = "diagnosis-state"
+
+
+def state(next_offset: int, content: bytes = b"state") -> StoredState:
+    """The state of a session at an offset."""
+    return StoredState(next_offset, b"i" * 16, content)
+
+
+class Opened:
+    """A state topic with a producer of its own."""
+
+    def __init__(self, kafka: KafkaConnection) -> None:
+        self.producer = RecordProducer(kafka)
+        self.topic = StateTopic(kafka, "diagnosis", self.producer)
+
+    async def __aenter__(self) -> StateTopic:
+        await self.producer.start()
+        return self.topic
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.producer.stop()
+        self.topic.close()
+
+
+def test_what_was_saved_is_there_for_the_next_who_takes_the_partition_up(
+    kafka: KafkaConnection, make_topics: MakeTopics
+) -> None:
+    """A partition that nobody ever wrote to is taken up as well, and one partition's states are not another's."""
+    make_topics(TOPIC, configs=COMPACTED)
+
+    async def run() -> None:
+        saved = {f"local/s{number}": state(number + 1, b"x" * number) for number in range(300)}
+        async with Opened(kafka) as first:
+            await first.load(1)
+            await first.save(1, saved)
+            assert saved == first.get(1, saved)
+        async with Opened(kafka) as second:
+            await asyncio.gather(*(second.load(partition) for partition in range(3)))
+            assert saved == second.get(1, [*saved, "local/unknown"])
+            assert ({}, {}) == (second.get(0, saved), second.get(2, saved))
+
+    asyncio.run(run())
+
+
+def test_the_state_that_is_farthest_counts_and_outlives_one_that_was_written_late(
+    kafka: KafkaConnection, make_topics: MakeTopics
+) -> None:
+    """A worker that was frozen may write after its successor; compaction would keep what it wrote, and records would be lost."""
+    make_topics(TOPIC, partitions=1, configs=COMPACTED)
+
+    async def run() -> None:
+        right, late = ENCODE(state(20, b"right")), ENCODE(state(10, b"late"))
+        await produce(kafka, TOPIC, [(b"local/s", right), (b"local/other", late), (b"local/s", late)], 0)
+        async with Opened(kafka) as topic:
+            await topic.load(0)
+            assert state(20, b"right") == topic.get(0, ["local/s"])["local/s"]
+        assert right == [record.value for record in await contents(kafka, TOPIC, 1) if record.key == b"local/s"][-1]
+
+    asyncio.run(run())
+
+
+def test_a_state_that_was_taken_away_is_gone(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A tombstone is how an operator makes a session begin anew."""
+    make_topics(TOPIC, partitions=1, configs=COMPACTED)
+
+    async def run() -> None:
+        await produce(kafka, TOPIC, [(b"local/s", ENCODE(state(20)))], 0)
+        async with Opened(kafka) as topic:
+            await topic.load(0)
+            await produce(kafka, TOPIC, [(b"local/s", None)], 0)  # type: ignore[list-item]
+            await topic.load(0)
+            assert {} == topic.get(0, ["local/s"])
+
+    asyncio.run(run())
+
+
+def test_a_partition_that_comes_back_is_read_from_where_it_was_left(
+    kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebalance gives most partitions back: reading all their states each time would stop a large installation for minutes."""
+    make_topics(TOPIC, partitions=1, configs=COMPACTED)
+    read: list[int] = []
+
+    class Counting(AIOKafkaConsumer):  # type: ignore[misc]
+        async def getmany(self, *places: TopicPartition, **options: object) -> object:
+            found = await super().getmany(*places, **options)
+            read.extend(record.offset for records in found.values() for record in records)
+            return found
+
+    async def run() -> None:
+        async with Opened(kafka) as topic, Opened(kafka) as other:
+            await topic.save(0, {f"local/s{number}": state(1) for number in range(50)})
+            await topic.load(0)
+            read.clear()
+            await other.save(0, {"local/s7": state(2, b"by another")})
+            await topic.load(0)
+            assert state(2, b"by another") == topic.get(0, ["local/s7"])["local/s7"]
+            assert [50] == read
+
+    monkeypatch.setattr("streams.kafka.state.AIOKafkaConsumer", Counting)
+    asyncio.run(run())
+
+
+def test_a_state_of_many_megabytes_is_kept(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """The state of intake holds whole exchanges that may be judged later."""
+    make_topics(TOPIC, partitions=1, configs=COMPACTED)
+    large = state(1, bytes(MAX_STATE_BYTES - 1000))
+    assert (False, True) == (is_too_large(large), is_too_large(state(1, bytes(MAX_STATE_BYTES + 1))))
+
+    async def run() -> None:
+        async with Opened(kafka) as topic:
+            await topic.save(0, {"local/s": large})
+        async with Opened(kafka) as topic:
+            await topic.load(0)
+            assert large == topic.get(0, ["local/s"])["local/s"]
+
+    asyncio.run(run())
