@@ -12,19 +12,16 @@ from typing import Any
 from analytics.connection import IN_USE
 from analytics.queries import query_rows
 from analytics.store import Store
-from analytics.tables import full_name
 from schemas.codec import record_from
 from schemas.errors import InputError, SettingsError, StoreError
 from schemas.records import DeadLetter
-from schemas.registry import schema_of
 from service.kafka import connection_of
 from service.settings import Settings
 from service.terminal import counted, plain
 from service.workspace import Workspace, open_workspace, utc_now
 from streams.admission import encode_all
+from streams.feeding import is_fed_by_kafka
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.letters import keep_letters, put_back
-from streams.kafka.producing import RecordProducer
 from streams.letters import Return, Stays, way_back
 
 AT_ONCE = 200
@@ -37,8 +34,6 @@ STOP_OR_KAFKA = (
 FROM_KAFKA = (
     "What is put into the file by hand would not be on the topics. Give --kafka: the letters are then put back on those."
 )
-SINK = "sink"
-"""Consumer whose watermarks a file has that is filled from Kafka."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +89,8 @@ class LetterBox:
 def letter_box(settings: Settings) -> Iterator[LetterBox]:
     """The letters of the cluster where one is named, else of the database; StoreError that says what to do when a server has it."""
     if settings.kafka is not None:
+        from streams.kafka.letters import keep_letters  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+
         connection = connection_of(settings)
         with Store(None) as store:
             asyncio.run(keep_letters(connection, store))
@@ -153,7 +150,7 @@ class Outcome:
 
 def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
     """Put back those of the letters that can go, a few hundred at a time. SettingsError for a file that is filled from Kafka."""
-    if box.workspace is not None and _is_filled_from_kafka(box.store):
+    if box.workspace is not None and is_fed_by_kafka(box.store):
         raise SettingsError(f"{box.store.path} is filled from Kafka", hint=FROM_KAFKA)
     before = _open_ids(box.store)
     returned, stays = list[Return](), list[Stays]()
@@ -170,6 +167,9 @@ def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
 
 
 async def _produce(connection: KafkaConnection, returns: Sequence[Return], now: datetime) -> None:
+    from streams.kafka.letters import put_back  # noqa: PLC0415 - as above
+    from streams.kafka.producing import RecordProducer  # noqa: PLC0415 - as above
+
     producer = RecordProducer(connection)
     await producer.start()
     try:
@@ -188,10 +188,3 @@ def _records(store: Store, starts: Sequence[str]) -> list[Found]:
 
 def _open_ids(store: Store) -> set[str]:
     return {row["dead_letter_id"] for row in open_letters(store, Filters(), ALL)}
-
-
-def _is_filled_from_kafka(store: Store) -> bool:
-    """Whether a sink ever wrote into the file."""
-    statement = f"SELECT count(*) FROM {full_name(schema_of('Watermark'))} WHERE consumer = ?"  # noqa: S608 - a name of ours
-    ((count,),) = store.cursor().execute(statement, [SINK]).fetchall()
-    return bool(count)

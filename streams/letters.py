@@ -23,6 +23,7 @@ from schemas.errors import RecordError
 from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import RECORD_TYPES, DeadLetter, Exchange, JudgingRequest, Record, Review, ScoringTask
 from schemas.registry import MARKER, schema_of, topics
+from streams.topology import TOPOLOGY
 
 KIND = "dead_letter"
 RETRIED = "retried"
@@ -30,6 +31,12 @@ SAMPLED = "retried"
 """Why an exchange is sampled that intake could not get over: somebody put it back, whatever sampling would have said."""
 BROUGHT = {"http": "its sender was told that it was refused", "import": "the line is no record"}
 """Who sets aside what never was a record, and why it cannot go back."""
+NEVER = {
+    "conflicting_id": "the log holds its id with other content: give the record an id of its own and deliver it again",
+    "removed_by_retention": "the topic had removed the records before they were read: bring them again from where they came",
+}
+"""Reasons for which nothing can go back, and what to do."""
+STAGES = frozenset(stage.name for stage in TOPOLOGY)
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def way_back(letter: DeadLetter) -> Return | Stays:
         return Stays(letter, why)
     try:
         record = _record_of(letter.body)
-        if letter.reason == "stage_failed":
+        if letter.stage in STAGES:
             return _past_the_stage(letter, record)
         message = letter.body if letter.body.startswith(MARKER) else encode(record)
     except RecordError as error:
@@ -96,8 +103,8 @@ def way_back(letter: DeadLetter) -> Return | Stays:
 
 def _is_no_record(letter: DeadLetter) -> str:
     """Why there is no record to put back, in words; nothing where there may be one."""
-    if letter.reason == "conflicting_id":
-        return "the log holds its id with other content: give the record an id of its own and deliver it again"
+    if letter.reason in NEVER:
+        return NEVER[letter.reason]
     if letter.stage in BROUGHT:
         return f"{BROUGHT[letter.stage]}: mend it there and bring it again"
     if is_whole(letter):
@@ -108,7 +115,7 @@ def _is_no_record(letter: DeadLetter) -> str:
 
 def _elsewhere(letter: DeadLetter) -> str:
     """Where the record is to be had from when the letter does not have it."""
-    if letter.reason == "stage_failed":
+    if letter.stage in STAGES:
         return f"the record is on the topic {letter.source}, and `driftline rebuild` takes it up again"
     return f"bring it again from {letter.source}"
 

@@ -111,7 +111,7 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
             "dead letters",
             "note",
             f"{total} records could not be taken, e.g. {letters[0]['source']}: {letters[0]['example']}",
-            "driftline sql 'FROM dead_letters'",
+            "driftline dead-letters list",
         )
 
 

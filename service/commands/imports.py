@@ -22,7 +22,7 @@ from service.importing import Importer, ImportSummary, Report, transcripts_in
 from service.terminal import counted, err, out
 from service.workspace import Workspace, open_workspace
 
-SEE_LETTERS = "driftline sql 'FROM dead_letters'"
+SEE_LETTERS = "driftline dead-letters list"
 WHOLE_EVERY = timedelta(minutes=1)
 log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, help="Take in what agents said and did.")

@@ -316,6 +316,8 @@ def bodies() -> Sequence[tuple[str, str, str, bytes, str]]:
     secret = encode(build.exchange("s", 1, user_message="password=hunter2-hunter2"))
     return [
         ("admission", "conflicting_id", "exchanges", msgspec.json.encode(exchange), "give the record an id of its own"),
+        ("sink", "removed_by_retention", "exchanges", b"", "bring them again from where they came"),
+        ("diagnosis", "state_too_large", "agent-events", encode(build.event("s", 0, event="x")), "makes its results of whole"),
         ("http", "invalid", "http:shop", b"{}", "its sender was told that it was refused"),
         ("diagnosis", "stage_failed", "agent-events", encode(build.event("s", 0, event="message")), "`driftline rebuild`"),
         ("intake", "stage_failed", "exchanges", encode(build.closing("s", 1)), "makes its results of whole sessions"),
