@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
 from engines import NOW, Clock
+from servers import PATIENCE
 
 from analytics.store import Store
 from audit.policy import Policy
@@ -16,6 +20,7 @@ from schemas.codec import encode
 from schemas.records import Record
 from schemas.registry import current_schemas
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.gateway import Gateway
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink import Sink, SinkLimits
@@ -68,3 +73,45 @@ def tables(store: Store) -> dict[str, list[tuple[Any, ...]]]:
             )
             for schema in current_schemas().values()
         }
+
+
+@asynccontextmanager
+async def gateway_over(store: Store, connection: KafkaConnection, **options: Any) -> AsyncIterator[Gateway]:
+    """A gateway that takes records, stopped at the end."""
+    policy = Policy()
+    now = Clock(NOW + timedelta(days=1))
+    gateway = Gateway(
+        store, policy, Redactor(policy.redaction), now, connection, judge_name="workers", sink_limits=QUICK, **options
+    )
+    await gateway.start()
+    try:
+        await until(lambda: gateway.state().ready, "the gateway to take records")
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Return as soon as the condition holds; fails, saying what was waited for, when it does not come to hold."""
+    ends_at = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < ends_at, f"waited {PATIENCE:g} s for {what}"
+        await asyncio.sleep(0.005)
+
+
+@contextmanager
+def held_back(gateway: Gateway) -> Iterator[None]:
+    """Let nothing land meanwhile."""
+    writer, gate = gateway._sink.writer, threading.Event()
+    land = writer.land
+
+    def wait_and_land(*arguments: Any) -> None:
+        assert gate.wait(PATIENCE)
+        land(*arguments)
+
+    writer.land = wait_and_land  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        gate.set()
+        writer.land = land  # type: ignore[method-assign]

@@ -57,7 +57,7 @@ class Acceptance:
         """
         if why_not := self.no_room():
             raise BusyError(why_not)
-        fates = [self._unlanded.fate(record) for record in records]
+        fates = [self._unlanded.fate(topic, record) for record in records]
         places = [place for place, fate in enumerate(fates) if fate is None]
         found = await asyncio.to_thread(self._look_up, topic, [messages[place] for place in places]) if places else []
         known = dict(zip(places, found, strict=True))

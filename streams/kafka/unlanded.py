@@ -40,15 +40,15 @@ class Unlanded:
 
     def add(self, record: Record, partition: Partition, offset: int) -> None:
         """A record was produced."""
-        identity, session = _identity(record), key_of(record)
+        identity, session = _identity(partition[0], record), key_of(record)
         event = (record.event_id, record.seq) if isinstance(record, AgentEvent) else None
         self._entries[identity] = _Entry(session, _content(record), event)
         self._sessions[session].add(identity)
         heapq.heappush(self._queues[partition], (offset, identity))
 
-    def fate(self, record: Record) -> str | None:
-        """What a record with an identity that is here would be: known or a conflict; None for others."""
-        entry = self._entries.get(_identity(record))
+    def fate(self, topic: str, record: Record) -> str | None:
+        """What a record would be on the topic if its identity is here: known or a conflict; None for others."""
+        entry = self._entries.get(_identity(topic, record))
         if entry is None:
             return None
         return KNOWN if entry.content == _content(record) else CONFLICT
@@ -80,9 +80,9 @@ class Unlanded:
             del self._sessions[entry.session]
 
 
-def _identity(record: Record) -> Identity:
+def _identity(topic: str, record: Record) -> Identity:
     name = type(record).__name__
-    return (name, *(getattr(record, column) for column in identity_of(schema_of(name))))
+    return (topic, name, *(getattr(record, column) for column in identity_of(schema_of(name))))
 
 
 def _content(record: Record) -> object:

@@ -1,0 +1,198 @@
+"""The gateway on a real broker: what is answered is true, whether or not the tables know it already."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from builders import event, exchange
+from sinks import MakeTopics, gateway_over, held_back, produce, producing, tables, until
+
+from analytics.store import Store
+from schemas.errors import BusyError, SettingsError
+from schemas.records import Heartbeat, SessionClosed
+from schemas.registry import topics
+from streams.admission import Accepted
+from streams.embedded import EmbeddedRunner
+from streams.engine_state import EngineLimits
+from streams.kafka.connection import KafkaConnection
+from streams.log_writer import CONFLICT, KNOWN, WRITTEN
+
+ASKED = exchange("s", 1)
+OTHERS = exchange("s", 1, "It is not done.", content_digest="f" * 16)
+
+
+def test_a_repetition_is_known_before_and_after_it_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A sender that is not sure sends again at once, while the tables know nothing yet; and another content is refused all the while."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            with held_back(gateway):
+                assert WRITTEN == (await gateway.take_exchange(ASKED)).fate
+                again = await gateway.take_exchange(ASKED)
+                assert (KNOWN, "queued") == (again.fate, again.reason)
+                assert CONFLICT == (await gateway.take_exchange(OTHERS)).fate
+                assert 1 == gateway.state().queues["unlanded"]
+            await until(lambda: not gateway.state().queues["unlanded"], "the exchange to land")
+            assert KNOWN == (await gateway.take_exchange(ASKED)).fate
+            assert CONFLICT == (await gateway.take_exchange(OTHERS)).fate
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        assert 1 == len(tables(store)["exchanges"])
+
+
+def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Two calls with one id must not both be told that theirs is the one that counts."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> list[str]:
+        async with gateway_over(store, kafka) as gateway:
+            answers = await asyncio.gather(*(gateway.take_exchange(one) for one in (ASKED, OTHERS, ASKED)))
+        return [one.fate for one in answers]
+
+    with Store(None) as store:
+        assert [WRITTEN, CONFLICT, KNOWN] == asyncio.run(run(store))
+
+
+def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """What came through another door, or landed in a database that is lost, is known before the first call is answered."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await produce(producer, "exchanges", [exchange("s", number) for number in range(20)])
+        async with gateway_over(store, kafka) as gateway:
+            assert KNOWN == (await gateway.take_exchange(ASKED)).fate
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+
+
+def test_events_are_known_and_placed_while_they_are_under_way(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A session's next events go on where its last ones ended, landed or not, and events that come again are left out."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            with held_back(gateway):
+                first = await gateway.publish("agent-events", [event("s", number) for number in range(3)])
+                again = await gateway.publish("agent-events", [event("s", number) for number in range(1, 5)])
+                assert [(3, 0), (2, 2)] == [(one.written, one.known) for one in (first, again)]
+                under_way = gateway.events_under_way("local", "s")
+                assert {event("s", number).event_id: number for number in range(5)} == under_way
+            await until(lambda: not gateway.events_under_way("local", "s"), "the events to land")
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        assert 5 == len(tables(store)["agent_events"])
+
+
+def test_a_session_ends_after_its_last_record(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Whoever ends a session at once ends all of it, though the tables do not show its records yet."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            assert not await gateway.finalize("local", "s")
+            with held_back(gateway):
+                await gateway.take_exchange(ASKED)
+                await gateway.publish("agent-events", [event("s", 1)])
+                finalizing = asyncio.create_task(gateway.finalize("local", "s"))
+                await asyncio.sleep(0)
+                assert not finalizing.done()
+            assert await finalizing
+            await until(lambda: not gateway.state().queues["unlanded"], "the ends to land")
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        closings = store.cursor().execute("SELECT _topic, session_id, reason FROM log.session_closings ORDER BY ALL").fetchall()
+    assert [("agent-events", "s", "explicit"), ("exchanges", "s", "explicit")] == closings
+
+
+def test_an_idle_session_is_ended(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Nobody else ends it: the workers know nothing of the present."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka, limits=EngineLimits(idle_check=0.05)) as gateway:
+            await gateway.take_exchange(ASKED)
+            await until(lambda: tables(store)["session_closings"], "the session to be ended")
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        frame = store.read("exchanges", 0, 10)[SessionClosed.__name__]
+    assert ["idle"] == frame["reason"].to_list()
+
+
+def test_other_records_are_known_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A heartbeat's identity has a time in it, which the tables give back in another form."""
+    make_topics(*topics())
+    sign = Heartbeat(
+        connection="local", project="ops", session_id="s", occurred_at=ASKED.occurred_at, ingested_at=ASKED.ingested_at
+    )
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            assert 1 == (await gateway.publish("heartbeats", [sign])).written
+            await until(lambda: tables(store)["heartbeats"], "the heartbeat to land")
+            assert (0, 1) == ((again := await gateway.publish("heartbeats", [sign])).written, again.known)
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+
+
+def test_it_takes_no_more_than_it_can_keep_in_mind(
+    kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing lands, memory is bounded: senders are asked to come back."""
+    make_topics(*topics())
+    monkeypatch.setattr("streams.kafka.acceptance.MOST_UNLANDED", 2)
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            with held_back(gateway):
+                await gateway.publish("agent-events", [event("s", 1), event("s", 2)])
+                with pytest.raises(BusyError, match="on its way to the tables"):
+                    await gateway.take_exchange(ASKED)
+                assert (False, "too much is on its way to the tables") == ((state := gateway.state()).ready, state.why_not)
+            await until(lambda: gateway.state().ready, "the events to land")
+            assert WRITTEN == (await gateway.take_exchange(ASKED)).fate
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+
+
+def test_missing_topics_are_named(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """No topic makes itself: one that is missing would swallow records of its type."""
+    make_topics(*(name for name in topics() if name != "reviews"))
+
+    async def run(store: Store) -> None:
+        with pytest.raises(SettingsError, match=f"topics are missing: {kafka.topic('reviews')}") as raised:
+            async with gateway_over(store, kafka):
+                pass
+        assert "driftline topics create" in raised.value.hint
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+
+
+def test_a_database_of_the_embedded_runner_is_left_alone(kafka: KafkaConnection) -> None:
+    """Its positions are of another log: both in one table would be taken for one another."""
+
+    async def run(store: Store) -> None:
+        with pytest.raises(SettingsError, match="did not come from Kafka"):
+            async with gateway_over(store, kafka):
+                pass
+
+    with Store(None) as store:
+        from engines import runner_over
+
+        from schemas.codec import encode
+
+        accepted = Accepted()
+        accepted.add("exchanges", encode(ASKED))
+        runner: EmbeddedRunner = runner_over(store)
+        runner.publish(accepted)
+        asyncio.run(run(store))
