@@ -1,0 +1,128 @@
+"""What was recorded of judge calls: read back from `judgements` when a partition of tasks is taken up.
+
+1. Nothing is recorded of a task before it is on its topic. So reading begins when the first task that is not committed came, a margin
+   earlier: the clocks of two brokers may differ.
+2. Tasks that their session's state knows are done, and what was recorded of them is in their scores: it is left out.
+3. A reservation that no judgement settles belongs to a call whose process is gone. The evaluations' calls on the same topic are not ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import xxhash
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from audit.prompts import TIER2, TIER2_5, TIER3
+from schemas.errors import BrokerError
+from schemas.records import Judgement, Record, Reservation, ScoringTask
+from streams.batches import StageBatch
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.decoding import decode_chunk
+from streams.kafka.processing import RawRecord
+from streams.kafka.repetitions import Window
+from streams.kafka.state import StateTopic
+from streams.recorded import Subject, subject_of
+
+JUDGEMENTS = "judgements"
+MARGIN_MS = 5 * 60 * 1000
+"""How far the clocks of two brokers may be apart."""
+READ_SECONDS = 60.0
+"""How long the broker may be silent while calls are read."""
+PURPOSES = frozenset([TIER2, TIER2_5, TIER3])
+"""Of the questions that scoring asks."""
+NO_CONTENT = xxhash.xxh3_64_digest(b"")
+"""What the window of a session keeps as the content of a task: its identity says everything."""
+
+
+def task_identity(connection: str, exchange_id: str, revision: int) -> bytes:
+    """The hash of a task's identity, as the window of its session keeps it."""
+    return xxhash.xxh3_64_digest("\x1f".join([ScoringTask.__name__, connection, exchange_id, str(revision)]).encode())
+
+
+@dataclass
+class RecordedCalls:
+    """Judgements by exchange, and reservations; a record that came before counts once."""
+
+    _judgements: dict[Subject, dict[str, Judgement]] = field(default_factory=dict)
+    _reservations: dict[str, Reservation] = field(default_factory=dict)
+    _settled: set[str] = field(default_factory=set)
+
+    def add(self, record: Record) -> None:
+        """Take in a record of the topic."""
+        if isinstance(record, Reservation):
+            self._reservations.setdefault(record.reservation_id, record)
+        elif isinstance(record, Judgement):
+            about = self._judgements.setdefault((record.connection, record.subject_id), {})
+            about.setdefault(record.judgement_id, record)
+            self._settled.update(record.reservation_ids)
+
+    def of(self, task: ScoringTask) -> Sequence[Judgement]:
+        """The judgements of a task's exchange, in the order they were recorded."""
+        return list(self._judgements.get(subject_of(task), {}).values())
+
+    def of_all(self, subjects: Iterable[Subject]) -> dict[Subject, list[Judgement]]:
+        """The judgements of those of the exchanges that have any."""
+        return {one: list(self._judgements[one].values()) for one in subjects if one in self._judgements}
+
+    def unsettled(self) -> list[Reservation]:
+        """The reservations that no judgement settles, oldest first."""
+        found = (one for name, one in self._reservations.items() if name not in self._settled)
+        return sorted(found, key=lambda one: (one.reserved_at, one.reservation_id))
+
+
+async def read_calls(connection: KafkaConnection, states: StateTopic, partition: int, since: int) -> RecordedCalls:
+    """What was recorded of the tasks that are not done, in the partition of that number.
+
+    `since` is when the first of them came, in milliseconds since 1970; the partition's states are loaded. BrokerError when the topic
+    cannot be read.
+    """
+    options = connection.for_aiokafka() | {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    calls, consumer = RecordedCalls(), AIOKafkaConsumer(**options)
+    place = TopicPartition(connection.topic(JUDGEMENTS), partition)
+    try:
+        await consumer.start()
+        consumer.assign([place])
+        await _read(consumer, place, since, calls, states)
+    except (KafkaError, TimeoutError) as error:
+        words = " ".join(str(error).split()) or f"the broker said nothing for {READ_SECONDS:g} s"
+        raise BrokerError(f"topic {place.topic}, partition {partition}: recorded calls cannot be read: {words}") from error
+    finally:
+        await consumer.stop()
+    return calls
+
+
+async def _read(
+    consumer: AIOKafkaConsumer, place: TopicPartition, since: int, calls: RecordedCalls, states: StateTopic
+) -> None:
+    found = (await consumer.offsets_for_times({place: max(0, since - MARGIN_MS)}))[place]
+    if found is None:
+        return
+    end = (await consumer.end_offsets([place]))[place]
+    consumer.seek(place, found.offset)
+    position = found.offset
+    while position < end:
+        async with asyncio.timeout(READ_SECONDS):
+            records = (await consumer.getmany(place, timeout_ms=1000)).get(place, [])
+            position = await consumer.position(place)
+        await asyncio.to_thread(_take_in, calls, records, states, place.partition)
+
+
+def _take_in(calls: RecordedCalls, records: Sequence[RawRecord], states: StateTopic, partition: int) -> None:
+    """Add what is about tasks that are not done. What cannot be decoded is none of ours, and a dead letter elsewhere."""
+    batch = StageBatch.of(JUDGEMENTS, decode_chunk(JUDGEMENTS, records).frames)
+    stored = states.get(partition, batch.keys())
+    windows = {key: Window.of(state.identities) for key, state in stored.items()}
+    for record in _open(batch, windows):
+        calls.add(record)
+
+
+def _open(batch: StageBatch, windows: Mapping[str, Window]) -> Iterator[Judgement | Reservation]:
+    for _, key, record in batch.records():
+        if isinstance(record, Judgement | Reservation) and record.purpose in PURPOSES:
+            identity = task_identity(record.connection, record.subject_id, record.subject_revision)
+            if key not in windows or windows[key].content_of(identity) is None:
+                yield record

@@ -1,0 +1,107 @@
+"""The scoring stage on Kafka: with a judge each partition is worked on by itself; without one the stage's step computes the scores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.records import Judgement
+from streams.judge_calls import JudgeCalls
+from streams.judges.protocol import Judge
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.lanes import end_process
+from streams.kafka.leased_writes import Sender
+from streams.kafka.processing import Chunk
+from streams.kafka.scoring_partition import Bench, ScoringPartition
+from streams.kafka.stage_processor import RELEASE_SECONDS, StageProcessor
+from streams.kafka.state import StateTopic
+from streams.kafka.watchdog import Pulse
+from streams.recorded import Subject
+from streams.stage_runs import StageRuns
+from streams.tribunal import SCORING
+
+
+class ScoringProcessor:
+    """See the module; a `streams.kafka.processing.Processor`. `judge` None: the tiers that want one stay unscored.
+
+    Whoever opened the judge closes it, and `states`, after `stop`. `fail` is told of what nobody can mend in this process.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        policy: Policy,
+        judge: Judge | None,
+        *,
+        redactor: Redactor,
+        now: Callable[[], datetime],
+        producer: Sender,
+        states: StateTopic,
+        pulse: Pulse,
+        fail: Callable[[BaseException], None] = end_process,
+    ) -> None:
+        self.calls = JudgeCalls()
+        """What the judge has said since the process began."""
+        self._bench = Bench(
+            connection=connection,
+            policy=policy,
+            judge=judge,
+            redactor=redactor,
+            now=now,
+            producer=producer,
+            states=states,
+            lease=pulse.check,
+            fail=fail,
+            calls=self.calls,
+        )
+        runs = StageRuns(policy, self._recorded, redactor, now)
+        self._unjudged = StageProcessor(
+            SCORING, runs, redactor=redactor, now=now, producer=producer, states=states, pulse=pulse
+        )
+        self._held: frozenset[int] = frozenset()
+        self._partitions: dict[int, ScoringPartition] = {}
+
+    async def assigned(self, partitions: frozenset[int]) -> None:
+        """Take note; a partition is taken up with its first chunk."""
+        await self._end(self._let_go(partitions), 0)
+        self._held |= partitions
+        await self._unjudged.assigned(partitions)
+
+    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
+        """Work on a chunk; with a judge this returns when there is room for the partition's next one.
+
+        Of a partition that is not ours nothing is taken.
+        """
+        partition = self._partitions.get(chunk.partition)
+        if partition is None:
+            if chunk.partition not in self._held:
+                return
+            partition = self._partitions[chunk.partition] = ScoringPartition(chunk.partition, self._bench)
+        if self._bench.judge is not None:
+            await partition.take(chunk, done)
+        elif await partition.take_up(chunk.records[0].timestamp):
+            await self._unjudged.take(chunk, done)
+
+    async def revoked(self, partitions: frozenset[int]) -> None:
+        """Let calls under way there be recorded for a while, and give up the rest: who gets the partitions charges it in full."""
+        await asyncio.gather(self._end(self._let_go(partitions), RELEASE_SECONDS), self._unjudged.revoked(partitions))
+
+    async def stop(self, grace: float) -> None:
+        """Make no more calls, let those under way be recorded, for `grace` seconds at most, and give up the rest."""
+        await asyncio.gather(self._end(list(self._partitions.values()), grace), self._unjudged.stop(grace))
+
+    def _let_go(self, partitions: frozenset[int]) -> list[ScoringPartition]:
+        self._held -= partitions
+        return [self._partitions.pop(number) for number in partitions & self._partitions.keys()]
+
+    async def _end(self, partitions: Sequence[ScoringPartition], grace: float) -> None:
+        await asyncio.gather(*(one.end(grace) for one in partitions))
+
+    def _recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+        found: dict[Subject, Sequence[Judgement]] = {}
+        for partition in list(self._partitions.values()):
+            found |= partition.calls.of_all(subjects)
+        return found

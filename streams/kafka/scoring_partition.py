@@ -1,0 +1,218 @@
+"""One partition of scoring tasks at work: sessions side by side, each one's tasks in order, everything that is paid for recorded.
+
+1. A reservation is with the broker before its call is made, a judgement before it is used, a score before the session's state says so.
+2. Before every write it is asked whether the partition is still ours; where it may not be, nothing more is written.
+3. A chunk is done when each of its tasks is. One slow call holds back its session, and the offset; not the other sessions.
+4. Without a judge a partition is taken up here and scored elsewhere: calls that were cut off when there was one are charged all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
+
+import msgspec
+
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import decode, encode
+from schemas.records import Record, ScoringTask
+from streams.admission import DEAD_LETTERS, Accepted, Door, Place
+from streams.batches import StageBatch
+from streams.docket import STATE, ScoringState
+from streams.interrupted import interrupted
+from streams.judge_calls import JudgeCalls
+from streams.judges.protocol import Judge
+from streams.kafka.calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.decoding import decode_chunk, letter_of
+from streams.kafka.keys import key_of
+from streams.kafka.leased_writes import LeasedWrites, Sender
+from streams.kafka.processing import Chunk
+from streams.kafka.repetitions import Window
+from streams.kafka.state import StateTopic, StoredState
+from streams.purses import StoppedError
+from streams.session_queues import SessionQueues
+from streams.tribunal import SCORING, Tribunal
+
+WINDOW_TASKS = 1_000
+WINDOW_BYTES = 16_000_000
+"""How many tasks of a partition may be under way, and how many bytes of them, before the next chunk waits: one may go beyond."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What every partition scores with. `lease` raises when others may have our partitions; `now` stamps records of calls."""
+
+    connection: KafkaConnection
+    policy: Policy
+    judge: Judge | None
+    redactor: Redactor
+    now: Callable[[], datetime]
+    producer: Sender
+    states: StateTopic
+    lease: Callable[[], None]
+    fail: Callable[[BaseException], None]
+    """Told of what nobody can mend in this process."""
+    calls: JudgeCalls
+
+
+@dataclass(slots=True)
+class _Open:
+    """A chunk that is not done: how many parts of it are left."""
+
+    left: int
+    done: Callable[[], None]
+
+    def finish_one(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.done()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A task that is not done."""
+
+    offset: int
+    task: ScoringTask
+    chunk: _Open
+
+    @property
+    def size(self) -> int:
+        """Bytes, as far as they count."""
+        return len(self.task.exchange) + sum(map(len, self.task.earlier_judgements))
+
+
+class ScoringPartition:
+    """See the module. Chunks come one after another; the first takes the partition up."""
+
+    def __init__(self, number: int, bench: Bench) -> None:
+        self.number = number
+        self.calls = RecordedCalls()
+        """What earlier processes recorded of tasks that are not done."""
+        self._bench = bench
+        self._tribunal = Tribunal(bench.policy, bench.judge, self._record, bench.now)
+        self._queues = SessionQueues(self._score, self._failed)
+        self._taken_up = False
+        self._writes = LeasedWrites(bench.producer, bench.lease, self._stop)
+        self._tasks = self._bytes = 0
+        self._changed = asyncio.Event()
+
+    async def take_up(self, since: int) -> bool:
+        """Read what was recorded since then, and charge in full the calls of which nobody knows the outcome.
+
+        Once, before anything is scored. False when the partition goes away meanwhile; what `lease` raises where that was not told.
+        """
+        with self._unless_stopped():
+            if not self._taken_up:
+                await self._writes.insist(lambda: self._read_back(since))
+                await self._settle()
+                self._taken_up = True
+        return self._taken_up
+
+    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
+        """Queue a chunk's tasks; returns when there is room for more, or the partition goes away."""
+        with self._unless_stopped():
+            if not await self.take_up(chunk.records[0].timestamp):
+                return
+            tasks, letters = await asyncio.to_thread(self._tasks_in, chunk)
+            parts = _Open(len(tasks) + 1, done)
+            for offset, key, task in tasks:
+                self._add(key, _Pending(offset, task, parts))
+            await self._set_aside(letters)
+            parts.finish_one()
+            while (self._tasks >= WINDOW_TASKS or self._bytes >= WINDOW_BYTES) and not self._queues.closed:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def end(self, grace: float) -> None:
+        """Make no more calls, let those under way be recorded for so many seconds at most, and give up the rest."""
+        self._stop()
+        await self._queues.end(grace)
+        await self._writes.end()
+
+    @contextlib.contextmanager
+    def _unless_stopped(self) -> Iterator[None]:
+        """Leave quietly where the partition goes away, and with the reason where it was lost without a word."""
+        with contextlib.suppress(StoppedError):
+            yield
+        if self._writes.lost is not None:
+            raise self._writes.lost
+
+    async def _read_back(self, since: int) -> None:
+        bench = self._bench
+        await bench.states.load(self.number)
+        self.calls = await read_calls(bench.connection, bench.states, self.number, since)
+
+    async def _settle(self) -> None:
+        found = [interrupted(one, self._bench.now()) for one in self.calls.unsettled()]
+        if found:
+            log.warning(
+                "partition %d: %d judge calls were cut off with their process: charged in full", self.number, len(found)
+            )
+        await self._writes.send(JUDGEMENTS, [(key_of(one), encode(one)) for one in found], partition=self.number)
+        for one in found:
+            self.calls.add(one)
+
+    def _tasks_in(self, chunk: Chunk) -> tuple[list[tuple[int, str, ScoringTask]], Accepted]:
+        """The chunk's tasks with offset and session, and the dead letters of what is none."""
+        decoded, letters = decode_chunk(chunk.topic, chunk.records), Accepted()
+        for rejected in decoded.rejected:
+            letters.extend(letter_of(chunk.topic, chunk.partition, rejected, self._bench.redactor))
+        records = StageBatch.of(chunk.topic, decoded.frames).records()
+        return [(offset, key, cast("ScoringTask", record)) for offset, key, record in records], letters
+
+    def _add(self, key: str, pending: _Pending) -> None:
+        self._tasks += 1
+        self._bytes += pending.size
+        self._queues.put(key, pending)
+
+    async def _score(self, key: str, pending: _Pending) -> None:
+        """Score a task, unless that was done before."""
+        task, states = pending.task, self._bench.states
+        stored = states.get(self.number, [key]).get(key) or StoredState(0, b"", msgspec.msgpack.encode(ScoringState()))
+        window, identity = Window.of(stored.identities), task_identity(task.connection, task.exchange_id, task.revision)
+        if pending.offset >= stored.next_offset and window.content_of(identity) is None:
+            place, spent = Place(SCORING.source, pending.offset, self.number), STATE.decode(stored.state).spent
+            ruling = await self._tribunal.rule(task, self.calls.of(task), spent, place, self._door)
+            await self._set_aside(ruling.dead)
+            for topic, messages in ruling.made.messages.items():
+                await self._writes.send(topic, [(key.encode(), message) for message in messages])
+                window.add(identity, NO_CONTENT)  # one that was set aside may be sent again
+            state = msgspec.msgpack.encode(ScoringState(pending.offset + 1, ruling.spent))
+            after = StoredState(pending.offset + 1, window.packed(), state)
+            await self._writes.write(lambda: states.save(self.number, {key: after}))
+        self._tasks -= 1
+        self._bytes -= pending.size
+        self._changed.set()
+        pending.chunk.finish_one()
+
+    async def _record(self, record: Record) -> None:
+        """Make a record of a judge call durable."""
+        await self._writes.send(JUDGEMENTS, [(key_of(record), encode(record))], partition=self.number)
+        self._bench.calls.note(record)
+
+    async def _set_aside(self, letters: Accepted) -> None:
+        messages = letters.messages.get(DEAD_LETTERS, ())
+        await self._writes.send(DEAD_LETTERS, [(key_of(decode(message)), message) for message in messages])
+
+    def _door(self) -> Door:
+        return Door(self._bench.redactor, self._bench.now())
+
+    def _stop(self) -> None:
+        """Begin nothing more; calls under way go on."""
+        self._tribunal.close()
+        self._queues.close()
+        self._changed.set()
+
+    def _failed(self, error: BaseException) -> None:
+        """A session stops only by a fault of ours, for which the process must make room for another."""
+        self._stop()
+        self._bench.fail(error)

@@ -1,0 +1,482 @@
+"""Scoring on Kafka: what was paid for is recorded and counted once, whoever scores and however often processes die."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from itertools import groupby
+from typing import Any
+
+import builders as build
+import msgspec
+import pytest
+from engines import MoodyJudge, live_judge, policy_of
+from kafka_scoring import PARTITIONS, TASKS, TOPICS, Mortal, WatchedJudge, answer, came, dialogue, scoring_on, tasks_of
+
+from audit.prices import Usage, nano_of
+from audit.questions import Question
+from schemas.codec import encode
+from schemas.errors import BrokerError
+from schemas.records import Exchange
+from service.simulator import RunningJudge, running
+from streams.judges.protocol import Purse, Verdict
+from streams.kafka import leased_writes, scoring, scoring_partition
+from streams.kafka.calls import task_identity
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.repetitions import sift
+from streams.kafka.watchdog import Pulse
+
+ALL = policy_of(sampling={"enabled": False})
+CAPPED = policy_of(sampling={"enabled": False}, cost_cap_per_session=0.06)
+
+
+@pytest.fixture(autouse=True)
+def topics(make_topics: Any) -> None:
+    """The topics of a test."""
+    make_topics(
+        *TOPICS, partitions=PARTITIONS, configs={"message.timestamp.type": "LogAppendTime", "max.message.bytes": "16777216"}
+    )
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[RunningJudge]:
+    """A simulated judge that answers."""
+    with running() as judge:
+        yield judge
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run to the end, within a time that no sound run needs."""
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+class SoundJudge:
+    """Answers every question at once, for a small sum."""
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """Reserve, spend, answer."""
+        if not await purse.reserve():
+            return Verdict(outcome="cost_cap")
+        usage = Usage(1000, 100)
+        purse.spend(usage, question.model)
+        return Verdict(outcome="answered", answer=answer(question), attempts=1, usage=usage)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+def sessions(count: int, turns: int) -> list[Exchange]:
+    """Exchanges of several sessions, interleaved."""
+    dialogues = [dialogue(f"s{number}", turns) for number in range(count)]
+    return [one for turn in zip(*dialogues, strict=True) for one in turn]
+
+
+def test_scores_are_those_of_the_embedded_runner_and_a_session_keeps_its_order(kafka: KafkaConnection) -> None:
+    """One topology, two runners: from the same judgements come the same bytes."""
+
+    async def work() -> None:
+        exchanges = sessions(6, 8)
+        async with scoring_on(kafka, CAPPED) as rig:
+            await rig.publish(tasks_of(CAPPED, exchanges))
+            judge = WatchedJudge(MoodyJudge(1, answer))
+            process = rig.process(judge)
+            await process.work(*range(PARTITIONS))
+            await process.drained()
+            await process.stop()
+            await rig.check(exchanges)
+            assert {one.exchange_id for one in exchanges if one.exchange_id.endswith((":1", ":2"))} <= set(judge.subjects)
+            for session in {one.session_id for one in exchanges}:
+                asked = [subject for subject, _ in groupby(one for one in judge.subjects if one.startswith(f"{session}:"))]
+                assert asked == sorted(set(asked), key=lambda subject: int(subject.split(":")[1]))
+
+    run(work())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whenever_a_process_is_killed_nothing_is_judged_twice_and_the_cap_holds(kafka: KafkaConnection, seed: int) -> None:
+    """Killed before or after each kind of record; whoever comes next finds what was recorded, and charges what nobody knows."""
+
+    async def work() -> None:
+        exchanges, chance = sessions(6, 4), random.Random(seed)
+        async with scoring_on(kafka, CAPPED) as rig:
+            await rig.publish(tasks_of(CAPPED, exchanges))
+            judge = MoodyJudge(seed, answer)
+            deaths = 0
+            while not rig.is_done():
+                process = rig.process(judge, Mortal(rig.producer, chance.randrange(1, 20), having_sent=chance.random() < 0.5))
+                await process.work(*range(PARTITIONS))
+                await came(lambda process=process: process.mortal.dead.is_set() or rig.is_done(), "a death or the end")
+                deaths += process.mortal.dead.is_set()
+                await process.kill()
+            assert deaths > 3
+            await rig.check(exchanges)
+            judgements, _ = await rig.calls()
+            assert "interrupted" in {one.outcome for one in judgements}
+
+    run(work())
+
+
+def test_a_partition_that_goes_to_another_process_is_scored_once(
+    kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is under way gets its time to be recorded; what takes longer is charged in full by the next, exactly once."""
+    monkeypatch.setattr(scoring, "RELEASE_SECONDS", 0.3)
+
+    async def work() -> None:
+        exchanges = sessions(6, 3)
+        async with scoring_on(kafka, CAPPED) as rig:
+            await rig.publish(tasks_of(CAPPED, exchanges))
+            first_judge = WatchedJudge(SoundJudge(), "s0", "s1", "s2")
+            first = rig.process(first_judge)
+            await first.work(*range(PARTITIONS))
+            await came(lambda: 3 == len(first_judge.hanging), "the calls that hang")
+            await first.revoke(0)
+            second = rig.process(SoundJudge())
+            await second.work(0)
+            await came(lambda: rig.committed[0] > rig.records[0][-1].offset, "the partition to be done")
+            await first.revoke(1)
+            await second.work(1)
+            await second.drained()
+            await asyncio.gather(first.stop(), second.stop())
+            await rig.check(exchanges)
+            judgements, reservations = await rig.calls()
+            amounts = {one.reservation_id: one.amount_usd for one in reservations}
+            assert [("s0:1", 1), ("s1:1", 1), ("s2:1", 1)] == sorted(
+                (one.subject_id, one.attempts) for one in judgements if one.outcome == "interrupted"
+            )
+            assert all(one.cost_usd == amounts[one.reservation_ids[0]] for one in judgements if one.outcome == "interrupted")
+
+    run(work())
+
+
+def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnection) -> None:
+    """It is paid for; a few seconds more keep its answer. What would need another call is left to the next process."""
+    release = asyncio.Event()
+
+    class SlowJudge(SoundJudge):
+        async def ask(self, question: Question, purse: Purse) -> Verdict:
+            verdict = await super().ask(question, purse)
+            await release.wait()
+            return verdict
+
+    async def work() -> None:
+        exchanges = dialogue("s", 2)
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish(tasks_of(ALL, exchanges))
+            judge = WatchedJudge(SlowJudge())
+            process = rig.process(judge)
+            await process.work(*rig.records)
+            await came(lambda: bool(judge.subjects), "a call")
+            stopping = asyncio.create_task(process.stop(20))
+            await came(lambda: process.processor._partitions[next(iter(rig.records))]._queues.closed, "the stop")
+            release.set()
+            await stopping
+            assert (1, 0) == (len((await rig.calls())[0]), len(await rig.scores()))
+            again = rig.process(SoundJudge())
+            await again.work(*rig.records)
+            await again.drained()
+            await again.stop()
+            assert ["answered"] * 4 == [one.outcome for one in (await rig.calls())[0]]
+            await rig.check(exchanges)
+
+    run(work())
+
+
+def test_a_call_that_hangs_stops_neither_other_sessions_nor_later_chunks(kafka: KafkaConnection) -> None:
+    """One exchange that the judge is slow about must not keep a partition waiting."""
+
+    async def work() -> None:
+        exchanges = sessions(8, 4)
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish(tasks_of(ALL, exchanges))
+            process = rig.process(WatchedJudge(SoundJudge(), "s0"))
+            await process.work(*range(PARTITIONS), size=2)
+            await asyncio.gather(*process._lanes.values())
+            with_s0 = Counter(
+                number
+                for number, records in rig.records.items()
+                for first in range(0, len(records), 2)
+                if any(record.key == b"local/s0" for record in records[first : first + 2])
+            )
+            expected = {number: -(-len(records) // 2) - with_s0[number] for number, records in rig.records.items()}
+            await came(lambda: expected == dict(process.chunks_done), "every chunk without that session")
+            scored = {one.exchange_id for one in await rig.scores()}
+            assert {one.exchange_id for one in exchanges if one.session_id != "s0"} == scored
+            assert not rig.is_done()
+            await process.stop(0)
+
+    run(work())
+
+
+def test_a_partition_takes_no_more_than_its_window(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever waits is in memory; a judge that says nothing must not fill it."""
+    monkeypatch.setattr(scoring_partition, "WINDOW_TASKS", 3)
+
+    async def work() -> None:
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish(tasks_of(ALL, dialogue("s", 8)))
+            judge = WatchedJudge(SoundJudge(), "s")
+            process = rig.process(judge)
+            await process.work(*rig.records, size=2)
+            [partition] = rig.records
+            await came(lambda: bool(judge.subjects), "a call")
+            await came(lambda: process.processor._partitions[partition]._tasks == 4, "two chunks")
+            assert not process._lanes[partition].done()
+            await process.stop(0)
+            assert 4 == process.processor._partitions[partition]._tasks
+
+    run(work())
+
+
+def test_a_task_that_is_repeated_changes_nothing(kafka: KafkaConnection) -> None:
+    """Intake is delivered at least once, so is what it makes; and whether a judge was there makes no difference."""
+
+    async def work() -> None:
+        exchanges = sessions(2, 3)
+        tasks = tasks_of(ALL, exchanges)
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish([*tasks, *tasks])
+            judge = WatchedJudge(SoundJudge())
+            first = rig.process(judge)
+            await first.work(*range(PARTITIONS))
+            await first.drained()
+            asked = len(judge.subjects)
+            await first.stop()
+            for judge_or_none in (judge, None):
+                await rig.publish(tasks)
+                process = rig.process(judge_or_none)
+                await process.work(*range(PARTITIONS))
+                await process.drained()
+                await process.stop()
+            assert asked == len(judge.subjects)
+            assert 6 == len(await rig.decoded("scores"))
+            await rig.check(exchanges)
+
+    run(work())
+
+
+def test_a_task_that_was_scored_without_a_judge_is_not_scored_again_with_one(kafka: KafkaConnection) -> None:
+    """Nobody has said that what was taken without a judge may be paid for when it happens to come again."""
+
+    async def work() -> None:
+        exchanges = dialogue("s", 3)
+        tasks = tasks_of(ALL, exchanges)
+        async with scoring_on(kafka, ALL) as rig:
+            judge = WatchedJudge(SoundJudge())
+            for judge_or_none in (None, judge):
+                await rig.publish(tasks)
+                process = rig.process(judge_or_none)
+                await process.work(*rig.records)
+                await process.drained()
+                await process.stop()
+            assert [] == judge.subjects
+            assert {"no_judge"} == {one.tier2_reason for one in await rig.scores()}
+            await rig.check(exchanges)
+
+    run(work())
+
+
+def test_tasks_are_told_apart_as_the_stages_that_compute_tell_records() -> None:
+    """Both keep their windows in the same states."""
+    [task] = tasks_of(ALL, dialogue("s", 1))
+    window = sift(build.batch(TASKS, [task]), {}).windows["local/s"]
+    identity = task_identity(task.connection, task.exchange_id, task.revision)
+    assert scoring_partition.NO_CONTENT == window.content_of(identity)
+
+
+def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnection) -> None:
+    """The task carries what was said before; only what failed is asked again."""
+
+    class RefusingJudge(SoundJudge):
+        async def ask(self, question: Question, purse: Purse) -> Verdict:
+            verdict = await super().ask(question, purse)
+            return Verdict(outcome="refused", attempts=1, usage=verdict.usage) if question.purpose == "tier2" else verdict
+
+    async def work() -> None:
+        exchanges = dialogue("s", 1)
+        [task] = tasks_of(ALL, exchanges)
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish([task])
+            first = rig.process(RefusingJudge())
+            await first.work(*rig.records)
+            await first.drained()
+            await first.stop()
+            earlier, _ = await rig.calls()
+            assert {"tier2": "refused", "tier3": "answered"} == {one.purpose: one.outcome for one in earlier}
+            again = msgspec.structs.replace(task, revision=1, earlier_judgements=tuple(map(encode, earlier)))
+            await rig.publish([again])
+            judge = WatchedJudge(SoundJudge())
+            second = rig.process(judge)
+            await second.work(*rig.records)
+            await second.drained()
+            await second.stop()
+            judgements, _ = await rig.calls()
+            assert 1 == len(judge.subjects)
+            assert ["tier2"] == [one.purpose for one in judgements if one.subject_revision == 1]
+            last = next(one for one in await rig.scores() if one.revision == 1)
+            assert ("scored", "scored") == (last.tier2_state, last.tier3_state)
+            assert nano_of(last.cost_usd) == sum(nano_of(one.cost_usd or 0) for one in judgements)
+
+    run(work())
+
+
+def test_without_a_judge_calls_that_were_cut_off_are_charged_all_the_same(kafka: KafkaConnection) -> None:
+    """A key that is taken away does not make undone what was paid for."""
+
+    async def work() -> None:
+        exchanges = sessions(3, 2)
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish(tasks_of(ALL, exchanges))
+            judge = WatchedJudge(SoundJudge(), "s0")
+            first = rig.process(judge)
+            await first.work(*range(PARTITIONS))
+            await came(lambda: bool(judge.hanging), "a call that hangs")
+            await first.kill()
+            second = rig.process(None)
+            await second.work(*range(PARTITIONS))
+            await second.drained()
+            await second.stop()
+            await rig.check(exchanges)
+            judgements, _ = await rig.calls()
+            assert "s0:1" in {one.subject_id for one in judgements if one.outcome == "interrupted"}
+
+    run(work())
+
+
+def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConnection) -> None:
+    """Poison costs its own record, with its bytes kept; one that was set aside may be sent again."""
+
+    async def work() -> None:
+        exchanges = dialogue("s", 3)
+        first, second, third = tasks_of(ALL, exchanges)
+        bad = msgspec.structs.replace(second, exchange=encode(build.judgement("s", 2)))
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.produce(TASKS, [(b"local/s", b"poison"), *((b"local/s", encode(one)) for one in (first, bad, third))])
+            process = rig.process(SoundJudge())
+            await process.work(*rig.records)
+            await process.drained()
+            await process.stop()
+            [partition] = rig.records
+            assert [("decoding", "framing", 0), ("scoring", "stage_failed", 2)] == sorted(
+                (one.stage, one.reason, one.position) for one in await rig.letters()
+            )
+            assert {partition} == {one.partition for one in await rig.letters()}
+            await rig.publish([second])
+            again = rig.process(SoundJudge())
+            await again.work(*rig.records)
+            await again.drained()
+            await again.stop()
+            await rig.check(exchanges)
+
+    run(work())
+
+
+def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnection) -> None:
+    """A process that was frozen wakes up when others have its partitions: what it writes then would be paid for and scored twice."""
+
+    def leave(reason: str) -> None:
+        raise SystemError(reason)
+
+    async def work() -> None:
+        time = [0.0]
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish(tasks_of(ALL, dialogue("s", 2)))
+            [partition] = rig.records
+            frozen = asyncio.Event()
+
+            class FreezingJudge(SoundJudge):
+                async def ask(self, question: Question, purse: Purse) -> Verdict:
+                    verdict = await super().ask(question, purse)
+                    time[0] = 60.0
+                    frozen.set()
+                    return verdict
+
+            process = rig.process(FreezingJudge(), pulse=Pulse(10.0, leave, lambda: time[0]))
+            await process.work(partition)
+            await frozen.wait()
+            await came(lambda: process.processor._partitions[partition]._queues.closed, "scoring to end")
+            judgements, reservations = await rig.calls()
+            assert (0, 1, 0) == (len(judgements), len(reservations), len(await rig.scores()))
+            with pytest.raises(SystemError, match="stood still"):
+                await process.take_again(partition)
+            await process.stop(0)
+
+    run(work())
+
+
+def test_what_the_broker_does_not_take_is_offered_again(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is away for a while costs time, and nothing else."""
+    monkeypatch.setattr(leased_writes, "RETRY_SECONDS", 0.0)
+
+    class Unsteady(Mortal):
+        """Fails each second time, now and then after the broker had it."""
+
+        calls = 0
+
+        async def send(self, topic: str, messages: Any, *, partition: int | None = None) -> object:
+            self.calls += 1
+            if self.calls % 4 == 1:
+                await super().send(topic, messages, partition=partition)
+            if self.calls % 2:
+                raise BrokerError("away")
+            return await super().send(topic, messages, partition=partition)
+
+    async def work() -> None:
+        exchanges = sessions(2, 3)
+        async with scoring_on(kafka, CAPPED) as rig:
+            await rig.publish(tasks_of(CAPPED, exchanges))
+            process = rig.process(MoodyJudge(3, answer), Unsteady(rig.producer))
+            await process.work(*range(PARTITIONS))
+            await process.drained()
+            await process.stop()
+            await rig.check(exchanges)
+
+    run(work())
+
+
+def test_a_judge_over_http_scores_and_its_trouble_is_told(
+    kafka: KafkaConnection, simulator: RunningJudge, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever runs a worker has to hear that the judge does not answer, once, and that it does again."""
+
+    async def work() -> None:
+        exchanges = sessions(2, 3)
+        simulator.reset("unauthorized,answer")
+        judge = live_judge(simulator.base_url)
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish(tasks_of(ALL, exchanges))
+            process = rig.process(judge)
+            with caplog.at_level(logging.INFO, logger="streams.judge_calls"):
+                await process.work(*range(PARTITIONS))
+                await process.drained()
+            await process.stop()
+            await judge.aclose()
+            await rig.check(exchanges)
+            assert 1 == process.processor.calls.outcomes["provider_error"]
+            assert process.processor.calls.spent_usd > 0
+
+    run(work())
+    said = [one.getMessage() for one in caplog.records if one.name == "streams.judge_calls"]
+    assert ["the judge does not answer", "the judge answers"] == [
+        one[: len(want)] for one, want in zip(said, ["the judge does not answer", "the judge answers"], strict=True)
+    ]
+
+
+def test_without_a_judge_a_chunk_takes_a_handful_of_writes(kafka: KafkaConnection) -> None:
+    """A fleet without a key is scored by Tier 1 alone: nothing waits for the broker exchange by exchange."""
+
+    async def work() -> None:
+        exchanges = sessions(10, 30)
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish(tasks_of(ALL, exchanges))
+            process = rig.process(None)
+            await process.work(*range(PARTITIONS), size=50)
+            await process.drained()
+            await process.stop()
+            assert process.mortal.sends <= 2 * process.chunks_done.total()
+            await rig.check(exchanges)
+
+    run(work())
