@@ -1,0 +1,27 @@
+"""What a process has heard from its judge."""
+
+from __future__ import annotations
+
+import logging
+
+import builders as build
+import pytest
+
+from streams.judge_calls import JudgeCalls
+
+
+def test_trouble_is_told_when_it_changes_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    """One line for an outage of hours, and one when it is over; a reservation says nothing of the judge."""
+    calls = JudgeCalls()
+    said = ["timeout", "timeout", "provider_error", "answered", "answered"]
+    with caplog.at_level(logging.INFO, logger="streams.judge_calls"):
+        for number, outcome in enumerate(said):
+            calls.note(build.reservation("s", number))
+            error = None if outcome == "answered" else "no answer in 60 s"
+            calls.note(build.judgement("s", number, outcome=outcome, error=error, cost_usd=0.001 if error is None else None))
+    assert [
+        "the judge does not answer as it should, timeout: no answer in 60 s",
+        "the judge does not answer as it should, provider_error: no answer in 60 s",
+        "the judge answers",
+    ] == caplog.messages
+    assert ({"timeout": 2, "provider_error": 1, "answered": 2}, 0.002) == (calls.outcomes, calls.spent_usd)

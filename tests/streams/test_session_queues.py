@@ -1,0 +1,121 @@
+"""Queues by session: order within one, none waits for another, and what ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from streams.purses import StoppedError
+from streams.session_queues import SessionQueues
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run to the end, within a time that no sound run needs."""
+    asyncio.run(asyncio.wait_for(work, 20))
+
+
+async def came(condition: Callable[[], bool]) -> None:
+    """Return once the condition holds; fails where others had their turn often and it does not."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError
+
+
+class Work:
+    """Notes what it was given; items that are called `wait` end when they are released, others as they say."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, str]] = []
+        self.release = asyncio.Event()
+        self.failures: list[BaseException] = []
+        self.queues: SessionQueues[str] = SessionQueues(self, self.failures.append)
+
+    async def __call__(self, key: str, item: str) -> None:
+        """Work on an item."""
+        self.begun.append((key, item))
+        await asyncio.sleep(0)
+        if item == "wait":
+            await self.release.wait()
+        if item == "stop":
+            raise StoppedError
+        if item == "fail":
+            raise ZeroDivisionError
+
+    def put(self, *items: tuple[str, str]) -> None:
+        """Add items."""
+        for key, item in items:
+            self.queues.put(key, item)
+
+    async def idle(self) -> None:
+        """Return when no session has anything to do."""
+        await came(lambda: not len(self.queues))
+
+
+def test_a_session_keeps_its_order_and_waits_for_no_other() -> None:
+    """A slow call is one session's; what a session has spent must be known before its next exchange."""
+
+    async def work() -> None:
+        one = Work()
+        one.put(("a", "wait"), ("a", "1"), ("b", "1"), ("b", "2"))
+        await came(lambda: len(one.queues) == 1)
+        assert [("a", "wait"), ("b", "1"), ("b", "2")] == one.begun
+        assert ("a" in one.queues, "b" in one.queues) == (True, False)
+        one.release.set()
+        await one.idle()
+        assert [("a", "1")] == one.begun[3:]
+        one.put(("b", "3"))
+        await one.idle()
+        assert [("b", "3")] == one.begun[4:]
+
+    run(work())
+
+
+def test_at_the_end_nothing_is_begun_and_what_is_under_way_gets_its_time() -> None:
+    """A call that was paid for is worth a few seconds."""
+
+    async def work() -> None:
+        one = Work()
+        one.put(("a", "wait"), ("a", "1"), ("b", "wait"))
+        await came(lambda: len(one.begun) == 2)
+        ending = asyncio.create_task(one.queues.end(10))
+        await asyncio.sleep(0)
+        one.put(("c", "1"))
+        one.release.set()
+        await ending
+        assert [("a", "wait"), ("b", "wait")] == one.begun
+        assert ("a" in one.queues, "b" in one.queues, "c" in one.queues) == (True, False, True)
+
+    run(work())
+
+
+def test_what_takes_longer_is_given_up() -> None:
+    """A process has to end; whoever comes next takes up the rest."""
+
+    async def work() -> None:
+        one = Work()
+        one.put(("a", "wait"))
+        await came(lambda: bool(one.begun))
+        await one.queues.end(0)
+        assert "a" in one.queues
+        assert [] == one.failures
+
+    run(work())
+
+
+def test_an_item_that_is_stopped_ends_everything_quietly_and_a_fault_is_told() -> None:
+    """To go on after a fault of ours would lose the item; to go on after a stop would pay for nothing."""
+
+    async def work() -> None:
+        for item, failures in (("stop", []), ("fail", [ZeroDivisionError])):
+            one = Work()
+            one.put(("a", item), ("a", "1"))
+            await came(lambda one=one: one.queues.closed)
+            one.put(("a", "2"), ("b", "1"))
+            await one.queues.end(1)
+            assert [("a", item)] == one.begun
+            assert failures == [type(error) for error in one.failures]
+
+    run(work())
