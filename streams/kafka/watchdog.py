@@ -69,18 +69,20 @@ class Watchdog:
         patient: Collection[str] = (),
         limit: float = STUCK_SECONDS,
         end: Callable[[str], None] = leave,
+        tick: float = TICK_SECONDS,
     ) -> None:
         self._book = book
         self._waiting = waiting
         self._patient = patient
         self._limit = limit
         self._end = end
+        self._tick = tick
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
         idle_since = time.monotonic()
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(self._tick)
             waiting, under_way = self._waiting(), self._book.open(self._patient)
             if not waiting and not under_way:
                 idle_since = time.monotonic()

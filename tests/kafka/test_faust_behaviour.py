@@ -1,0 +1,149 @@
+"""What Faust does, as far as the worker relies on it or works round it. A version that changes one of these is noticed here.
+
+The transport replaces how records become messages and which offsets are committed; whether it does so is proven in test_transport.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import faust
+import pytest
+from faust.tables.recovery import Recovery
+from faust.transport.consumer import Consumer, Fetcher
+from faust.transport.drivers import aiokafka as driver
+from kafka import KafkaAdminClient
+from kafka_workers import EVENTS, Collecting, eventually, numbered, offsets, produce, until_committed, working
+
+from streams.kafka.app import SETTINGS
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.transport import BatchConsumer, BatchConsumerThread
+
+MakeTopics = Callable[..., None]
+TOPIC = EVENTS.source
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "names"),
+    [
+        (
+            BatchConsumer,
+            driver.Consumer,
+            ["_drain_messages", "_new_offset", "_filter_tps_with_pending_acks", "_new_consumer_thread", "perform_seek"],
+        ),
+        (BatchConsumer, driver.Consumer, ["on_partitions_revoked", "on_partitions_assigned", "verify_event_path", "seek"]),
+        (BatchConsumerThread, driver.AIOKafkaConsumerThread, ["_create_worker_consumer"]),
+    ],
+)
+def test_what_is_replaced_is_there_to_be_replaced(ours: type, theirs: type, names: list[str]) -> None:
+    """An override of something that Faust no longer calls would do nothing, without a word."""
+    for name in names:
+        assert getattr(ours, name) is not getattr(theirs, name)
+        assert list(inspect.signature(getattr(theirs, name)).parameters) == list(
+            inspect.signature(getattr(ours, name)).parameters
+        )
+
+
+@pytest.mark.parametrize(
+    ("caller", "called"),
+    [
+        (Fetcher, "_drain_messages("),
+        (Consumer.force_commit, "_filter_tps_with_pending_acks("),
+        (Consumer._filter_committable_offsets, "_new_offset("),
+        (driver.AIOKafkaConsumerThread.on_start, "_create_consumer("),
+        (Recovery._resume_streams, "consumer.perform_seek()"),
+        (Recovery._resume_streams, "consumer.resume_flow()"),
+        (driver.ConsumerRebalanceListener, "thread.on_partitions_revoked("),
+    ],
+)
+def test_what_is_replaced_is_called_where_it_was(caller: Any, called: str) -> None:
+    """These calls are the seam."""
+    assert called in inspect.getsource(caller)
+
+
+def test_topics_without_acks_leave_offsets_to_us(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Faust's own account of single offsets would commit past a chunk, or grow for ever."""
+    make_topics(TOPIC, partitions=1)
+
+    async def run() -> None:
+        await produce(kafka, TOPIC, numbered(100))
+        never = Collecting(finish=lambda _chunk, _done: None)
+        async with working(kafka, {EVENTS: never}, grace=0) as worker:
+            await eventually(lambda: never.count == 100, "every record")
+            await worker.consumer.commit()
+            assert not worker.app.topics.acks_enabled_for(kafka.topic(TOPIC))
+            assert ({}, {}, []) == (dict(worker.consumer._acked), dict(worker.consumer._gap), list(worker.consumer.unacked))
+        assert ([0], [100]) == await offsets(kafka, TOPIC, 1)
+
+    asyncio.run(run())
+
+
+def test_a_commit_is_taken_while_partitions_are_given_up(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """What is done when a rebalance begins must not be done again by the next owner."""
+    make_topics(TOPIC, partitions=2)
+
+    async def run() -> None:
+        await produce(kafka, TOPIC, numbered(200))
+        first, second = Collecting(), Collecting()
+        async with working(kafka, {EVENTS: first}) as worker:
+            worker.consumer.commit_interval = 3600.0
+            await eventually(lambda: first.count == 200, "every record")
+            async with working(kafka, {EVENTS: second}):
+                await eventually(lambda: len(second.mine) == 1, "the second worker's partition")
+                await until_committed(kafka, TOPIC, 2)
+        assert 0 == second.count
+        assert 200 == first.count
+
+    asyncio.run(run())
+
+
+def test_no_topic_is_made_and_no_address_is_listened_on(
+    kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient
+) -> None:
+    """By default Faust makes topics of its own and shows its tables to everybody on port 6066."""
+    make_topics(TOPIC)
+
+    async def run() -> None:
+        async with working(kafka, {EVENTS: Collecting()}) as worker:
+            assert worker.app.conf.web_enabled is False
+            assert not [service for service in worker.app._children if isinstance(service, faust.web.Web)]
+            await eventually(lambda: bool(worker.stages.held), "partitions")
+
+    asyncio.run(run())
+    assert [kafka.topic(TOPIC)] == [name for name in admin.list_topics() if name.startswith(kafka.prefix)]
+
+
+def test_an_agents_exception_loses_the_event(kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Any) -> None:
+    """So nothing may escape an agent: ours only hand chunks on, and offsets are committed by what stages say."""
+    make_topics(TOPIC, partitions=1)
+    group = kafka.topic("plain")
+    plain = faust.App(
+        group, broker=f"kafka://{kafka.bootstrap}", datadir=str(tmp_path), **{**SETTINGS, "broker_commit_interval": 0.1}
+    )
+    seen: list[bytes] = []
+
+    @plain.agent(plain.topic(kafka.topic(TOPIC), value_type=bytes, value_serializer="raw"))
+    async def fragile(stream: Any) -> None:
+        async for value in stream:
+            seen.append(value)
+            if len(seen) == 1:
+                raise RuntimeError("once")
+
+    async def run() -> None:
+        await produce(kafka, TOPIC, numbered(3))
+        await plain.start()
+        await eventually(lambda: len(seen) == 3, "every event, the first of them in vain")
+        await plain.consumer.commit()
+        await plain.stop()
+
+    asyncio.run(run())
+    assert [b"value-0", b"value-1", b"value-2"] == seen
+
+
+def test_the_settings_are_known_to_faust() -> None:
+    """A setting that Faust renamed would be refused here, not in production."""
+    app = faust.App("settings", broker="kafka://127.0.0.1:1", **SETTINGS)
+    assert dict(SETTINGS) == {name: getattr(app.conf, name) for name in SETTINGS}

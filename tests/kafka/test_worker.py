@@ -1,0 +1,267 @@
+"""Workers: the same records as one process makes, however chunks fall and whoever is killed; what is bad is set aside and stops nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import builders as build
+import pytest
+from engines import NOW, Clock
+from histories import history
+from kafka_workers import EVENTS, EXCHANGES, contents, produce, until_committed, working
+from servers import Home, Nursery, nursery, until
+
+from analytics.store import Store
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import decode, encode
+from schemas.records import DeadLetter, Diagnosis, Record
+from streams.admission import DEAD_LETTERS, Accepted
+from streams.batches import StageBatch
+from streams.embedded import EmbeddedRunner
+from streams.kafka.administration import TopicAdministration
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.deliveries import Deliveries
+from streams.kafka.keys import key_of
+from streams.kafka.producing import RecordProducer
+from streams.kafka.stage_processor import StageProcessor
+from streams.kafka.state import StateTopic
+from streams.kafka.topics import state_topic
+from streams.kafka.watchdog import Pulse, Watchdog
+from streams.recorded import nothing_recorded
+from streams.stage_runs import StageRuns
+from streams.topology import Stage
+
+MakeTopics = Callable[..., None]
+PARTITIONS = 3
+POLICY = Policy()
+STAGES = (EXCHANGES, EVENTS)
+MADE = ("scoring-tasks", "scores", "diagnoses", DEAD_LETTERS)
+TOPICS = (*(stage.source for stage in STAGES), *(state_topic(stage.name) for stage in STAGES), *MADE)
+NAMES = ",".join(stage.name for stage in STAGES)
+
+
+@asynccontextmanager
+async def processing(kafka: KafkaConnection, stages: Sequence[Stage] = STAGES) -> Any:
+    """A worker with these stages as they are."""
+    redactor, producer = Redactor(POLICY.redaction), RecordProducer(kafka)
+    await producer.start()
+    runs = StageRuns(POLICY, nothing_recorded, redactor, Clock(NOW))
+    states = {stage.name: StateTopic(kafka, stage.name, producer) for stage in stages}
+    processors = {
+        stage: StageProcessor(
+            stage, runs, redactor=redactor, now=Clock(NOW), producer=producer, states=states[stage.name], pulse=Pulse(60)
+        )
+        for stage in stages
+    }
+    async with working(kafka, processors) as worker:
+        yield worker
+    await producer.stop()
+    for topic in states.values():
+        topic.close()
+
+
+def keyed(records: Sequence[Record]) -> list[tuple[bytes, bytes]]:
+    """Records as they are produced."""
+    return [(key_of(record), encode(record)) for record in records]
+
+
+async def made(kafka: KafkaConnection, partitions: int = PARTITIONS) -> dict[str, set[bytes]]:
+    """What the stages have produced, by topic; each record once, however often it was produced."""
+    return {topic: {record.value for record in await contents(kafka, topic, partitions)} for topic in MADE}
+
+
+def embedded(topics: dict[str, Sequence[Record]]) -> dict[str, set[bytes]]:
+    """What the embedded runner makes of the same records."""
+    runner_made: dict[str, set[bytes]] = defaultdict(set)
+    with Store(None) as store:
+        runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), Clock(NOW))
+        for topic, records in topics.items():
+            accepted = Accepted()
+            for record in records:
+                accepted.add(topic, encode(record))
+            runner.publish(accepted)
+        for stage in STAGES:
+            while runner.advance(stage):
+                pass
+        for topic in MADE:
+            batch = StageBatch.of(topic, store.read(topic, 0, store.end_of(topic))) if topic != DEAD_LETTERS else None
+            for _, _, record in batch.records() if batch else ():
+                runner_made[topic].add(encode(record))
+        runner_made[DEAD_LETTERS] = {b"%d" % store.end_of(DEAD_LETTERS)}
+    return runner_made
+
+
+@pytest.mark.parametrize("records_at_once", [1, 13, 5000])
+def test_chunks_of_any_size_give_the_records_of_the_embedded_runner(
+    kafka: KafkaConnection, make_topics: MakeTopics, records_at_once: int
+) -> None:
+    """Repetitions, conflicts and late records included: where a chunk ends must change nothing."""
+    make_topics(*TOPICS, partitions=PARTITIONS)
+    told = history(7, sessions=4 if records_at_once == 1 else 16)
+    expected = embedded(dict(told.topics))
+
+    async def run() -> None:
+        for topic, records in told.topics.items():
+            await produce(kafka, topic, keyed(records))
+        async with processing(kafka, [dataclasses.replace(stage, records_at_once=records_at_once) for stage in STAGES]):
+            for stage in STAGES:
+                await until_committed(kafka, stage.source, PARTITIONS)
+        found = await made(kafka)
+        letters = {decode(message).dead_letter_id for message in found.pop(DEAD_LETTERS)}  # type: ignore[attr-defined]
+        assert expected.pop(DEAD_LETTERS) == {b"%d" % len(letters)}
+        assert expected == {topic: messages for topic, messages in found.items() if messages}
+
+    asyncio.run(run())
+
+
+def test_poison_becomes_a_dead_letter_with_its_place_and_the_rest_goes_on(
+    kafka: KafkaConnection, make_topics: MakeTopics
+) -> None:
+    """Of a record that nobody can read, nothing must be lost but its meaning."""
+    make_topics(*TOPICS, partitions=PARTITIONS)
+
+    async def run() -> None:
+        good = [build.event("s", number) for number in range(50)]
+        await produce(
+            kafka, EVENTS.source, [*keyed(good), (b"local/s", b"poison"), (b"local/s", b""), *keyed([build.closing("s", 1)])]
+        )
+        await produce(kafka, EVENTS.source, [(b"local/s", encode(build.exchange("s", 1)))])
+        async with processing(kafka):
+            await until_committed(kafka, EVENTS.source, PARTITIONS)
+        found = await made(kafka)
+        letters = [decode(message) for message in found[DEAD_LETTERS]]
+        (place,) = {record.partition for record in await contents(kafka, EVENTS.source, PARTITIONS)}
+        assert {(50, "framing"), (51, "framing"), (53, "unexpected_type")} == {
+            (one.position, one.reason) for one in letters if isinstance(one, DeadLetter) and one.partition == place
+        }
+        (diagnosis,) = map(decode, found["diagnoses"])
+        assert isinstance(diagnosis, Diagnosis)
+        assert 50 == diagnosis.event_count
+
+    asyncio.run(run())
+
+
+def test_a_session_whose_state_grows_too_large_is_set_aside_and_the_others_go_on(
+    kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state topic takes 16 MB; one session beyond it must not stop its partition for ever."""
+    make_topics(*TOPICS, partitions=1)
+    monkeypatch.setattr("streams.kafka.state.MAX_STATE_BYTES", 4000)
+
+    async def run() -> None:
+        large = [build.event("large", number) for number in range(400)]
+        small = [build.event("small", 0), build.closing("small", 1)]
+        await produce(kafka, EVENTS.source, keyed([*large, *small, build.closing("large", 1)]))
+        async with processing(kafka, [EVENTS]):
+            await until_committed(kafka, EVENTS.source, 1)
+        found = await made(kafka, 1)
+        letters = [one for one in map(decode, found[DEAD_LETTERS]) if isinstance(one, DeadLetter)]
+        assert {"state_too_large"} == {one.reason for one in letters}
+        assert {*range(400), 402} == {one.position for one in letters}
+        assert ["small"] == [one.session_id for one in map(decode, found["diagnoses"]) if isinstance(one, Diagnosis)]
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_stood_still_produces_nothing_more() -> None:
+    """Others may have its partitions: what it writes then would overwrite what they wrote."""
+    now, said = SimpleNamespace(time=0.0), list[str]()
+    pulse = Pulse(10.0, said.append, lambda: now.time)
+    now.time = 9.0
+    pulse.check()
+    assert [] == said
+    now.time = 11.0
+    pulse.check()
+    assert ["the process stood still for 11 s, so others may have its partitions"] == said
+
+
+@pytest.mark.parametrize(("waiting", "patient", "ends"), [(5, [], True), (0, [], True), (0, [EVENTS.source], False)])
+def test_a_worker_that_does_not_move_ends(waiting: int, patient: Sequence[str], ends: bool) -> None:
+    """A client can stop bringing records without a word; a judge may take as long as it wants."""
+
+    async def run() -> list[str]:
+        book, said = Deliveries(), list[str]()
+        record = SimpleNamespace(offset=0)
+        book.deliver(SimpleNamespace(topic=EVENTS.source, partition=0, records=[record], next_offset=1))  # type: ignore[arg-type]
+        watchdog = Watchdog(book, lambda: waiting, patient=patient, limit=0.2, end=said.append, tick=0.01)
+        task = asyncio.create_task(watchdog.run())
+        await asyncio.wait([task], timeout=0.5 if not ends else 20)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return said
+
+    assert ends == bool(asyncio.run(run()))
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """Processes of ours."""
+    with nursery() as opened:
+        yield opened
+
+
+def home_of(folder: Path, kafka: KafkaConnection) -> Home:
+    """What a worker process needs to know."""
+    return Home(folder, DRIFTLINE_KAFKA=kafka.bootstrap, DRIFTLINE_KAFKA_PREFIX=kafka.prefix, DRIFTLINE_JUDGE="none")
+
+
+def test_without_topics_a_worker_says_how_to_make_them(children: Nursery, tmp_path: Path, kafka: KafkaConnection) -> None:
+    """No topic is ever made by itself."""
+    worker = children.start(home_of(tmp_path, kafka), "worker")
+    assert 2 == worker.wait()
+    assert "driftline topics create" in worker.logged
+
+
+def processes_of(parent: int) -> list[int]:
+    """The children of a process."""
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def test_kills_in_mid_stream_lose_nothing_and_the_supervisor_starts_again(
+    children: Nursery, tmp_path: Path, kafka: KafkaConnection
+) -> None:
+    """Every working process is killed at once, with chunks under way; each session's diagnosis counts every event once."""
+    sessions, events = 40, 60
+    with TopicAdministration(kafka) as administration:
+        administration.create(PARTITIONS, 1)
+    supervisor = children.start(home_of(tmp_path, kafka), "worker", "--stages", "diagnosis", "-c", "2")
+    records: list[Record] = [build.event(f"s{session}", number) for number in range(events) for session in range(sessions)]
+    until(lambda: '"assigned: ' in supervisor.logged, "a process with partitions")
+    asyncio.run(produce(kafka, EVENTS.source, keyed(records[: len(records) // 2])))
+    until(lambda: len(processes_of(supervisor.pid)) == 2, "both processes")
+    for pid in processes_of(supervisor.pid):
+        os.kill(pid, signal.SIGKILL)
+    asyncio.run(produce(kafka, EVENTS.source, keyed(records[len(records) // 2 :])))
+    asyncio.run(produce(kafka, EVENTS.source, keyed([build.closing(f"s{session}", 1) for session in range(sessions)])))
+    asyncio.run(until_committed(kafka, EVENTS.source, PARTITIONS, patience=90))
+    supervisor.send(signal.SIGTERM)
+    assert 0 == supervisor.wait()
+    found = {record.value for record in asyncio.run(contents(kafka, "diagnoses", PARTITIONS))}
+    counts = [(one.session_id, one.event_count) for one in map(decode, found) if isinstance(one, Diagnosis)]
+    assert sorted((f"s{session}", events) for session in range(sessions)) == sorted(counts)
+    assert 2 == supervisor.logged.count("ended with -9")
+
+
+def test_a_worker_dies_with_its_supervisor(children: Nursery, tmp_path: Path, kafka: KafkaConnection) -> None:
+    """Otherwise a second set of workers would be started beside it."""
+    with TopicAdministration(kafka) as administration:
+        administration.create(PARTITIONS, 1)
+    supervisor = children.start(home_of(tmp_path, kafka), "worker", "--stages", NAMES)
+    until(lambda: '"assigned: ' in supervisor.logged, "its process")
+    pids = processes_of(supervisor.pid)
+    assert 1 == len(pids)
+    supervisor.kill()
+    until(
+        lambda: not any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids),
+        "them to end",
+    )
