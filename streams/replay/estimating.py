@@ -69,7 +69,7 @@ class Estimator:
 
     async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
         """Count what the task would take."""
-        docket = Docket.of(task, self._policy, recorded, ledger)
+        docket = Docket.of(task, self._policy, recorded, ledger, batched=self._batched)
         self._room[_session(task)] = None if ledger.cap is None else max(0, ledger.cap - ledger.spent)
         self.found.tasks += 1
         asked: list[str] = []

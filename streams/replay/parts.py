@@ -49,7 +49,7 @@ class PartWork:
             self.plan.scope,
             self.redactor,
             self.now,
-            uses_recorded=self.plan.asking is not Asking.NONE,
+            asking=self.plan.asking,
             side_by_side=self.judge is not None,
         )
 

@@ -29,7 +29,8 @@ from streams.purses import StoppedError
 from streams.recorded import Recorded, Subject, known_of, nothing_recorded, subject_of
 from streams.replay.history import History, Window
 from streams.replay.part_file import WindowResult
-from streams.replay.plan import Scope
+from streams.replay.plan import Asking, Scope
+from streams.replay.relevance import of_these_questions
 from streams.stage_runs import StageRuns, stage_failed
 from streams.topology import stage_named
 
@@ -76,15 +77,15 @@ class Rescoring:
         redactor: Redactor,
         now: Callable[[], datetime],
         *,
-        uses_recorded: bool = True,
+        asking: Asking,
         side_by_side: bool = False,
     ) -> None:
-        """`uses_recorded` False: what a judge said is not looked at. `side_by_side`: sessions are scored at the same time."""
+        """`asking` says what of the recorded judgements counts. `side_by_side`: sessions are scored at the same time."""
         self._policy = policy
         self._scope = scope
         self._redactor = redactor
         self._now = now
-        self._uses_recorded = uses_recorded
+        self._asking = asking
         self._side_by_side = side_by_side
         self._intake = StageRuns(policy, nothing_recorded, redactor, now)
 
@@ -122,7 +123,7 @@ class Rescoring:
         """Score the tasks, session by session or sessions side by side, and add what came of it."""
         before = kept.states(SCORING.name, list(tasks))
         subjects = [subject_of(task) for session in tasks.values() for task in session]
-        known = recorded(subjects) if self._uses_recorded else {}
+        known = {} if self._asking is Asking.NONE else recorded(subjects)
 
         def session(key: str) -> Coroutine[Any, Any, tuple[ScoringState, Accepted]]:
             state = STATE.decode(before[key]) if key in before else ScoringState()
@@ -149,16 +150,15 @@ class Rescoring:
         """Score the tasks of one session, one after the other."""
         spent, made = state.spent, Accepted()
         for task in tasks:
-            if not self._uses_recorded and task.earlier_judgements:
-                task = msgspec.structs.replace(task, earlier_judgements=())  # noqa: PLW2901 - the same task, without them
             ledger = Ledger(self._policy.for_project(task.project).cap, spent)
             try:
+                counted = self._counted(task, known.get(subject_of(task), ()))
                 if self._is_wanted(task):
-                    score = await court.score(task, known.get(subject_of(task), ()), ledger)
+                    score = await court.score(_bare(task), counted, ledger)
                     if score is not None:
                         made.add("scores", encode(score))
                 else:
-                    ledger.charge(charged(known_of(task, known.get(subject_of(task), ())), task.revision))
+                    ledger.charge(charged(counted, task.revision))
             except StoppedError:
                 raise
             except Exception as error:
@@ -168,11 +168,28 @@ class Rescoring:
             spent = ledger.spent
         return ScoringState(0, spent), made
 
+    def _counted(self, task: ScoringTask, found: Sequence[Judgement]) -> list[Judgement]:
+        """What is known of a task's exchange and counts: in what it carries and in what was found.
+
+        Who looks only at what was recorded takes all of it, as the scores were made. Who pays looks for answers to the questions of now.
+        """
+        if self._asking is Asking.NONE:
+            return []
+        known = known_of(task, found)
+        if not known or not self._asking.pays:
+            return known
+        return of_these_questions(encoded_exchange(task.exchange), self._policy.for_project(task.project), known)
+
     def _is_wanted(self, task: ScoringTask) -> bool:
         scope = self._scope
         if scope.since is None and scope.until is None:
             return scope.project is None or scope.project == task.project
         return scope.holds(task.project, encoded_exchange(task.exchange).occurred_at)
+
+
+def _bare(task: ScoringTask) -> ScoringTask:
+    """The task without the judgements that it carries: what of them counts is handed over beside it."""
+    return msgspec.structs.replace(task, earlier_judgements=()) if task.earlier_judgements else task
 
 
 async def _all_of(sessions: Sequence[Awaitable[tuple[ScoringState, Accepted]]]) -> list[tuple[ScoringState, Accepted]]:

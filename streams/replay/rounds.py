@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
 
 from audit.cascade import INVALID, drive
@@ -42,7 +43,7 @@ class Clerk:
 
     async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
         """Collect what the task wants to know, as far as it does not depend on what is not known yet."""
-        docket = Docket.of(task, self._policy, recorded, ledger)
+        docket = Docket.of(task, self._policy, recorded, ledger, batched=True)
         # One ledger for the session, charged with everything that was paid in it, whatever exchange it was paid for.
         whole = self._ledgers.setdefault((task.connection, task.session_id), Ledger(ledger.cap))
         whole.charge(max(0, ledger.spent - whole.spent))
@@ -64,13 +65,9 @@ class Clerk:
     def _collect(self, question: Question, docket: Docket, ledger: Ledger) -> None:
         if question.fingerprint in self._asked:
             return  # a later revision finds the answer that the earlier one gets
-        paying = Docket(
-            task=docket.task, exchange=docket.exchange, policy=docket.policy, recorded=docket.recorded, ledger=ledger
-        )
+        paying = replace(docket, ledger=ledger)
         reserved = self._reservations.get(question.fingerprint)
-        purse = DurablePurse(
-            question, paying, self._kept.publish, self._now, lambda: True, batched=True, reservation_id=reserved
-        )
+        purse = DurablePurse(question, paying, self._kept.publish, self._now, lambda: True, reservation_id=reserved)
         self._asked[question.fingerprint] = Asked(question, purse, purse)
 
 

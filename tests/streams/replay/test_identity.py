@@ -1,0 +1,69 @@
+"""With the recorded judge and the same policy a replay gives the scores that were made live, byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from replayed import Command, contents, merged_scores_in, replay, result, scores_in
+
+from schemas.records import Score
+
+BORDER = "2026-10-01T09:10:00Z"
+
+
+def test_the_past_is_worth_replaying(live: Path) -> None:
+    """A past without failures, later revisions, several tiers and money would prove nothing."""
+    with_all = contents(live)
+    assert all(with_all[table] for table in with_all), {table: len(rows) for table, rows in with_all.items()}
+
+
+@pytest.mark.parametrize(("workers", "window"), [("1", 2000), ("1", 60), ("3", 2000)])
+def test_scores_are_the_live_ones_however_the_work_is_split(
+    driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch, workers: str, window: int
+) -> None:
+    """Neither the number of processes nor the size of what is scored at once may be seen in a score."""
+    monkeypatch.setattr("streams.replay.tables.WINDOW_RECORDS", window)
+    before = contents(database)
+    document = replay(driftline, "--workers", workers, "--label", "again")
+    assert document["equal"]
+    assert document["digest"] == document["live_digest"]
+    assert scores_in(database) == merged_scores_in(result(database, "again"))
+    assert before == contents(database)
+    assert not result(database, "again").with_suffix(".parts").exists()
+
+
+def test_parquet_gives_the_same(driftline: Command, database: Path, tmp_path: Path) -> None:
+    """An export is all that is needed to score again, on any machine."""
+    assert 0 == driftline("export", "exported")[0]
+    tables = replay(driftline, "--label", "tables", "--workers", "1")
+    (tmp_path / "elsewhere").mkdir()
+    document = replay(driftline, "--from", "exported", "--db", "elsewhere/none.duckdb", "--workers", "2", "--label", "parquet")
+    assert document["equal"]
+    assert tables["digest"] == document["digest"]
+    assert database.exists()
+
+
+def test_without_any_judge_nothing_recorded_is_used(driftline: Command, database: Path) -> None:
+    """What a rule alone finds can be had by itself: no answer, no cost."""
+    document = replay(driftline, "--judge", "none", "--label", "rules", "--workers", "1")
+    assert not document["equal"]
+    assert set(document["dispositions"]) <= {"unscored", "sampling_skip"}
+    with_scores = merged_scores_in(result(database, "rules"))
+    assert document["scores"] == len(with_scores)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--project", "shop"), ("--since", BORDER), ("--until", BORDER)])
+def test_a_part_of_the_past_is_scored_as_in_the_whole(driftline: Command, database: Path, option: str, value: str) -> None:
+    """Sampling and money look at a session from its beginning, whatever part of it is wanted."""
+    within: dict[str, Callable[[Score], bool]] = {
+        "--project": lambda score: score.project == value,
+        "--since": lambda score: f"{score.exchange_at:%Y-%m-%dT%H:%M:%SZ}" >= value,
+        "--until": lambda score: f"{score.exchange_at:%Y-%m-%dT%H:%M:%SZ}" < value,
+    }
+    document = replay(driftline, option, value, "--label", "part", "--workers", "1")
+    assert document["equal"]
+    made = merged_scores_in(result(database, "part"))
+    assert 0 < len(made) < len(scores_in(database))
+    assert scores_in(database, within[option]) == made

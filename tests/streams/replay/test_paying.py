@@ -1,0 +1,139 @@
+"""A replay that asks a judge pays for what was never answered, and for nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import builders as build
+import pytest
+from engines import live_judge
+from replayed import Command, merged_scores_in, replay, result, scored_live, scores_in
+
+from analytics.store import Store
+from audit.prices import nano_of
+from service.simulator import RunningJudge, running
+from streams.judges.batch import BatchLimits
+
+TURNS = 8
+
+
+@pytest.fixture
+def simulator(monkeypatch: pytest.MonkeyPatch, driftline: Command) -> Iterator[RunningJudge]:
+    """A simulated judge, named in the environment."""
+    assert driftline
+    with running() as judge:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
+        yield judge
+
+
+@pytest.fixture
+def judged(tmp_path: Path, simulator: RunningJudge) -> Path:
+    """Three sessions that the simulated judge has scored live."""
+    said: list[Any] = [
+        build.exchange(session, turn, project="ops" if session != "c" else "shop", agent_thinking="The log says so.")
+        for session in "abc"
+        for turn in range(1, TURNS + 1)
+    ]
+
+    async def judge() -> Path:
+        return await asyncio.to_thread(scored_live, tmp_path / "driftline.duckdb", live_judge(simulator.base_url), said)
+
+    path = asyncio.run(judge())
+    simulator.reset("answer")
+    return path
+
+
+def policy_file(folder: Path, text: str) -> str:
+    """A policy file of this text."""
+    path = folder / "policy.yaml"
+    path.write_text(f"version: 1\n{text}\n")
+    return str(path)
+
+
+def test_with_the_same_policy_everything_is_answered(driftline: Command, judged: Path, simulator: RunningJudge) -> None:
+    """What was recorded answers every question, so a live judge has nothing to do and the scores are the same."""
+    document = replay(driftline, "--judge", "live", "--yes", "--workers", "1")
+    assert 0 == simulator.requests
+    assert ({}, 0.0, True) == (document["calls"], document["cost_usd"], document["equal"])
+    assert judged.exists()
+
+
+def test_only_questions_that_a_policy_changes_are_paid_for(
+    driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path
+) -> None:
+    """One project gets another model: its questions are others, and everybody else's were answered."""
+    policy = policy_file(tmp_path, "projects: {shop: {judgeModel: claude-haiku-5-5}}")
+    arguments = ("--judge", "live", "--policy", policy, "--label", "newer", "--workers", "1")
+    code, out, _ = driftline("replay", *arguments, "--dry-run", "--json")
+    expected = json.loads(out)
+    assert (0, 0) == (code, simulator.requests)
+    assert 2 * TURNS <= expected["calls"] <= 3 * TURNS
+    assert not result(judged, "newer").exists()
+    assert not result(judged, "newer").with_suffix(".parts").exists()
+    document = replay(driftline, *arguments, "--yes")
+    assert simulator.requests == sum(document["calls"].values())
+    assert expected["calls"] <= simulator.requests <= expected["calls"] + expected["tier3_open"]
+    assert 0 < document["cost_usd"] <= expected["at_most_usd"]
+    assert not document["equal"]
+    others = scores_in(judged, lambda score: score.project != "shop")
+    made = merged_scores_in(result(judged, "newer"))
+    assert len(others) + TURNS == len(made)
+
+
+def test_nothing_is_paid_for_unless_somebody_says_yes(
+    driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal that is not there says nothing."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
+    code, _, err = driftline("replay", "--judge", "live", "--policy", policy, "--workers", "1")
+    assert 0 != code
+    assert "Ask the judge?" in err
+    assert "USD at most" in err
+    assert 0 == simulator.requests
+    assert not result(judged, "newer").exists()
+
+
+def test_a_session_never_passes_its_cap(driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path) -> None:
+    """What was paid live for other questions leaves the replay all of the cap, and no more than that."""
+    policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5, costCapPerSession: 0.012}")
+    document = replay(driftline, "--judge", "live", "--policy", policy, "--yes", "--label", "capped", "--workers", "1")
+    assert "skipped_cost_cap" in document["dispositions"]
+    assert simulator.requests == sum(document["calls"].values()) > 0
+    spent: Counter[str] = Counter()
+    with Store(result(judged, "capped")) as store:
+        for session, cost in store.cursor().execute("SELECT session_id, cost_usd FROM judgements").fetchall():
+            spent[session] += nano_of(cost)
+    assert nano_of(0.001) < max(spent.values()) <= nano_of(0.012)
+
+
+def test_batches_come_to_the_same_at_half_the_price(
+    driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same questions are asked, and the answers of a judge that answers by rule are the same."""
+    monkeypatch.setattr("streams.judges.batch.BatchLimits", lambda: BatchLimits(first_poll=0.02, last_poll=0.05))
+    policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5, costCapPerSession: null}")
+    common = ("--policy", policy, "--yes", "--workers", "1")
+    live = replay(driftline, *common, "--judge", "live", "--label", "live-again")
+    one_by_one = simulator.requests
+    simulator.reset("answer")
+    batch = replay(driftline, *common, "--judge", "batch", "--label", "in-batches")
+    assert one_by_one == sum(live["calls"].values()) == sum(batch["calls"].values())
+    assert live["dispositions"] == batch["dispositions"]
+    assert len(scores_in(judged)) == batch["scores"]
+    assert batch["cost_usd"] == pytest.approx(live["cost_usd"] / 2, rel=0.2)
+
+
+def test_without_a_judge_it_says_what_to_set(driftline: Command, database: Path) -> None:
+    """The way on is in the error, before anything is read or written."""
+    code, _, err = driftline("replay", "--judge", "live", "--yes")
+    assert 2 == code
+    assert "there is no judge" in err
+    assert "ANTHROPIC_API_KEY" in err
+    assert not database.with_name(f"{database.name}.replays").exists()

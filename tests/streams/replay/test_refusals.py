@@ -1,0 +1,64 @@
+"""What cannot be replayed is refused with a line that says what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from replayed import Command
+
+from analytics.store import Store
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--since", "yesterday"], "--since: 'yesterday' is neither ISO 8601"),
+        (["--since", "2026-11-02", "--until", "2026-11-01"], "the first must be the earlier one"),
+        (["--since", "2031-01-01"], "nothing was said in that time"),
+        (["--project", "nobody"], "--project: there is no exchange of 'nobody'"),
+        (["--label", "Über"], "cannot be the label of a replay"),
+        (["--label", "live"], "cannot be the label of a replay"),
+        (["--policy", "missing.yaml"], "missing.yaml"),
+        (["--from", "nowhere"], "nowhere holds no exchanges.parquet"),
+        (["--from", "topics"], "DRIFTLINE_KAFKA: no Kafka cluster is named"),
+        (["--from-offset", "5"], "are for --from topics"),
+        (
+            ["--from", "topics", "--kafka", "127.0.0.1:1", "--from-offset", "soon"],
+            "--from-offset: 'soon' is no offset and no time",
+        ),
+        (["--db", "none.duckdb"], "there is no database at none.duckdb"),
+    ],
+)
+def test_it_says_what_is_wrong(driftline: Command, database: Path, arguments: list[str], words: str) -> None:
+    """Nothing is begun, so nothing has to be cleared away."""
+    code, out, err = driftline("replay", *arguments)
+    assert (2, "") == (code, out)
+    assert words in err
+    assert not list(database.parent.glob("*.replays/*"))
+
+
+def test_a_database_that_is_in_use_is_named_with_the_ways_round_it(driftline: Command, database: Path) -> None:
+    """A server owns the file: whoever cannot stop it has the topics, or an export."""
+    holding = "import sys, duckdb; held = duckdb.connect(sys.argv[1]); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holding, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as holder:
+        assert holder.stdout is not None
+        assert b"1\n" == holder.stdout.readline()
+        code, _, err = driftline("replay")
+        holder.communicate()
+    assert 2 == code
+    assert "stop it, or replay from the topics (--from topics)" in err
+
+
+def test_a_table_that_is_no_export_is_named(driftline: Command, database: Path, tmp_path: Path) -> None:
+    """Parquet of other origin lacks what a replay needs."""
+    (tmp_path / "other").mkdir()
+    with Store(database) as store:
+        store.cursor().execute(f"COPY (SELECT exchange_id FROM log.exchanges) TO '{tmp_path}/other/exchanges.parquet'")
+    code, _, err = driftline("replay", "--from", "other")
+    assert 2 == code
+    assert "table exchanges: column connection" in err

@@ -1,0 +1,97 @@
+"""A replay that was cut short goes on where it stopped, and one that is complete does nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from replayed import Command, merged_scores_in, replay, result, scores_in
+from servers import Child, Home, Nursery, nursery, until
+
+from service.simulator import running
+
+POLICY = "version: 1\ndefaults: {judgeModel: claude-haiku-5-5}\n"
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """Starts commands as processes."""
+    with nursery() as opened:
+        yield opened
+
+
+def home(database: Path, **environment: str) -> Home:
+    """The test's folder as a process sees it."""
+    found = Home(database.parent, POLICY, **environment)
+    found.environment["DRIFTLINE_DATABASE"] = str(database)
+    return found
+
+
+def kill_once(child: Child, condition: object, what: str) -> None:
+    """Kill a command as soon as the condition holds; fails when it has ended before."""
+    assert callable(condition)
+    until(lambda: bool(condition()) or child.ended, what)
+    assert not child.ended, child.logged
+    child.kill()
+
+
+def test_a_replay_that_is_killed_pays_for_no_answer_twice(children: Nursery, database: Path) -> None:
+    """What the judge has answered is recorded before it is used; calls that were under way are charged, and asked again."""
+    with running(latency=0.01) as judge:
+        fleet = home(database, ANTHROPIC_BASE_URL=judge.base_url)
+        arguments = ("replay", "--judge", "live", "--yes", "--label", "killed", "--workers", "2", "--project", "shop", "--json")
+        for calls in (10, 30):
+            child = children.start(fleet, *arguments)
+            kill_once(child, lambda calls=calls: judge.requests >= calls, "so many calls")
+            assert not result(database, "killed").exists()
+        code, printed = children.run(fleet, *arguments)
+        assert 0 == code, fleet.log.read_text()
+        document = json.loads(printed)
+        calls = document["calls"]
+        assert 0 < calls["interrupted"] <= 2 * 2 * 16
+        assert judge.requests - calls["interrupted"] <= calls["answered"] <= judge.requests
+        again = children.run(fleet, *arguments)
+        assert document == json.loads(again[1])
+        assert (0, judge.requests) == (again[0], judge.requests)
+
+
+def test_what_was_scored_before_a_kill_is_not_scored_again(children: Nursery, database: Path) -> None:
+    """The scores, the states and the position are committed together, so nothing is lost and nothing is there twice."""
+    part = database.with_name(f"{database.name}.replays") / "killed.parts" / "part-0.duckdb"
+    fleet = home(database)
+    arguments = ("replay", "--label", "killed", "--workers", "2", "--json", "--policy", str(fleet.policy))
+    fleet.policy.write_text("version: 1\n")
+    kill_once(children.start(fleet, *arguments), part.exists, "a part to be begun")
+    code, printed = children.run(fleet, *arguments)
+    assert 0 == code, fleet.log.read_text()
+    assert json.loads(printed)["equal"]
+    assert scores_in(database) == merged_scores_in(result(database, "killed"))
+
+
+def test_a_complete_replay_is_shown_and_not_made_again(driftline: Command, database: Path) -> None:
+    """Whoever runs it again wants to know what came of it."""
+    first = replay(driftline, "--workers", "1", "--label", "once")
+    before = result(database, "once").stat().st_mtime_ns
+    assert first == replay(driftline, "--workers", "2", "--label", "once")
+    assert before == result(database, "once").stat().st_mtime_ns
+    listed = [json.loads(line) for line in driftline("replays", "--json")[1].splitlines()]
+    assert ["once"] == [one["label"] for one in listed]
+    assert "once" in driftline("replays")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(["--project", "ops"], "--project"), (["--judge", "none"], "--judge"), (["--policy", "p.yaml"], "--policy")],
+)
+def test_a_label_stands_for_one_replay(
+    driftline: Command, database: Path, tmp_path: Path, arguments: list[str], named: str
+) -> None:
+    """Under one name two different things would be compared with each other."""
+    (tmp_path / "p.yaml").write_text(POLICY)
+    replay(driftline, "--workers", "1", "--label", "mine")
+    code, _, err = driftline("replay", "--label", "mine", *arguments)
+    assert 2 == code
+    assert f"mine is a replay with another {named}" in err
+    assert database.exists()
