@@ -17,12 +17,22 @@ import fastavro
 import msgspec
 
 from schemas.bounds import check_fields
-from schemas.errors import BoundsError, FramingError, MalformedBodyError, RecordError, UnknownSchemaError
+from schemas.errors import (
+    BoundsError,
+    FramingError,
+    MalformedBodyError,
+    RecordError,
+    RegistryFramingError,
+    UnknownSchemaError,
+)
 from schemas.limits import MAX_RECORD_BYTES
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import MARKER, Json, RecordSchema, schema_of, schemas_by_prefix
 
 PREFIX_BYTES = 10
+REGISTRY_MAGIC = b"\x00"
+"""First byte of a value that is framed for a schema registry; the schema's id follows, 4 bytes, big-endian, and then the body."""
+REGISTRY_PREFIX_BYTES = 5
 UNWRITABLE = (ValueError, TypeError, OverflowError, AttributeError)
 """What a lone surrogate, a number over 64 bits or a value of another type runs into."""
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -66,6 +76,10 @@ def _first_fault(schema: RecordSchema, fields: dict[str, Any]) -> str:
 
 def writer_schema(message: bytes) -> RecordSchema:
     """The schema a message was written with; FramingError or UnknownSchemaError when there is none."""
+    if (schema_id := registry_schema_id(message)) is not None:
+        raise RegistryFramingError(
+            f"the value is framed for a schema registry, with the schema id {schema_id}, and was not read"
+        )
     if message[:2] != MARKER or len(message) < PREFIX_BYTES:
         start = message[:PREFIX_BYTES].hex(" ") or "nothing"
         raise FramingError(f"the value starts with {start}, not with c3 01 and a fingerprint of 8 bytes")
@@ -73,6 +87,13 @@ def writer_schema(message: bytes) -> RecordSchema:
     if schema is None:
         raise UnknownSchemaError(f"no schema has the fingerprint {message[2:PREFIX_BYTES].hex()}")
     return schema
+
+
+def registry_schema_id(message: bytes) -> int | None:
+    """The schema id of a value that is framed for a schema registry; None for any other value."""
+    if message[:1] != REGISTRY_MAGIC or len(message) < REGISTRY_PREFIX_BYTES:
+        return None
+    return int.from_bytes(message[1:REGISTRY_PREFIX_BYTES], "big")
 
 
 def decode_fields(message: bytes) -> tuple[str, dict[str, Any]]:

@@ -34,6 +34,13 @@ class FramingError(RecordError):
     hint = "Produce values as C3 01, the 8-byte little-endian CRC-64-AVRO fingerprint, then the Avro body."
 
 
+class RegistryFramingError(FramingError):
+    """The bytes are framed for a schema registry, and were not brought into our framing."""
+
+    code = "registry_framing"
+    hint = "Set DRIFTLINE_SCHEMA_REGISTRY, and register a published schema of the record, or one that it can read."
+
+
 class UnknownSchemaError(RecordError):
     """The fingerprint is of no schema this version knows."""
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from schemas.errors import SettingsError
 from service.settings import PREFIX, Settings
 from streams.kafka.connection import KafkaConnection
+
+if TYPE_CHECKING:
+    from streams.kafka.framing import RegistryFraming
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
@@ -27,6 +31,24 @@ def connection_of(settings: Settings) -> KafkaConnection:
         hint = f"Set {PREFIX}KAFKA_SECURITY to SSL or SASL_SSL, or leave the file out."
         raise SettingsError(f"{PREFIX}KAFKA_CA: {connection.security_protocol} checks no certificates", hint=hint)
     return connection
+
+
+def framing_of(settings: Settings) -> RegistryFraming | None:
+    """What reads values in Confluent framing; None where no schema registry is named. SettingsError for a login without one."""
+    auth = settings.schema_registry_auth
+    if settings.schema_registry is None:
+        if auth is not None:
+            hint = f"Set {PREFIX}SCHEMA_REGISTRY, or leave the login out."
+            raise SettingsError(f"{PREFIX}SCHEMA_REGISTRY_AUTH: there is no schema registry to log in to", hint=hint)
+        return None
+    from streams.kafka.framing import RegistryFraming  # noqa: PLC0415 - most installations have no registry
+
+    if auth is None:
+        return RegistryFraming(settings.schema_registry)
+    name, _, password = auth.get_secret_value().partition(":")
+    if not name or not password:
+        raise SettingsError(f"{PREFIX}SCHEMA_REGISTRY_AUTH: not of the form name:password", hint="Put a colon between the two.")
+    return RegistryFraming(settings.schema_registry, (name, password))
 
 
 def _bootstrap(given: str | None) -> str:

@@ -21,7 +21,7 @@ from service.api.app import create_app
 from service.api.serving import server_of
 from service.api.settings import LOOPBACK_NAMES, ApiSettings
 from service.judging import WORKERS, OpenedJudge, open_judge, unpriced_note
-from service.kafka import connection_of
+from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.workspace import Workspace, open_workspace, policy_of
 from streams.auditing import Auditing
@@ -83,7 +83,9 @@ def _gateway(workspace: Workspace) -> Auditing:
 
     connection = connection_of(workspace.settings)
     store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
-    return Gateway(store, policy, redactor, now, connection, judge_name=WORKERS)
+    framing = framing_of(workspace.settings)
+    reframe = None if framing is None else framing.reframe
+    return Gateway(store, policy, redactor, now, connection, judge_name=WORKERS, reframe=reframe)
 
 
 def _notes(opened: OpenedJudge, policy: Policy) -> list[str]:

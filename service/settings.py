@@ -55,6 +55,9 @@ class Settings(BaseSettings):
         pattern="^https?://[^/@]+(/.*)?$",
         description="Address of a schema registry; values in Confluent framing are then read.",
     )
+    schema_registry_auth: SecretStr | None = Field(
+        None, min_length=1, description="Name and password at the schema registry, `name:password`."
+    )
     batch_records: int = Field(20_000, ge=1, le=1_000_000, description="Records that are taken in or read by a stage at once.")
 
 

@@ -14,12 +14,13 @@ from typing import Any
 from audit.policy import Policy
 from audit.redaction import Redactor
 from service.judging import open_judge
-from service.kafka import connection_of
+from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.workspace import policy_of, redactor_of, utc_now
 from streams.judges.protocol import Judge
 from streams.kafka.app import SESSION_SECONDS, Worker
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.framing import RegistryFraming
 from streams.kafka.lanes import end_process
 from streams.kafka.processing import Processor
 from streams.kafka.producing import RecordProducer
@@ -45,6 +46,7 @@ class _Parts:
     judge: Judge | None
     producer: RecordProducer
     pulse: Pulse
+    framing: RegistryFraming | None
 
 
 def run_worker(settings: Settings, stages: Sequence[Stage], orphaned: int | None) -> int:
@@ -61,7 +63,8 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
         producer = RecordProducer(connection)
         stack.push_async_callback(producer.stop)
         await producer.start()
-        parts = _Parts(connection, policy, redactor_of(settings, policy), judge, producer, Pulse(SESSION_SECONDS * 2 / 3))
+        pulse, framing = Pulse(SESSION_SECONDS * 2 / 3), framing_of(settings)
+        parts = _Parts(connection, policy, redactor_of(settings, policy), judge, producer, pulse, framing)
         stack.enter_context(_background([parts.pulse.run()]))
         states = {stage.name: StateTopic(connection, stage.name, producer) for stage in stages}
         for topic in states.values():
@@ -87,7 +90,14 @@ def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
         )
     runs = StageRuns(parts.policy, nothing_recorded, parts.redactor, utc_now)
     return StageProcessor(
-        stage, runs, redactor=parts.redactor, now=utc_now, producer=parts.producer, states=states, pulse=parts.pulse
+        stage,
+        runs,
+        redactor=parts.redactor,
+        now=utc_now,
+        producer=parts.producer,
+        states=states,
+        pulse=parts.pulse,
+        reframe=None if parts.framing is None else parts.framing.insist,
     )
 
 

@@ -19,7 +19,7 @@ from schemas.registry import current_schemas
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.commands.topics import Kafka
 from service.judging import OTHERS, PRICE_IT, unpriced_note
-from service.kafka import connection_of
+from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.terminal import MISSING, counted, err, leave_quietly, out, plain, table
 from service.workspace import open_workspace, require_database
@@ -86,12 +86,17 @@ def rebuild(
 def _land_again(settings: Settings) -> None:
     from streams.kafka.rebuilding import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
 
-    connection = connection_of(settings)
+    connection, framing = connection_of(settings), framing_of(settings)
     with open_workspace(settings) as workspace, err.status("landing the topics again") as status:
         store, redactor = workspace.store, workspace.redactor
         asyncio.run(
             land_again(
-                store, connection, redactor, workspace.now, report=lambda left: status.update(f"{left} records are left")
+                store,
+                connection,
+                redactor,
+                workspace.now,
+                report=lambda left: status.update(f"{left} records are left"),
+                reframe=None if framing is None else framing.reframe,
             )
         )
         store.checkpoint()

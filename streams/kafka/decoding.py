@@ -6,7 +6,7 @@ kept of it as a dead letter depends on the record alone, its time included: whoe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -21,6 +21,8 @@ from streams.admission import Accepted, Door, Place, Refusal
 from streams.batches import OFFSET
 from streams.kafka.processing import RawRecord
 
+Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
+"""Brings values that were framed in another way into single-object encoding."""
 DECODING = "decoding"
 """Stage of the dead letters of records that cannot be decoded."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -65,7 +67,7 @@ def decode_chunk(topic: str, records: Sequence[RawRecord], values: Sequence[byte
     )
 
 
-def values_of(records: Sequence[RawRecord]) -> list[bytes]:
+def values_of(records: Sequence[RawRecord]) -> Sequence[bytes]:
     """The values; a tombstone counts as an empty one, which is no record."""
     return [record.value or b"" for record in records]
 

@@ -26,9 +26,10 @@ from streams.engine_state import EngineLimits, EngineState, Published
 from streams.feeding import require_kafka
 from streams.kafka.acceptance import Acceptance
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.decoding import Reframe
 from streams.kafka.producing import RecordProducer
 from streams.kafka.rebuilding import finish
-from streams.kafka.sink import Reframe, Sink, SinkLimits
+from streams.kafka.sink import Sink, SinkLimits
 from streams.log_writer import CONFLICT, KNOWN, WRITTEN, Committed
 from streams.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.taken import Taken, taken

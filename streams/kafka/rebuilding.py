@@ -13,8 +13,9 @@ from audit.redaction import Redactor
 from schemas.registry import topics
 from streams.feeding import SINK, require_kafka
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.decoding import Reframe
 from streams.kafka.reading import PartitionReader, Range
-from streams.kafka.sink import Reframe, Sink, partitions_on
+from streams.kafka.sink import Sink, partitions_on
 
 REBUILD = "rebuild"
 """Consumer whose watermark is 1 while a rebuild is under way, else 0."""

@@ -24,14 +24,12 @@ from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreErro
 from schemas.registry import topics
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import values_of
+from streams.kafka.decoding import Reframe, values_of
 from streams.kafka.positions import SinkPositions
 from streams.kafka.progress import Progress
 from streams.kafka.reading import OutOfRangeError, PartitionReader, Read
 from streams.kafka.sink_batches import Fetched, SinkWriter
 
-Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
-"""Brings values that were framed in another way into single-object encoding; DriftlineError when that cannot be at the moment."""
 LOOK_SECONDS = 0.5
 """How long is waited for records, and so for a stop to be noticed."""
 log = logging.getLogger(__name__)
@@ -48,7 +46,10 @@ class SinkLimits:
 
 
 class Sink:
-    """See the module. `reframe` is applied to values before they are decoded. Belongs to one event loop."""
+    """See the module. Belongs to one event loop.
+
+    `reframe` is applied to values before they are decoded, and raises DriftlineError when that cannot be at the moment.
+    """
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from schemas.records import Record
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.batches import KEY, OFFSET, StageBatch
 from streams.conflicts import set_aside_conflict
-from streams.kafka.decoding import decode_chunk, letter_of
+from streams.kafka.decoding import Reframe, decode_chunk, letter_of, values_of
 from streams.kafka.keys import key_of
 from streams.kafka.processing import Chunk
 from streams.kafka.repetitions import Sifted, sift
@@ -66,7 +66,10 @@ class Worked:
 
 
 class StageProcessor:
-    """See the module; a `streams.kafka.processing.Processor`. `now` stamps dead letters and nothing else."""
+    """See the module; a `streams.kafka.processing.Processor`. `now` stamps dead letters and nothing else.
+
+    `reframe` is applied to values before they are decoded; the partition waits for as long as that takes.
+    """
 
     def __init__(
         self,
@@ -78,6 +81,7 @@ class StageProcessor:
         producer: Sender,
         states: StateTopic,
         pulse: Pulse,
+        reframe: Reframe | None = None,
     ) -> None:
         self._stage = stage
         self._runs = runs
@@ -86,6 +90,7 @@ class StageProcessor:
         self._producer = producer
         self._states = states
         self._pulse = pulse
+        self._reframe = reframe
         self._loaded: set[int] = set()
         self._busy: dict[int, asyncio.Event] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -110,8 +115,11 @@ class StageProcessor:
             if chunk.partition not in self._loaded:
                 await self._states.load(chunk.partition)
                 self._loaded.add(chunk.partition)
+            values = values_of(chunk.records)
+            if self._reframe is not None:
+                values = await self._reframe(values)
             async with self._slots:
-                worked = await asyncio.to_thread(self._work, chunk)
+                worked = await asyncio.to_thread(self._work, chunk, values)
             self._pulse.check()
             await asyncio.gather(*(self._producer.send(topic, messages) for topic, messages in worked.made.items()))
             self._pulse.check()
@@ -128,9 +136,9 @@ class StageProcessor:
                 one.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _work(self, chunk: Chunk) -> Worked:
+    def _work(self, chunk: Chunk, values: Sequence[bytes]) -> Worked:
         """Everything that takes the processor's time, in a thread of its own."""
-        decoded = decode_chunk(chunk.topic, chunk.records)
+        decoded = decode_chunk(chunk.topic, chunk.records, values)
         worked = Worked()
         for rejected in decoded.rejected:
             worked.add_letters(letter_of(chunk.topic, chunk.partition, rejected, self._redactor))

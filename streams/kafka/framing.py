@@ -1,0 +1,209 @@
+"""Values of producers that frame for a schema registry (00, the schema's id in 4 bytes, the Avro body), brought into our framing.
+
+1. The body of a published schema of ours is taken as it is: only the framing is exchanged.
+2. The body of another schema of the same record type, which ours can read by Avro's rules, is decoded with it and encoded anew.
+3. Any other value is left as it is: decoding rejects it, and the dead letter names the schema's id. The log says once what is wrong.
+
+A registry that does not answer says nothing of a value, so nothing is decided without it: `reframe` raises, `insist` waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import fastavro
+import httpx2
+
+from schemas.codec import REGISTRY_MAGIC, REGISTRY_PREFIX_BYTES, registry_schema_id
+from schemas.errors import DriftlineError
+from schemas.evolution import can_read
+from schemas.limits import MAX_RECORD_BYTES
+from schemas.registry import RecordSchema, build_schema, current_schemas, schemas_by_prefix
+from streams.kafka.foreign import refusal_of
+
+_LOG = logging.getLogger(__name__)
+TIMEOUT_SECONDS = 10.0
+"""Longest wait for one schema."""
+MAX_BODY_BYTES = 1_000_000
+"""Most bytes of the registry's answer that are read."""
+FORGET_SECONDS = 300.0
+"""After so long a schema that could not be used is asked for again: it may have been registered since."""
+MAX_SCHEMAS = 10_000
+_FIRST_PAUSE, _LAST_PAUSE = 0.5, 8.0
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_NO_SUCH_SCHEMA = 40403
+
+
+class RegistryUnavailableError(DriftlineError):
+    """The schema registry does not answer as one does; the records that need it wait."""
+
+    hint = "See to the registry and to DRIFTLINE_SCHEMA_REGISTRY; the records are taken up as soon as it answers."
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """What a schema of the registry means for us."""
+
+    ours: RecordSchema | None = None
+    """The published schema that it is."""
+    foreign: Any = None
+    """Otherwise the schema as fastavro knows it, which `reader` can read."""
+    reader: RecordSchema | None = None
+    looked_at: float = 0.0
+
+
+class RegistryFraming:
+    """Asks one registry for schemas and keeps them: a schema never changes under its id."""
+
+    def __init__(
+        self,
+        url: str,
+        auth: tuple[str, str] | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Any] = asyncio.sleep,
+    ) -> None:
+        """`url` without a password, for errors and logs show its host; `auth` is name and password."""
+        self._url = url.rstrip("/")
+        self._host = httpx2.URL(url).host
+        self._auth = auth
+        self._now = now
+        self._sleep = sleep
+        self._writers: dict[int, _Writer] = {}
+
+    async def reframe(self, values: Sequence[bytes]) -> Sequence[bytes]:
+        """The values in our framing, in their order. RegistryUnavailableError when a schema cannot be had at the moment.
+
+        Where no value is framed for a registry, the values themselves come back.
+        """
+        # The smallest value tells: ours begin with C3. An empty one, which is smaller yet, is worth a closer look.
+        if min(values, default=b"\xff")[:1] > REGISTRY_MAGIC:
+            return values
+        ids = {place: found for place, value in enumerate(values) if (found := registry_schema_id(value)) is not None}
+        if not ids:
+            return values
+        await self._learn(set(ids.values()))
+        return await asyncio.to_thread(self._reframed, values, ids)
+
+    async def insist(self, values: Sequence[bytes]) -> Sequence[bytes]:
+        """As `reframe`, but waits as long as it takes: for whoever holds the partition until then. A cancellation ends it."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await self.reframe(values)
+            except RegistryUnavailableError as error:
+                _LOG.warning("records wait for a schema: %s", error)
+            await self._sleep(pause)
+            pause = min(pause * 2, _LAST_PAUSE)
+
+    async def _learn(self, ids: Iterable[int]) -> None:
+        """Ask for the schemas that are not known."""
+        unknown = [one for one in sorted(ids) if not self._knows(one)]
+        if not unknown:
+            return
+        # The environment's proxy cannot reach this machine's own loopback.
+        mounts = {f"all://{host}": None for host in _LOOPBACK}
+        options: dict[str, Any] = {"auth": self._auth, "mounts": mounts, "timeout": TIMEOUT_SECONDS, "follow_redirects": False}
+        async with httpx2.AsyncClient(**options) as client:
+            for schema_id in unknown:
+                definition, refusal = await self._fetch(client, schema_id)
+                writer, refusal = (_Writer(), refusal) if definition is None else _understood(definition)
+                if refusal is not None:
+                    _LOG.warning("values with the schema id %d of %s are set aside: %s", schema_id, self._host, refusal)
+                while len(self._writers) >= MAX_SCHEMAS:
+                    del self._writers[next(iter(self._writers))]
+                self._writers[schema_id] = _Writer(writer.ours, writer.foreign, writer.reader, self._now())
+
+    def _knows(self, schema_id: int) -> bool:
+        known = self._writers.get(schema_id)
+        usable = known is not None and (known.ours is not None or known.reader is not None)
+        return usable or (known is not None and self._now() - known.looked_at < FORGET_SECONDS)
+
+    async def _fetch(self, client: httpx2.AsyncClient, schema_id: int) -> tuple[str | None, str | None]:
+        """The text of a schema, or why there is none."""
+        body = bytearray()
+        try:
+            async with (
+                asyncio.timeout(TIMEOUT_SECONDS),
+                client.stream("GET", f"{self._url}/schemas/ids/{quote(str(schema_id))}") as response,
+            ):
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > MAX_BODY_BYTES:
+                        return None, f"it has more than {MAX_BODY_BYTES} bytes"
+        except (httpx2.HTTPError, TimeoutError, OSError) as error:
+            raise RegistryUnavailableError(f"the schema registry at {self._host}: {type(error).__name__}") from error
+        answer = _json(bytes(body))
+        if response.status_code == 404 and answer.get("error_code") == _NO_SUCH_SCHEMA:
+            return None, "the registry has no schema of this id"
+        if response.status_code != 200 or not isinstance(answer.get("schema"), str):
+            raise RegistryUnavailableError(f"the schema registry at {self._host}: HTTP {response.status_code} and no schema")
+        if (kind := answer.get("schemaType", "AVRO")) != "AVRO":
+            return None, f"it is a schema of {str(kind)[:20]!r}, not of Avro"
+        if answer.get("references"):
+            return None, "it refers to other schemas; register it with its types spelled out"
+        return answer["schema"], None
+
+    def _reframed(self, values: Sequence[bytes], ids: dict[int, int]) -> list[bytes]:
+        reframed = list(values)
+        for place, schema_id in ids.items():
+            writer, value = self._writers[schema_id], values[place]
+            if writer.ours is not None:
+                reframed[place] = writer.ours.prefix + value[REGISTRY_PREFIX_BYTES:]
+            elif writer.reader is not None:
+                reframed[place] = _encoded_anew(value, writer.foreign, writer.reader) or value
+        return reframed
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    """The object in a body; an empty one where there is none."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _understood(text: str) -> tuple[_Writer, str | None]:
+    """What a schema means for us, and why it cannot be used where it cannot."""
+    definition = _json(text.encode("utf-8", "replace"))
+    try:
+        if (refusal := refusal_of(definition)) is not None:
+            return _Writer(), refusal
+        schema = build_schema(definition)
+        ours = schemas_by_prefix().get(schema.prefix)
+        if ours is not None:
+            return _Writer(ours=ours), None
+        name = str(schema.parsed["name"])
+        reader = current_schemas().get(name.removeprefix("driftline."))
+        if reader is None or name != f"driftline.{reader.name}":
+            return _Writer(), f"{name[:100]!r} is no record of Driftline"
+        if not can_read(reader, schema):
+            return _Writer(), f"{name} cannot be read from what it writes, by Avro's rules"
+    except Exception as error:  # noqa: BLE001 - the parsers raise whatever a text that is no schema runs into
+        return _Writer(), f"it is no Avro schema ({type(error).__name__})"
+    return _Writer(foreign=schema.parsed, reader=reader), None
+
+
+def _encoded_anew(value: bytes, foreign: Any, reader: RecordSchema) -> bytes | None:
+    """The value as our schema writes it; None where the body is not what its schema says."""
+    if len(value) > MAX_RECORD_BYTES:
+        return None
+    body, written = io.BytesIO(value), io.BytesIO()
+    body.seek(REGISTRY_PREFIX_BYTES)
+    try:
+        fields = fastavro.schemaless_reader(body, foreign, reader.parsed)
+        if body.tell() != len(value):
+            return None
+        fastavro.schemaless_writer(written, reader.parsed, fields)
+    except Exception:  # noqa: BLE001 - fastavro raises whatever the damaged bytes run into; the dead letter keeps them
+        return None
+    return reader.prefix + written.getvalue()

@@ -1,0 +1,339 @@
+"""Values framed for a schema registry, over a real HTTP server that speaks the registry's API."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import builders as build
+import fastavro
+import pytest
+from fastavro.schema import parse_schema
+
+from schemas.codec import PREFIX_BYTES, decode, encode
+from schemas.errors import RecordError, RegistryFramingError, SettingsError
+from schemas.records import Exchange
+from schemas.registry import Json, earlier_schemas, schema_of
+from service.kafka import framing_of
+from service.settings import load_settings
+from streams.kafka.decoding import decode_values
+from streams.kafka.foreign import MAX_DEPTH, refusal_of
+from streams.kafka.framing import FORGET_SECONDS, MAX_BODY_BYTES, RegistryFraming, RegistryUnavailableError
+
+EXCHANGE = build.exchange("s", 1)
+SCHEMA = schema_of("Exchange")
+
+
+class Registry:
+    """A schema registry with the answers it was given, by schema id."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, tuple[int, bytes]] = {}
+        self.asked: list[int] = []
+        self.credentials: set[str | None] = set()
+        self.hold = threading.Event()
+        registry = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                registry.hold.wait(10)
+                _, _, number = self.path.rpartition("/schemas/ids/")
+                registry.asked.append(int(number))
+                registry.credentials.add(self.headers.get("authorization"))
+                missing = 404, json.dumps({"error_code": 40403, "message": "Schema not found"}).encode()
+                status, body = registry.answers.get(int(number), missing)
+                self.send_response(status)
+                self.send_header("content-type", "application/vnd.schemaregistry.v1+json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+                """Say nothing."""
+
+        self.hold.set()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def register(self, number: int, definition: Any, **fields: Any) -> None:
+        """Answer a schema id with a definition."""
+        self.answers[number] = 200, json.dumps({"schema": json.dumps(definition), **fields}).encode()
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    """A registry that is being served."""
+    found = Registry()
+    thread = threading.Thread(target=found.server.serve_forever, args=(0.01,))
+    thread.start()
+    yield found
+    found.hold.set()
+    found.server.shutdown()
+    thread.join()
+    found.server.server_close()
+
+
+def framed(number: int, body: bytes) -> bytes:
+    """A value in the registry's framing."""
+    return b"\0" + number.to_bytes(4, "big") + body
+
+
+def written(definition: Json, fields: Mapping[str, Any]) -> bytes:
+    """A body as a producer with this schema writes it."""
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, parse_schema(definition), dict(fields))
+    return buffer.getvalue()
+
+
+def reframed(registry: Registry, *values: bytes) -> list[bytes]:
+    """What becomes of the values."""
+    return list(asyncio.run(RegistryFraming(registry.url).reframe(values)))
+
+
+def fields_of(exchange: Exchange) -> dict[str, Any]:
+    """An exchange's fields for an encoder."""
+    return {name: getattr(exchange, name) for name in exchange.__struct_fields__}
+
+
+def changed(**attributes: Any) -> Json:
+    """The schema of an exchange with other attributes."""
+    return json.loads(json.dumps(SCHEMA.definition)) | attributes
+
+
+def test_a_body_of_our_own_schema_is_taken_as_it_is(registry: Registry) -> None:
+    """The usual case: somebody registered our .avsc and lets a library do the framing. Docs and order of attributes do not matter."""
+    stripped = {name: SCHEMA.definition[name] for name in ("namespace", "fields", "name", "type")}
+    registry.register(7, stripped)
+    registry.register(8, earlier_schemas()["Exchange"][0].definition)
+    body = encode(EXCHANGE)[PREFIX_BYTES:]
+    first, older, untouched = reframed(registry, framed(7, body), framed(8, body), encode(EXCHANGE))
+    assert encode(EXCHANGE) == first == untouched
+    assert earlier_schemas()["Exchange"][0].prefix + body == older
+
+
+def test_a_schema_that_ours_can_read_is_read_by_avros_rules(registry: Registry) -> None:
+    """A producer may have more fields, in another order, and leave out what has a default."""
+    fields = [field for field in SCHEMA.fields if field["name"] != "agent_thinking"]
+    theirs = changed(fields=[{"name": "own", "type": {"type": "array", "items": "string"}}, *reversed(fields)])
+    registry.register(9, theirs)
+    value = framed(9, written(theirs, fields_of(EXCHANGE) | {"own": ["a", "b"]}))
+    (found,) = reframed(registry, value)
+    assert encode(EXCHANGE) == found
+
+
+UNREADABLE: dict[str, tuple[Any, str]] = {
+    "another record": (changed(name="Chat"), "no record of Driftline"),
+    "another namespace": (changed(namespace="com.example"), "no record of Driftline"),
+    "a field that is needed is missing": (
+        changed(fields=[field for field in SCHEMA.fields if field["name"] != "session_id"]),
+        "Avro's rules",
+    ),
+    "another type": (
+        changed(fields=[field | ({"type": "int"} if field["name"] == "session_id" else {}) for field in SCHEMA.fields]),
+        "Avro's rules",
+    ),
+    "no record": ("string", "no schema of a record"),
+    "no schema": ({"type": "record", "name": "Exchange", "fields": [{"name": "a", "type": "nothing"}]}, "no Avro schema"),
+    "of itself": (changed(fields=[*SCHEMA.fields, {"name": "next", "type": ["null", "driftline.Exchange"]}]), "itself"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_what_ours_cannot_read_is_left_for_the_dead_letters(
+    case: str, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A guess at what a field means would be worse than a letter that names the schema; the log says once what is wrong with it."""
+    definition, reason = UNREADABLE[case]
+    registry.register(11, definition)
+    value = framed(11, encode(EXCHANGE)[PREFIX_BYTES:])
+    assert [value, value] == reframed(registry, value, value)
+    assert [11] == registry.asked
+    (logged,) = [record.getMessage() for record in caplog.records if "schema id 11" in record.getMessage()]
+    assert reason in logged
+    (rejected,) = decode_values("exchanges", [value]).rejected
+    assert isinstance(rejected.error, RegistryFramingError)
+    assert ("registry_framing", True) == (rejected.error.code, "schema id 11" in str(rejected.error))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"schemaType": "PROTOBUF"}, "not of Avro"),
+        ({"references": [{"name": "driftline.Redaction", "subject": "r", "version": 1}]}, "refers to other schemas"),
+        ({"padding": "x" * MAX_BODY_BYTES}, "more than"),
+    ],
+)
+def test_an_answer_that_is_of_no_use_is_the_schemas_fault(
+    answer: dict[str, Any], reason: str, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It will be the same tomorrow, so nothing waits for it."""
+    registry.register(3, SCHEMA.definition, **answer)
+    value = framed(3, b"")
+    assert [value] == reframed(registry, value)
+    assert reason in caplog.text
+
+
+def test_damaged_bodies_are_left_one_by_one(registry: Registry) -> None:
+    """One producer's broken value must not take its neighbours with it."""
+    theirs = changed(fields=list(reversed(SCHEMA.fields)))
+    registry.register(4, theirs)
+    good = written(theirs, fields_of(EXCHANGE))
+    values = [framed(4, good), framed(4, good[:-3]), framed(4, good + b"x"), b"\0\0\0", b"", framed(5, good)]
+    found = reframed(registry, *values)
+    assert [encode(EXCHANGE), *values[1:]] == found
+    errors = {rejected.index: type(rejected.error).__name__ for rejected in decode_values("exchanges", found).rejected}
+    assert {
+        1: "RegistryFramingError",
+        2: "RegistryFramingError",
+        3: "FramingError",
+        4: "FramingError",
+        5: "RegistryFramingError",
+    } == (errors)
+
+
+def test_a_schema_is_asked_for_once_and_one_that_is_missing_again_later(registry: Registry) -> None:
+    """A registry is no part of the hot path; and somebody may mend what is missing there without restarting anything."""
+    registry.register(1, SCHEMA.definition)
+    clock = [0.0]
+
+    async def run() -> None:
+        framing = RegistryFraming(registry.url, now=lambda: clock[0])
+        value, missing = framed(1, encode(EXCHANGE)[PREFIX_BYTES:]), framed(2, encode(EXCHANGE)[PREFIX_BYTES:])
+        for _ in range(5):
+            assert [encode(EXCHANGE), missing] == await framing.reframe([value, missing])
+        assert [1, 2] == registry.asked
+        registry.register(2, SCHEMA.definition)
+        clock[0] += FORGET_SECONDS
+        assert [encode(EXCHANGE)] == await framing.reframe([missing])
+
+    asyncio.run(run())
+    assert [1, 2, 2] == registry.asked
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(503, b"busy"), (401, b'{"error_code": 40101}'), (404, b"<html>"), (200, b"<html>"), (302, b""), (200, b"[" * 99_999)],
+)
+def test_a_registry_that_does_not_answer_as_one_is_waited_for(
+    answer: tuple[int, bytes], registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An outage says nothing of a value: neither a dead letter nor a loss may come of it."""
+    registry.answers[1] = answer
+    value, slept = framed(1, encode(EXCHANGE)[PREFIX_BYTES:]), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 7:
+            registry.register(1, SCHEMA.definition)
+
+    async def run() -> None:
+        framing = RegistryFraming(registry.url, ("me", "a-password-not-to-be-shown"), sleep=sleep)
+        with pytest.raises(RegistryUnavailableError):
+            await framing.reframe([value])
+        assert [encode(EXCHANGE)] == await framing.insist([value])
+
+    caplog.set_level(logging.DEBUG)
+    asyncio.run(run())
+    assert [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0] == slept
+    assert {"Basic " + base64.b64encode(b"me:a-password-not-to-be-shown").decode()} == registry.credentials
+    assert "records wait for a schema" in caplog.text
+    assert "a-password-not-to-be-shown" not in caplog.text
+
+
+def test_who_waits_for_a_registry_can_be_stopped(registry: Registry) -> None:
+    """A worker that stops, or loses its partition, must not wait for somebody else's outage."""
+    registry.hold.clear()
+
+    async def run() -> None:
+        waiting = asyncio.create_task(RegistryFraming(registry.url).insist([framed(1, b"")]))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    began = time.monotonic()
+    asyncio.run(run())
+    assert time.monotonic() - began < 2
+
+
+def test_values_of_our_own_cost_nothing(registry: Registry) -> None:
+    """Whoever has a registry for other topics must not pay for it here: the values themselves come back."""
+    values = [encode(EXCHANGE)] * 20_000
+
+    async def run() -> float:
+        framing = RegistryFraming(registry.url)
+        began = time.process_time()
+        assert values is await framing.reframe(values)
+        assert [] == await framing.reframe([])
+        return time.process_time() - began
+
+    assert min(asyncio.run(run()) for _ in range(3)) / len(values) < 1e-6
+    assert [] == registry.asked
+
+
+Nest = Callable[[Any], Any]
+HOSTILE: dict[str, Any] = {
+    "an array of nulls": {"type": "array", "items": "null"},
+    "nulls in disguise": {"type": "array", "items": {"type": {"type": "null"}}},
+    "a record without fields": {"type": "array", "items": {"type": "record", "name": "Empty", "fields": []}},
+    "a record of nulls": {
+        "type": "record",
+        "name": "Nulls",
+        "fields": [{"name": f"n{place}", "type": "null"} for place in range(9)],
+    },
+    "a fixed type of no bytes": {"type": "array", "items": {"type": "fixed", "name": "None", "size": 0}},
+    "a list of itself": {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]},
+    "no type": {"type": "record", "name": "Odd", "fields": [{"name": "a"}]},
+    "no fields": {"type": "record", "name": "Odd"},
+    "fields that are none": {"type": "record", "name": "Odd", "fields": [1]},
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_schema_that_makes_small_bodies_large_is_refused(case: str) -> None:
+    """A few bytes of such a body take all memory, or end the process inside of a library."""
+    definition = changed(fields=[*SCHEMA.fields, {"name": "extra", "type": HOSTILE[case]}])
+    assert refusal_of(definition) is not None
+
+
+def test_a_schema_that_nests_too_deep_is_refused() -> None:
+    """Parsers go down by calling themselves."""
+    node: Any = "string"
+    for _ in range(MAX_DEPTH * 100):
+        node = {"type": "array", "items": node}
+    assert "it nests too deep" == refusal_of({"type": "record", "name": "Exchange", "fields": [{"name": "a", "type": node}]})
+
+
+@pytest.mark.parametrize("name", ["Exchange", "AgentEvent", "Diagnosis", "Score"])
+def test_our_own_schemas_are_not_refused(name: str) -> None:
+    """The rules are for what others write; ours keep them."""
+    assert refusal_of(schema_of(name).definition) is None
+
+
+def test_without_a_registry_the_letter_says_what_to_set() -> None:
+    """The commonest reason for such values is a setting that is missing."""
+    with pytest.raises(RecordError) as raised:
+        decode(framed(17, b"body"))
+    assert "schema id 17" in str(raised.value)
+    assert "DRIFTLINE_SCHEMA_REGISTRY" in raised.value.hint
+
+
+def test_the_settings_make_a_reader_and_a_login_needs_a_registry() -> None:
+    """A password for a registry that is not named is a setting with a misspelt name."""
+    assert framing_of(load_settings()) is None
+    assert framing_of(load_settings(schema_registry="http://registry:8081", schema_registry_auth="me:secret:word")) is not None
+    for given in (
+        {"schema_registry_auth": "me:secret"},
+        {"schema_registry_auth": "secret", "schema_registry": "http://registry"},
+    ):
+        with pytest.raises(SettingsError) as raised:
+            framing_of(load_settings(**given))
+        assert "secret" not in str(raised.value)
