@@ -3,15 +3,60 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from contextlib import closing as closed
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import pytest
+from avro_samples import SampleMaker
 from builders import event, exchange, score
-from sinks import MakeTopics, land_all, produce, producing, tables
+from engines import NOW, Clock
+from kafka import KafkaAdminClient
+from kafka.structs import TopicPartition
+from sinks import MakeTopics, land_all, produce, producing, sink_over, tables, until
 
 from analytics.store import Store
+from audit.policy import Policy
+from audit.redaction import Redactor
 from schemas.codec import encode
-from schemas.registry import topics
+from schemas.errors import BrokerError
+from schemas.records import Record
+from schemas.registry import schema_of, topics
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.producing import RecordProducer
+from streams.kafka.rebuilding import REBUILD, _drop, _ranges, is_unfinished, rebuild
+
+REDACTOR = Redactor(Policy().redaction)
+LETTERS = "SELECT source, partition, position, stage, reason FROM dead_letters ORDER BY ALL"
+
+
+def found(store: Store, statement: str) -> list[tuple[Any, ...]]:
+    """What a statement finds."""
+    with closed(store.cursor()) as cursor:
+        return cursor.execute(statement).fetchall()
+
+
+def samples(name: str, count: int) -> list[Record]:
+    """Records of a type, each of its own identity."""
+    field = schema_of(name).identity[-1] if name == "AgentEvent" else schema_of(name).identity[0]
+    return [
+        msgspec.structs.replace(record, **{field: f"{name}-{number}"})
+        for number, record in enumerate(SampleMaker(7).records(name, count))
+    ]
+
+
+async def fill(producer: RecordProducer) -> None:
+    """Something of everything: records of each type, repetitions, conflicts, and on each topic what is no record of it."""
+    for topic, names in topics().items():
+        for name in names:
+            await produce(producer, topic, samples(name, 50))
+            await produce(producer, topic, samples(name, 10))
+        await producer.send(topic, [(b"poison", b""), (b"poison", b"hello"), (b"poison", encode(exchange("s", 1))[:-3])])
+        await produce(producer, topic, [score("s", 1) if topic != "scores" else exchange("s", 1)])
+    await produce(producer, "exchanges", [exchange("c", 1), exchange("c", 1, "No.", content_digest="f" * 16)])
+    await produce(producer, "agent-events", [event("c", 1), msgspec.structs.replace(event("c", 1), payload='{"other": 1}')])
 
 
 def test_each_record_lands_once(kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path) -> None:
@@ -28,5 +73,256 @@ def test_each_record_lands_once(kafka: KafkaConnection, make_topics: MakeTopics,
 
     asyncio.run(run())
     with Store(tmp_path / "a.duckdb") as store:
-        landed = tables(store)["agent_events"]
-    assert 300 == len(landed)
+        landed = found(store, "SELECT session_id, event_id, _partition FROM log.agent_events")
+    assert sorted((one.session_id, one.event_id) for one in events) == sorted(row[:2] for row in landed)
+    assert 1 < len({row[2] for row in landed}), "over several partitions"
+
+
+def test_every_type_lands_in_its_table(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A topic is a table: nothing that travels is left where nobody can ask for it."""
+    make_topics(*topics())
+    travelling = {name: topic for topic, names in topics().items() for name in names}
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            for name, topic in travelling.items():
+                await produce(producer, topic, samples(name, 50))
+        await land_all(store, kafka)
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        counts = {name: found(store, f"SELECT count(*) FROM log.{schema_of(name).table}")[0][0] for name in travelling}
+    assert dict.fromkeys(travelling, 50) == counts
+
+
+def test_poison_in_each_topic_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """One bad record stops no other: its bytes are kept with its place and the reason."""
+    make_topics(*topics(), partitions=1)
+    bad = {"framing": b"hello", "malformed_body": encode(score("s", 1))[:-2], "unknown_schema": b"\xc3\x01" + bytes(9)}
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            for topic in topics():
+                wrong = encode(score("s", 1) if topic != "scores" else exchange("s", 1))
+                await producer.send(topic, [(b"k", value) for value in (*bad.values(), wrong)])
+                await produce(producer, topic, samples(topics()[topic][0], 1))
+        await land_all(store, kafka)
+        await land_all(store, kafka)
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        reasons = [*bad, "unexpected_type"]
+        expected = sorted((topic, 0, place, "decoding", reasons[place]) for topic in topics() for place in range(4))
+        made = found(store, LETTERS.replace("ORDER", "WHERE stage = 'decoding' ORDER"))
+        assert expected == made
+        ((body, digest),) = found(store, "SELECT body, digest FROM dead_letters WHERE source = 'exchanges' AND position = 0")
+    assert (b"hello", hashlib.sha256(b"hello").hexdigest()) == (body, digest)
+
+
+@pytest.mark.parametrize("at_once", [1, 1000])
+def test_another_content_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics, at_once: int) -> None:
+    """Two exchanges under one id are no repetition; which of them counts must not depend on how the batches are cut."""
+    from streams.kafka.sink import SinkLimits
+
+    make_topics(*topics(), partitions=1)
+    records = [exchange("s", 1), exchange("s", 1), exchange("s", 1, "No.", content_digest="f" * 16), exchange("s", 2)]
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await produce(producer, "exchanges", records)
+        await land_all(store, kafka, limits=SinkLimits(at_once=at_once, check_every=0.1))
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        taken = found(store, "SELECT exchange_id, agent_response FROM exchanges ORDER BY ALL")
+        assert [("s:1", "It is done."), ("s:2", "It is done.")] == taken
+        assert [("exchanges", 0, 2, "sink", "conflicting_id")] == found(store, LETTERS)
+
+
+def test_a_letter_of_a_worker_and_of_the_sink_is_one(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Both read the topic and both reject its poison: people are told once."""
+    make_topics(*topics(), partitions=1)
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await producer.send("exchanges", [(b"k", b"hello")])
+            with Store(None) as other:
+                await land_all(other, kafka)
+                letter = samples_of_letters(other)
+            await produce(producer, "dead-letters", letter)
+        await land_all(store, kafka)
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        assert [("exchanges", 0, 0, "decoding", "framing")] == found(store, LETTERS)
+
+
+def samples_of_letters(store: Store) -> list[Record]:
+    """The dead letters of a store."""
+    from schemas.arrow import rows_as_records
+
+    return list(rows_as_records("DeadLetter", store.read("dead-letters", 0, 10)["DeadLetter"]))
+
+
+def test_what_retention_took_unread_is_told(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
+    """A gap that nobody hears of looks like a quiet fleet."""
+    make_topics(*topics(), partitions=1)
+    place = TopicPartition(kafka.topic("agent-events"), 0)
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await produce(producer, "agent-events", [event("s", number) for number in range(10)])
+            await land_all(store, kafka)
+            await produce(producer, "agent-events", [event("s", number) for number in range(10, 30)])
+            await asyncio.to_thread(admin.delete_records, {place: 25})
+            await land_all(store, kafka)
+            await land_all(store, kafka)
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        assert [(number,) for number in (*range(10), *range(25, 30))] == found(store, "SELECT seq FROM agent_events ORDER BY 1")
+        assert [("agent-events", 0, 10, "sink", "removed_by_retention")] == found(store, LETTERS)
+        ((detail,),) = found(store, "SELECT detail FROM dead_letters")
+    assert "positions 10 to 24 were removed" in detail
+
+
+def test_a_position_that_goes_out_of_range_is_mended(
+    kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient
+) -> None:
+    """Retention does not wait for a sink that fell behind: it goes on with what is left, and says what it missed."""
+    make_topics(*topics(), partitions=1)
+    place = TopicPartition(kafka.topic("agent-events"), 0)
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await produce(producer, "agent-events", [event("s", number) for number in range(10)])
+            await asyncio.to_thread(admin.delete_records, {place: 4})
+            sink = sink_over(store, kafka)
+            await sink.start()
+            await sink.caught_up()
+            sink._reader.move(("agent-events", 0), 1)
+            await asyncio.sleep(0)
+            await produce(producer, "agent-events", [event("s", 10)])
+            await until(lambda: store.count("agent_events") == 7, "the last event to land")
+            sink.progress.positions["agent-events", 0] = 2
+            sink._reader.move(("agent-events", 0), 1)
+            await until(lambda: found(store, LETTERS), "the gap to be told")
+            await sink.stop()
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        assert [(number,) for number in range(4, 11)] == found(store, "SELECT seq FROM agent_events ORDER BY 1")
+        assert [("agent-events", 0, 2, "sink", "removed_by_retention")] == found(store, LETTERS)
+
+
+def test_another_topic_of_the_same_name_is_refused(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Offsets of a topic that was made anew mean other records: landing them would leave some out without a word."""
+    make_topics(*topics(), partitions=1)
+
+    async def run(store: Store) -> None:
+        with store.transaction() as transaction:
+            transaction.set_watermarks("sink", {("exchanges", 0): 5})
+        for attempt in (land_all(store, kafka), rebuild(store, kafka, REDACTOR, Clock())):
+            with pytest.raises(BrokerError, match="up to offset 5, and it ends at 0"):
+                await attempt
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+
+
+def test_partitions_that_are_added_are_read(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
+    """Somebody gives a topic more partitions, and nobody thinks of the sink."""
+    from streams.kafka import reading
+
+    make_topics(*topics(), partitions=1)
+
+    async def run(store: Store, producer: RecordProducer) -> None:
+        sink = sink_over(store, kafka)
+        await sink.start()
+        await produce(producer, "reviews", samples("Review", 1))
+        await asyncio.to_thread(admin.create_partitions, {kafka.topic("reviews"): 3})
+        await until(lambda: ("reviews", 2) in sink.progress.positions, "the partitions to be found")
+        await until(lambda: len(await_partitions(producer, kafka)) == 3, "the producer to see them")
+        for number, record in enumerate(samples("Review", 3)):
+            await producer.send("reviews", [(b"k", encode(record))], partition=number)
+        await until(lambda: store.count("reviews") == 3, "what was produced to them to land")
+        await sink.stop()
+
+    async def begin(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await run(store, producer)
+
+    with pytest.MonkeyPatch.context() as patch, Store(None) as store:
+        patch.setattr(reading, "METADATA_MILLISECONDS", 100)
+        asyncio.run(begin(store))
+
+
+def await_partitions(producer: RecordProducer, connection: KafkaConnection) -> set[int]:
+    """The partitions of the reviews that a producer knows."""
+    assert producer._client is not None
+    producer._client.client.force_metadata_update()
+    return set(producer._client.client.cluster.partitions_for_topic(connection.topic("reviews")) or ())
+
+
+def test_a_rebuild_lands_the_same_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Every table is made from the topics: dropped and landed again, each has the same rows, dead letters included."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await fill(producer)
+        await land_all(store, kafka)
+        before = tables(store)
+        assert all(before[schema_of(name).table] for names in topics().values() for name in names)
+        await rebuild(store, kafka, REDACTOR, Clock(NOW))
+        after = tables(store)
+        assert before.keys() == after.keys()
+        for table in before.keys() - {"watermarks"}:
+            assert before[table] == after[table], table
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        assert not is_unfinished(store)
+
+
+def test_a_rebuild_keeps_what_retention_took(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
+    """The tables remember longer than the topics: a rebuild must not be the end of that."""
+    make_topics(*topics(), partitions=1)
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await fill(producer)
+        await land_all(store, kafka)
+        before = tables(store)
+        places = {TopicPartition(kafka.topic(topic), 0): 30 for topic in topics()}
+        await asyncio.to_thread(admin.delete_records, places)
+        await rebuild(store, kafka, REDACTOR, Clock(NOW))
+        after = tables(store)
+        for table in before.keys() - {"watermarks"}:
+            assert before[table] == after[table], table
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+
+
+def test_a_rebuild_that_was_cut_short_goes_on(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Killed after the drop, another call lands the rest and does not begin again."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await fill(producer)
+        await land_all(store, kafka)
+        before = tables(store)
+        _drop(store, await _ranges(kafka))
+        assert is_unfinished(store)
+        assert not tables(store)["exchanges"]
+        await rebuild(store, kafka, REDACTOR, Clock(NOW))
+        after = tables(store)
+        assert before["exchanges"] == after["exchanges"]
+        assert before["dead_letters"] == after["dead_letters"]
+        with store.transaction() as transaction:
+            assert 0 == transaction.watermark(REBUILD, "")
+
+    with Store(None) as store:
+        asyncio.run(run(store))
