@@ -24,6 +24,7 @@ from audit.times import parse_timestamp
 from schemas.errors import BrokerError, InputError, SettingsError
 from schemas.records import Judgement
 from streams.batches import OFFSET, StageBatch
+from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_chunk, decode_values, values_of
 from streams.kafka.repetitions import sift
@@ -80,20 +81,13 @@ def bounds_of(option: str, text: str) -> Bounds:
 
 async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Bounds) -> tuple[Part, ...]:
     """A part for each partition that has anything in the range. InputError when there is no topic, or nothing in the range."""
+    places = await asyncio.to_thread(_places, connection)
     async with _consumer(connection) as consumer:
-        exchanges = await _partitions(consumer, connection, EXCHANGES)
-        starts, ends = await _range(consumer, exchanges, first, last)
-        judgements = await _partitions(consumer, connection, JUDGEMENTS)
-        judged = await _ends(consumer, judgements)
-        scored = await _ends(consumer, await _partitions(consumer, connection, SCORES))
-    if len(exchanges) != len(judgements):
-        raise InputError(
-            f"topic exchanges has {len(exchanges)} partitions and judgements {len(judgements)}: a session is not on one number",
-            hint="`driftline topics check` says what does not fit.",
-        )
+        starts, ends = await _range(consumer, places[EXCHANGES], first, last)
+        judged, scored = await _ends(consumer, places[JUDGEMENTS]), await _ends(consumer, places[SCORES])
     parts = tuple(
         Part(number, (Segment(number, start, end),), judgements=_of(judged, number), scores=_of(scored, number))
-        for number, start, end in ((one.partition, starts[one], ends[one]) for one in exchanges)
+        for number, start, end in ((one.partition, starts[one], ends[one]) for one in places[EXCHANGES])
         if start < end
     )
     if not parts:
@@ -221,12 +215,26 @@ async def _consumer(connection: KafkaConnection) -> AsyncIterator[AIOKafkaConsum
         await consumer.stop()
 
 
-async def _partitions(consumer: AIOKafkaConsumer, connection: KafkaConnection, topic: str) -> list[TopicPartition]:
-    """The partitions of a topic; InputError when it is not there."""
-    name = connection.topic(topic)
-    if name not in await consumer.topics():
-        raise InputError(f"{connection.bootstrap}: there is no topic {name}", hint="Check --kafka and DRIFTLINE_KAFKA_PREFIX.")
-    return [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or ())]
+def _places(connection: KafkaConnection) -> dict[str, list[TopicPartition]]:
+    """The partitions of each topic that a replay reads; InputError when one is not there."""
+    with TopicAdministration(connection) as administration:
+        there = administration.describe()
+    places = {}
+    for topic in (EXCHANGES, JUDGEMENTS, SCORES):
+        name = connection.topic(topic)
+        if topic not in there:
+            raise InputError(
+                f"{connection.bootstrap}: there is no topic {name}", hint="Check --kafka and DRIFTLINE_KAFKA_PREFIX."
+            )
+        places[topic] = [TopicPartition(name, number) for number in range(there[topic].partitions)]
+    counts = {topic: len(partitions) for topic, partitions in places.items()}
+    if len(set(counts.values())) > 1:
+        named = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+        raise InputError(
+            f"the topics differ in their partitions, so a session is not on the same number everywhere: {named}",
+            hint="`driftline topics check` says what does not fit.",
+        )
+    return places
 
 
 async def _range(

@@ -1,0 +1,147 @@
+"""Replays from the topics: what was produced twice and out of order, with gaps, is scored as it was live."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from replayed import Command, clean_environment, past, replay, result, scored_live, scores_in
+from replayed import merged_scores_in as merged
+
+from analytics.store import Store
+from schemas.codec import decode, encode
+from schemas.records import Exchange, Judgement, JudgingRequest, Record, Score, SessionClosed
+from service.cli import run
+from streams.batches import StageBatch
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.producing import RecordProducer
+
+PARTITIONS = 3
+SESSIONS = 8
+MakeTopics = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with a past; nobody changes it."""
+    return scored_live(tmp_path_factory.mktemp("live") / "driftline.duckdb", records=past(2, SESSIONS))
+
+
+@pytest.fixture
+def driftline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kafka: KafkaConnection
+) -> Command:
+    """Runs a command in the test's folder, on the test's topics; answers exit code, output and error output."""
+    monkeypatch.chdir(tmp_path)
+    for name in clean_environment():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DRIFTLINE_KAFKA", kafka.bootstrap)
+    monkeypatch.setenv("DRIFTLINE_KAFKA_PREFIX", kafka.prefix)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = run(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def records_of(path: Path, topic: str) -> list[Record]:
+    """The records of a topic, in order."""
+    with Store(path) as store:
+        return [record for _, _, record in StageBatch.of(topic, store.read(topic, 0, store.end_of(topic))).records()]
+
+
+def key_of(record: Record) -> bytes:
+    """The key of a session record."""
+    assert isinstance(record, (Exchange, SessionClosed, JudgingRequest, Judgement, Score))
+    return f"{record.connection}/{record.session_id}".encode()
+
+
+async def produce(kafka: KafkaConnection, topics: dict[str, Sequence[Record]]) -> None:
+    """Produce the records, some of them twice, and among them what is no record."""
+    producer = RecordProducer(kafka)
+    await producer.start()
+    try:
+        for topic, records in topics.items():
+            messages = [(key_of(one), encode(one)) for one in records]
+            told = [one for place, one in enumerate(messages) for one in [one] * (1 + (place % 5 == 0))]
+            await producer.send(topic, [*told[:10], (b"local/s1", b"\xc3\x01 this is no record"), *told[10:], *told[5:15]])
+    finally:
+        await producer.stop()
+
+
+@pytest.fixture
+def produced(kafka: KafkaConnection, make_topics: MakeTopics, live: Path) -> Path:
+    """The past on topics, as workers leave it there; answers where it was taken from."""
+    make_topics("exchanges", "judgements", "scores", partitions=PARTITIONS)
+    topics = {topic: records_of(live, topic) for topic in ("exchanges", "scores")}
+    # Reservations are no part of what a replay looks up.
+    judgements = [one for one in records_of(live, "judgements") if isinstance(one, Judgement)]
+    asyncio.run(produce(kafka, topics | {"judgements": judgements}))
+    return live
+
+
+@pytest.mark.parametrize(("workers", "window"), [("1", 50), ("3", 2000)])
+def test_scores_are_the_live_ones(
+    driftline: Command, produced: Path, monkeypatch: pytest.MonkeyPatch, workers: str, window: int
+) -> None:
+    """Repetitions, poison and the split into partitions and fetches change nothing."""
+    monkeypatch.setattr("streams.replay.topics.WINDOW_RECORDS", window)
+    document = replay(driftline, "--from", "topics", "--workers", workers, "--label", "again")
+    assert document["equal"]
+    made = merged(Path(document["file"]))
+    assert scores_in(produced) == made
+    assert document["scores"] == document["live_scores"] == len(made)
+
+
+def test_a_range_of_offsets_is_scored_by_itself(driftline: Command, produced: Path, tmp_path: Path) -> None:
+    """Each partition has an end of its own; what lies beyond is not read."""
+    arguments = ("--from", "topics", "--workers", "1", "--label", "some", "--to-offset", "0:40,1:0,2:25")
+    document = replay(driftline, *arguments)
+    made = merged(result(tmp_path / "driftline.duckdb", "some"))
+    assert 0 < len(made) < len(scores_in(produced))
+    first = [decode(one) for one in made]
+    assert {0} <= {one.revision for one in first if isinstance(one, Score)}
+    assert document["range"] == "0:40,1:0,2:25"
+    code, _, err = driftline("replay", "--from", "topics", "--label", "none", "--from-offset", "2099-01-01")
+    assert 2 == code
+    assert "has nothing in this range" in err
+
+
+def test_a_cut_replay_goes_on_in_the_middle_of_a_partition(
+    driftline: Command, produced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which records a session has seen is known again, so a repetition after the cut is still one."""
+    monkeypatch.setattr("streams.replay.topics.WINDOW_RECORDS", 30)
+    from streams.replay.part_file import PartFile
+
+    commit, committed = PartFile.commit, []
+
+    def fails_in_the_middle(self: PartFile, result: object) -> None:
+        committed.append(result)
+        if len(committed) == 3:
+            raise KeyboardInterrupt
+        commit(self, result)  # type: ignore[arg-type]
+
+    arguments = ("replay", "--from", "topics", "--workers", "1", "--label", "cut", "--json")
+    monkeypatch.setattr(PartFile, "commit", fails_in_the_middle)
+    code, _, err = driftline(*arguments)
+    assert 1 == code
+    assert "the same command goes on from here" in err
+    monkeypatch.setattr(PartFile, "commit", commit)
+    code, out, err = driftline(*arguments)
+    assert 0 == code, err
+    assert json.loads(out)["equal"]
+    assert scores_in(produced) == merged(result(tmp_path / "driftline.duckdb", "cut"))
+
+
+def test_a_cluster_without_the_topics_is_said_to_have_none(driftline: Command) -> None:
+    """A wrong prefix or address is the usual reason."""
+    code, _, err = driftline("replay", "--from", "topics")
+    assert 2 == code
+    assert "there is no topic" in err
+    assert "DRIFTLINE_KAFKA_PREFIX" in err
