@@ -1,0 +1,335 @@
+"""Parity: the same input through the embedded runner, through workers on Kafka and through a replay gives the same records.
+
+Not counts, not averages: the bytes of every task, score and diagnosis, whatever is repeated, late or mixed up in the input, however many
+workers there are and whichever of them is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from engines import Clock, MoodyJudge, engine_over, runner_over
+from histories import EVENTS, EXCHANGES, History, history
+from servers import Child, Home, Nursery, nursery
+from servers import until as wait_until
+
+from analytics.store import Store
+from audit.fingerprints import canonical_json
+from audit.policy import Policy, load_policy
+from audit.questions import Question
+from schemas.codec import decode, encode
+from schemas.records import DeadLetter, Record
+from service.simulator.scoring import simulated_answer
+from streams.admission import DEAD_LETTERS, Accepted
+from streams.batches import StageBatch
+from streams.kafka.administration import TopicAdministration
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.keys import key_of
+from streams.kafka.producing import RecordProducer
+
+POLICY = "version: 1\ndefaults:\n  costCapPerSession: 0.2\n"
+DERIVED = ("scoring-tasks", "scores", "diagnoses")
+PARTITIONS = 4
+PATIENCE = 90.0
+Records = Mapping[str, frozenset[bytes]]
+"""By topic, every record that was derived, as bytes."""
+
+
+def answer(question: Question) -> str:
+    """What the simulated judge says, without a server."""
+    return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
+
+
+def taken(store: Store, topic: str) -> list[Record]:
+    """What a store has of a topic, in order."""
+    return [record for _, _, record in StageBatch.of(topic, store.read(topic, 0, store.end_of(topic))).records()]
+
+
+def derived(store: Store) -> Records:
+    """What a store has of the topics that stages write; each record once."""
+    found = {topic: [encode(record) for record in taken(store, topic)] for topic in DERIVED}
+    assert {topic: len(records) for topic, records in found.items()} == {topic: len({*found[topic]}) for topic in found}
+    return {topic: frozenset(records) for topic, records in found.items()}
+
+
+def refused(records: Sequence[Record]) -> Counter[tuple[str, str]]:
+    """Dead letters by where their records came from and why they were refused, each letter once."""
+    letters = {one.dead_letter_id: one for one in records if isinstance(one, DeadLetter)}
+    return Counter((one.source, one.reason) for one in letters.values())
+
+
+class Embedded:
+    """What one process makes of a history with a moody judge, and what was recorded of the judge."""
+
+    def __init__(self, told: History, policy: Policy) -> None:
+        with Store(None) as store:
+            self.refused = asyncio.run(self._live(store, told, policy))
+            runner_over(store, policy).run()
+            self.records = derived(store)
+            self.judgements = taken(store, "judgements")
+            self.reasons = Counter(row[0] for row in store.cursor().execute("SELECT tier2_reason FROM scores").fetchall())
+
+    @staticmethod
+    async def _live(store: Store, told: History, policy: Policy) -> Counter[tuple[str, str]]:
+        """Score everything; answers how many records each topic refused, each counted once."""
+        refusals: Counter[tuple[str, str]] = Counter()
+        async with engine_over(store, policy, MoodyJudge(7, answer), Clock()) as engine:
+            for topic, records in told.topics.items():
+                conflicts = (await engine.publish(topic, records)).conflicts
+                refusals[topic, "conflicting_id"] = len({encode(records[place]) for place in conflicts})
+            await engine.drained()
+        return refusals
+
+
+@pytest.fixture(scope="module")
+def told() -> History:
+    """The history."""
+    return history(20261122)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    """The policy that workers read from a file."""
+    path = tmp_path_factory.mktemp("policy") / "policy.yaml"
+    path.write_text(POLICY)
+    return load_policy(path)
+
+
+@pytest.fixture(scope="module")
+def embedded(told: History, policy: Policy) -> Embedded:
+    """What the embedded runner makes of it."""
+    return Embedded(told, policy)
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """Processes of ours."""
+    with nursery() as opened:
+        yield opened
+
+
+def test_the_history_is_hard(told: History, embedded: Embedded) -> None:
+    """Parity over an easy history would prove little: repetitions, conflicts, revisions, caps and failures of the judge are in it."""
+    assert len({encode(one) for one in told.exchanges}) < len(told.exchanges)
+    assert {(EXCHANGES, "conflicting_id"), (EVENTS, "conflicting_id")} == embedded.refused.keys()
+    assert {"always", "cost_cap", "timeout", "provider_error"} <= embedded.reasons.keys()
+    assert any(getattr(decode(one), "revision", 0) for one in embedded.records["diagnoses"])
+
+
+def test_running_again_from_what_was_recorded_gives_the_same(told: History, policy: Policy, embedded: Embedded) -> None:
+    """The embedded runner without a judge, in batches of any size."""
+    for size in (1, 97):
+        with Store(None) as store:
+            runner = runner_over(store, policy)
+            runner.publish(accepted("judgements", embedded.judgements))
+            for topic, records in told.topics.items():
+                for start in range(0, len(records), size * 50):
+                    runner.publish(accepted(topic, records[start : start + size * 50]))
+                    if size > 1:
+                        runner.run()
+            runner.run()
+            assert embedded.records == derived(store)
+
+
+def accepted(topic: str, records: Sequence[Record]) -> Accepted:
+    """Records for a topic."""
+    found = Accepted()
+    for record in records:
+        found.add(topic, encode(record))
+    return found
+
+
+class Fleet:
+    """Workers as processes of their own, and a topic-side view of what they make."""
+
+    def __init__(self, children: Nursery, home: Home, kafka: KafkaConnection) -> None:
+        self._children = children
+        self._home = home
+        self._kafka = kafka
+        self.workers: list[Child] = []
+
+    def start(self, count: int = 1) -> None:
+        """Start so many workers."""
+        for _ in range(count):
+            self.workers.append(self._children.start(self._home, "worker", "--kafka", self._kafka.bootstrap))
+
+    def kill(self, worker: Child) -> None:
+        """End at once: the processes that work, and the one that looks after them."""
+        for pid in processes_of(worker.pid):
+            kill_process(pid)
+        worker.kill()
+        self.workers.remove(worker)
+
+    def stop(self, worker: Child) -> None:
+        """A clean stop."""
+        wait_until(lambda: bool(processes_of(worker.pid)), "a worker to start its process")
+        worker.send(signal.SIGTERM)
+        assert 0 == worker.wait(), worker.logged[-4000:]
+        self.workers.remove(worker)
+
+
+def processes_of(parent: int) -> list[int]:
+    """The processes that work for a supervisor."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        return [int(pid) for pid in pids if b"--child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return []
+
+
+def kill_process(pid: int) -> None:
+    """End a process at once; it may have ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def fleet(children: Nursery, folder: Path, kafka: KafkaConnection) -> Iterator[Fleet]:
+    """A fleet that is gone at the end."""
+    home = Home(folder, POLICY, DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
+    opened = Fleet(children, home, kafka)
+    try:
+        yield opened
+    finally:
+        for worker in [*opened.workers]:
+            opened.kill(worker)
+
+
+class Topics:
+    """Reads the topics that stages write, from their beginning."""
+
+    def __init__(self, kafka: KafkaConnection) -> None:
+        self._kafka = kafka
+        self._consumer = AIOKafkaConsumer(**kafka.for_aiokafka(), enable_auto_commit=False, auto_offset_reset="earliest")
+        self.found: dict[str, list[bytes]] = defaultdict(list)
+
+    async def __aenter__(self) -> Self:
+        await self._consumer.start()
+        names = [self._kafka.topic(name) for name in (*DERIVED, DEAD_LETTERS)]
+        self._consumer.assign([TopicPartition(name, number) for name in names for number in range(PARTITIONS)])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._consumer.stop()
+
+    async def read(self) -> None:
+        """Read what has come."""
+        for place, records in (await self._consumer.getmany(timeout_ms=200)).items():
+            self.found[place.topic.removeprefix(self._kafka.prefix)] += [record.value for record in records]
+
+    @property
+    def records(self) -> Records:
+        """What stages made, each record once."""
+        return {name: frozenset(self.found[name]) for name in DERIVED}
+
+    async def until(self, expected: Records, refusals: Counter[tuple[str, str]]) -> None:
+        """Read until everything that is expected has come; fails with what is missing."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while any(expected[name] - self.records[name] for name in DERIVED) or self.refused != refusals:
+                    await self.read()
+        except TimeoutError:
+            assert {name: len(expected[name] - self.records[name]) for name in DERIVED} == dict.fromkeys(DERIVED, 0)
+            assert refusals == self.refused
+
+    @property
+    def refused(self) -> Counter[tuple[str, str]]:
+        """The dead letters that have come."""
+        return refused([decode(one) for one in self.found[DEAD_LETTERS]])
+
+
+async def produce(producer: RecordProducer, topic: str, records: Sequence[Record]) -> None:
+    """Produce records under their keys."""
+    await producer.send(topic, [(key_of(record), encode(record)) for record in records])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_make_what_the_embedded_runner_makes(
+    told: History, embedded: Embedded, children: Nursery, kafka: KafkaConnection, tmp_path: Path, *, workers: int
+) -> None:
+    """Any number of workers, with nothing in their way."""
+    with TopicAdministration(kafka) as administration:
+        administration.create(PARTITIONS, 1)
+
+    async def work(running: Fleet) -> Records:
+        producer = RecordProducer(kafka)
+        await producer.start()
+        try:
+            await produce(producer, "judgements", embedded.judgements)
+            running.start(workers)
+            for topic, records in told.topics.items():
+                await produce(producer, topic, records)
+        finally:
+            await producer.stop()
+        async with Topics(kafka) as topics:
+            await topics.until(embedded.records, embedded.refused)
+            return topics.records
+
+    with fleet(children, tmp_path, kafka) as running:
+        assert embedded.records == asyncio.run(work(running))
+        for worker in [*running.workers]:
+            running.stop(worker)
+
+
+@pytest.mark.slow
+def test_kills_and_rebalances_change_nothing(
+    told: History, embedded: Embedded, children: Nursery, kafka: KafkaConnection, tmp_path: Path
+) -> None:
+    """Kills in the middle of the work, workers that come and go: the same bytes, some of them twice on the topics."""
+    with TopicAdministration(kafka) as administration:
+        administration.create(PARTITIONS, 1)
+    chance = random.Random(4)
+
+    async def disturb(running: Fleet, topics: Topics, number: int) -> None:
+        """Wait until something came of what was produced, then kill or stop a worker and start another."""
+        seen = sum(map(len, topics.found.values()))
+        async with asyncio.timeout(PATIENCE):
+            while sum(map(len, topics.found.values())) == seen:
+                await topics.read()
+        victim = chance.choice(running.workers)
+        if number % 2:
+            await asyncio.to_thread(running.stop, victim)
+        else:
+            await asyncio.to_thread(running.kill, victim)
+        running.start()
+
+    async def work(running: Fleet) -> Topics:
+        producer = RecordProducer(kafka)
+        await producer.start()
+        running.start(2)
+        async with Topics(kafka) as topics:
+            try:
+                await produce(producer, "judgements", embedded.judgements)
+                parts = 4
+                for number in range(parts):
+                    for topic, records in told.topics.items():
+                        size = len(records) // parts + 1
+                        await produce(producer, topic, records[number * size : (number + 1) * size])
+                    await disturb(running, topics, number)
+            finally:
+                await producer.stop()
+            await topics.until(embedded.records, embedded.refused)
+            return topics
+
+    with fleet(children, tmp_path, kafka) as running:
+        topics = asyncio.run(work(running))
+    assert embedded.records == topics.records
+
+
+def test_a_worker_ends_when_told(children: Nursery, kafka: KafkaConnection, tmp_path: Path) -> None:
+    """SIGTERM right after the start, when there is nothing to do."""
+    with TopicAdministration(kafka) as administration:
+        administration.create(PARTITIONS, 1)
+    with fleet(children, tmp_path, kafka) as running:
+        running.start()
+        running.stop(running.workers[0])
