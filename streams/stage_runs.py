@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from polars.exceptions import PanicException
+
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec import encode
@@ -17,6 +19,8 @@ from streams.recorded import Recorded
 from streams.topology import TOPOLOGY, Stage
 
 log = logging.getLogger(__name__)
+FAILURES = (Exception, PanicException)
+"""What a step may run into: the columnar library's panic is no Exception."""
 
 
 @dataclass
@@ -52,14 +56,14 @@ class StageRuns:
         """
         try:
             return self._attempt(stage, batch, states, partition)
-        except Exception:
+        except FAILURES:
             log.exception("stage %s failed on a batch of %s; taking its sessions one by one", stage.name, stage.source)
         whole = StageOutcome()
         for key in sorted(batch.keys()):
             part = batch.of_session(key)
             try:
                 whole.extend(self._attempt(stage, part, {key: states[key]} if key in states else {}, partition))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the session's records are kept and the others go on
+            except FAILURES as error:  # whatever it is, the session's records are kept and the others go on
                 failed = [(offset, record, error) for offset, _, record in part.records()]
                 self._bury(stage, failed, whole.dead, partition)
         return whole
@@ -71,13 +75,13 @@ class StageRuns:
         self._bury(stage, outcome.failed, made.dead, partition)
         return made
 
-    def _bury(self, stage: Stage, failed: Sequence[tuple[int, Record, Exception]], dead: Accepted, partition: int) -> None:
+    def _bury(self, stage: Stage, failed: Sequence[tuple[int, Record, BaseException]], dead: Accepted, partition: int) -> None:
         door = Door(self._redactor, self._now())
         for offset, record, error in failed:
             log.error("stage %s could not get over position %d of %s", stage.name, offset, stage.source, exc_info=error)
             door.set_aside(dead, Place(stage.source, offset, partition), stage_failed(stage, error), encode(record))
 
 
-def stage_failed(stage: Stage, error: Exception) -> Refusal:
+def stage_failed(stage: Stage, error: BaseException) -> Refusal:
     """Why a record is set aside that a stage cannot get over."""
     return Refusal(stage.name, "stage_failed", f"{type(error).__name__}: {error}")

@@ -69,7 +69,9 @@ class Lanes:
                 if delivery.current:
                     await self._processor.take(delivery.chunk, finishing(self._book, delivery))
                 self._book.taken(delivery)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the records must come again
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the records must come again
             self._fail(error)
         finally:
             self._running.pop(partition, None)

@@ -116,6 +116,18 @@ def test_no_topic_is_made_and_no_address_is_listened_on(
     assert [kafka.topic(TOPIC)] == [name for name in admin.list_topics() if name.startswith(kafka.prefix)]
 
 
+def test_a_crash_inside_faust_is_heard(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A consumer that cannot go on must end the process, for Faust itself would only log it."""
+    make_topics(TOPIC)
+
+    async def run() -> BaseException:
+        async with working(kafka, {EVENTS: Collecting()}) as worker:
+            await worker.consumer.crash(RuntimeError("the broker refused the commit"))
+            return await asyncio.wait_for(worker.failed(), 10)
+
+    assert "the broker refused the commit" == str(asyncio.run(run()))
+
+
 def test_an_agents_exception_loses_the_event(kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Any) -> None:
     """So nothing may escape an agent: ours only hand chunks on, and offsets are committed by what stages say."""
     make_topics(TOPIC, partitions=1)

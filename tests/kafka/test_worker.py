@@ -17,7 +17,7 @@ import builders as build
 import pytest
 from engines import NOW, Clock
 from histories import history
-from kafka_workers import EVENTS, EXCHANGES, contents, produce, until_committed, working
+from kafka_workers import EVENTS, EXCHANGES, Collecting, contents, eventually, produce, until_committed, working
 from servers import Home, Nursery, nursery, until
 
 from analytics.store import Store
@@ -32,6 +32,8 @@ from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.deliveries import Deliveries
 from streams.kafka.keys import key_of
+from streams.kafka.lanes import Lanes
+from streams.kafka.processing import Chunk
 from streams.kafka.producing import RecordProducer
 from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.state import StateTopic
@@ -201,6 +203,27 @@ def test_a_worker_that_does_not_move_ends(waiting: int, patient: Sequence[str], 
         return said
 
     assert ends == bool(asyncio.run(run()))
+
+
+def test_what_a_stage_lets_out_ends_the_worker() -> None:
+    """Going on would lose the chunk, or stop its partition without a word."""
+
+    class Panic(BaseException):
+        """What no handler of exceptions catches."""
+
+    class Broken(Collecting):
+        async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:  # noqa: ARG002 - as the protocol has it
+            raise Panic(chunk.topic)
+
+    async def run() -> list[BaseException]:
+        book, failures = Deliveries(), list[BaseException]()
+        Lanes(Broken(), book, failures.append).put(book.deliver(Chunk(EVENTS.source, 0, [])))
+        await eventually(lambda: bool(failures), "the failure")
+        assert book.committable((EVENTS.source, 0)) is None
+        return failures
+
+    (failure,) = asyncio.run(run())
+    assert isinstance(failure, Panic)
 
 
 @pytest.fixture(scope="module")
