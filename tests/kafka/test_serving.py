@@ -1,0 +1,201 @@
+"""`driftline serve --kafka` as a process: killed, and with a broker that goes away, it keeps what it answered for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx2
+import pytest
+from clients import CUT_OFF, DUPLICATE, REFUSED, TAKEN, Load, bearer, exchange_body
+from clients import until as soon
+from kafka import KafkaAdminClient
+from kafka_server import Broker
+from servers import Child, Home, Nursery, nursery, until
+from sinks import MakeTopics, tables
+
+from analytics.store import Store
+from schemas.registry import topics
+from streams.kafka.connection import KafkaConnection
+
+ROUNDS = 12
+EVENT = {"event": "memory_event", "action": "miss", "timestamp": "2026-10-01T09:00:00Z"}
+PROJECTS = {"north": "ops", "south": "web"}
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """Where servers come from."""
+    with nursery() as opened:
+        yield opened
+
+
+@pytest.fixture
+def home(tmp_path: Path, kafka: KafkaConnection) -> Home:
+    """A home whose server knows the test's topics."""
+    return Home(tmp_path, DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
+
+
+def ready(server: Child) -> str:
+    """Its address, as soon as it takes records."""
+    url = server.serving()
+    until(lambda: httpx2.get(f"{url}/readyz").status_code == httpx2.codes.OK or server.ended, "the server to take records")
+    assert not server.ended, server.logged[-4000:]
+    return url
+
+
+def landed(database: Path) -> Counter[tuple[str, str]]:
+    """How often each exchange is in its table."""
+    with Store(database) as store, closing(store.cursor()) as cursor:
+        assert [] == cursor.execute("SELECT reason, detail FROM dead_letters").fetchall()
+        return Counter(cursor.execute("SELECT connection, exchange_id FROM log.exchanges").fetchall())
+
+
+@pytest.mark.slow
+def test_kills_lose_nothing_and_double_nothing(
+    kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
+) -> None:
+    """A machine loses its power without asking: whatever was answered 201 is in the table, once; and a rebuild gives the same tables."""
+    make_topics(*topics())
+    load = Load(home, PROJECTS, random.Random(20261101))
+
+    async def one_life(*, last: bool) -> None:
+        server = children.serve(home, "--kafka", kafka.bootstrap)
+        load.fill(8)
+        loading = asyncio.create_task(load.run(await asyncio.to_thread(ready, server)))
+        if not last:
+            target = load.seen[TAKEN] + load.chance.randrange(1, 25)
+            await soon(lambda: load.seen[TAKEN] >= target or loading.done())
+            await asyncio.sleep(load.chance.uniform(0.0, 0.1))
+            assert -signal.SIGKILL == server.kill()
+        await loading
+        if last:
+            server.send(signal.SIGTERM)
+            assert 0 == server.wait(), server.logged[-4000:]
+
+    async def live() -> None:
+        for _ in range(ROUNDS):
+            await one_life(last=False)
+        await one_life(last=True)
+
+    asyncio.run(live())
+    assert load.seen[CUT_OFF] > ROUNDS
+    code, _ = children.run(home, "rebuild", "--kafka", kafka.bootstrap)
+    assert 0 == code
+    with Store(home.database) as store:
+        before = tables(store)
+    assert dict.fromkeys(load.accepted, 1) == {
+        key: count for key, count in landed(home.database).items() if key in load.accepted
+    }
+    assert {1} == set(landed(home.database).values())
+    rebuilding = children.start(home, "rebuild", "--kafka", kafka.bootstrap)
+    until(lambda: rebuilding.ended or home.database.with_suffix(".duckdb.wal").exists(), "the rebuild to write")
+    rebuilding.kill()
+    assert 0 == children.run(home, "rebuild", "--kafka", kafka.bootstrap)[0]
+    with Store(home.database) as store:
+        after = tables(store)
+    for table in before.keys() - {"watermarks"}:
+        assert before[table] == after[table], table
+
+
+@pytest.mark.slow
+def test_a_broker_that_goes_away_loses_nothing(own_broker: Broker, tmp_path: Path, children: Nursery) -> None:
+    """While it is away senders are asked to come back; when it is back, all that was promised is there and the rest is taken."""
+    connection = KafkaConnection(own_broker.bootstrap)
+    with closing(KafkaAdminClient(bootstrap_servers=own_broker.bootstrap)) as admin:
+        wanted = {"num_partitions": 3, "replication_factor": 1}
+        admin.create_topics({connection.topic(name): wanted for name in topics()}, wait_for_metadata=True)
+    home = Home(tmp_path)
+    load = Load(home, PROJECTS, random.Random(7))
+    server = children.serve(home, "--kafka", own_broker.bootstrap)
+    url = ready(server)
+
+    async def run() -> None:
+        load.fill(8)
+        loading = asyncio.create_task(load.run(url))
+        await soon(lambda: load.seen[TAKEN] >= 20)
+        await asyncio.to_thread(own_broker.kill)
+        await loading
+        assert load.seen[REFUSED] >= 8, load.seen
+        answer = await asyncio.to_thread(httpx2.get, f"{url}/readyz")
+        assert (503, "not_ready") == (answer.status_code, answer.json()["code"])
+        await asyncio.to_thread(own_broker.start)
+        async with asyncio.timeout(120):
+            while not all(one.ended for one in load.sessions):
+                await load.run(url)
+                await asyncio.sleep(0.2)
+
+    asyncio.run(run())
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait(), server.logged[-4000:]
+    server = children.serve(home, "--kafka", own_broker.bootstrap)
+    ready(server)
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()
+    counts = landed(home.database)
+    assert {1} == set(counts.values())
+    assert set() == load.accepted - counts.keys()
+    assert load.seen[DUPLICATE] + load.seen[TAKEN] >= len(load.accepted) > 20
+
+
+def test_answers_are_those_of_a_log_that_is_a_table(
+    kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
+) -> None:
+    """A sender is told the same whichever way its records go: taken 201, known 200, another content 409; events by their places."""
+    make_topics(*topics())
+    server = children.serve(home, "--kafka", kafka.bootstrap)
+    url, headers = ready(server), bearer(home.connection("north"))
+    body = exchange_body("s", 1, "It is done.")
+    with httpx2.Client(base_url=url, headers=headers) as client:
+        first = client.post("/api/audit/ingest", json=body)
+        assert (201, None, "queued") == (first.status_code, first.json()["scored"], first.json()["reason"])
+        assert 200 == client.post("/api/audit/ingest", json=body).status_code
+        assert 409 == client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is not done.")).status_code
+        for start in (0, 2, 1):
+            events = [EVENT | {"event_id": f"e{number}"} for number in range(start, start + 2)]
+            sent = client.post("/api/audit/events", json={"session_id": "s", "events": events})
+            told = sent.json()
+            assert (201, (0, 2, []) if start == 1 else (2, 0, [])) == (sent.status_code, tuple(told.values())), sent.text
+        assert 200 == client.post("/api/audit/sessions/s/finalize", json={}).status_code
+        nothing = 'driftline_queue_size{queue="unlanded"} 0.0'
+        until(lambda: nothing in client.get("/metrics").text, "everything to land")
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait(), server.logged[-4000:]
+    assert "driftline worker" in server.printed
+    with Store(home.database) as store, closing(store.cursor()) as cursor:
+        places = cursor.execute("SELECT seq FROM log.agent_events ORDER BY seq").fetchall()
+    assert [(0,), (1,), (2,), (3,)] == places
+
+
+def test_a_database_has_one_kind_of_writer(
+    kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery, tmp_path: Path
+) -> None:
+    """What an import wrote into a database that Kafka fills would be on no topic, and no worker would see it; and the other way round."""
+    code, _ = children.run(home, "serve", "--port", "0", "--kafka", kafka.bootstrap)
+    assert 2 == code
+    assert "driftline topics create" in home.log.read_text()
+    make_topics(*topics())
+    server = children.serve(home, "--kafka", kafka.bootstrap)
+    ready(server)
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()
+    events = tmp_path / "events.jsonl"
+    events.write_text(json.dumps(EVENT | {"session_id": "s"}) + "\n")
+    for command in (["serve", "--port", "0"], ["rebuild"], ["import", "events", str(events)], ["rejudge", "--dry-run"]):
+        code, _ = children.run(home, *command)
+        assert 2 == code, command
+        assert "is filled from Kafka" in home.log.read_text(), command
+        home.log.write_text("")
+    (tmp_path / "other").mkdir()
+    other = Home(tmp_path / "other", DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
+    assert 0 == children.run(other, "import", "events", str(events))[0]
+    for command in (["serve", "--port", "0"], ["rebuild"]):
+        assert 2 == children.run(other, *command, "--kafka", kafka.bootstrap)[0]
+        assert "did not come from Kafka" in other.log.read_text(), command
+        other.log.write_text("")
