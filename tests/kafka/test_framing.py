@@ -9,24 +9,38 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import builders as build
 import fastavro
 import pytest
+from engines import NOW, Clock
 from fastavro.schema import parse_schema
+from sinks import producing, sink_over, until
 
+from analytics.store import Store
+from audit.policy import Policy
+from audit.redaction import Redactor
 from schemas.codec import PREFIX_BYTES, decode, encode
 from schemas.errors import RecordError, RegistryFramingError, SettingsError
-from schemas.records import Exchange
-from schemas.registry import Json, earlier_schemas, schema_of
+from schemas.records import DeadLetter, Exchange
+from schemas.registry import Json, earlier_schemas, schema_of, topics
 from service.kafka import framing_of
 from service.settings import load_settings
+from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_values
 from streams.kafka.foreign import MAX_DEPTH, refusal_of
 from streams.kafka.framing import FORGET_SECONDS, MAX_BODY_BYTES, RegistryFraming, RegistryUnavailableError
+from streams.kafka.processing import Chunk
+from streams.kafka.stage_processor import StageProcessor
+from streams.kafka.state import StoredState
+from streams.kafka.watchdog import Pulse
+from streams.recorded import nothing_recorded
+from streams.stage_runs import StageRuns
+from streams.topology import stage_named
 
 EXCHANGE = build.exchange("s", 1)
 SCHEMA = schema_of("Exchange")
@@ -37,6 +51,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.answers: dict[int, tuple[int, bytes]] = {}
+        self.arrived = 0
         self.asked: list[int] = []
         self.credentials: set[str | None] = set()
         self.hold = threading.Event()
@@ -44,6 +59,7 @@ class Registry:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                registry.arrived += 1
                 registry.hold.wait(10)
                 _, _, number = self.path.rpartition("/schemas/ids/")
                 registry.asked.append(int(number))
@@ -254,7 +270,7 @@ def test_who_waits_for_a_registry_can_be_stopped(registry: Registry) -> None:
 
     async def run() -> None:
         waiting = asyncio.create_task(RegistryFraming(registry.url).insist([framed(1, b"")]))
-        await asyncio.sleep(0.05)
+        await until(lambda: registry.arrived, "the registry to be asked")
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -337,3 +353,110 @@ def test_the_settings_make_a_reader_and_a_login_needs_a_registry() -> None:
         with pytest.raises(SettingsError) as raised:
             framing_of(load_settings(**given))
         assert "secret" not in str(raised.value)
+
+
+# Where it is used: the workers' stages and the sink
+
+
+class NoStates:
+    """States of a stage that has none yet, and keeps none."""
+
+    async def load(self, partition: int) -> None:
+        """Nothing to read."""
+
+    def get(self, partition: int, keys: Any) -> dict[str, StoredState]:  # noqa: ARG002 - as the topic has it
+        """Nothing is known."""
+        return {}
+
+    async def save(self, partition: int, states: Mapping[str, StoredState]) -> None:
+        """Forgotten."""
+
+
+class Sent:
+    """Keeps what a stage produces, by topic."""
+
+    def __init__(self) -> None:
+        self.messages: dict[str, list[bytes]] = {}
+
+    async def send(self, topic: str, messages: Sequence[tuple[bytes, bytes]], *, partition: int | None = None) -> None:  # noqa: ARG002
+        """Keep them."""
+        self.messages.setdefault(topic, []).extend(value for _, value in messages)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A record as the broker has it."""
+
+    offset: int
+    value: bytes
+    key: bytes | None = None
+    timestamp: int = 1_790_000_000_000
+
+
+async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
+    """What intake makes of the values."""
+    sent, policy, done = Sent(), Policy(), list[bool]()
+    redactor = Redactor(policy.redaction)
+    states: Any = NoStates()
+    processor = StageProcessor(
+        stage_named("intake"),
+        StageRuns(policy, nothing_recorded, redactor, Clock(NOW)),
+        redactor=redactor,
+        now=Clock(NOW),
+        producer=sent,
+        states=states,
+        pulse=Pulse(60),
+        reframe=framing.insist,
+    )
+    await processor.take(
+        Chunk("exchanges", 0, [Raw(offset, value) for offset, value in enumerate(values)]), lambda: done.append(True)
+    )
+    assert [True] == done
+    return sent
+
+
+def test_a_stage_waits_for_the_registry_and_takes_framed_values_as_its_own(registry: Registry) -> None:
+    """What comes of a record must not depend on how its producer framed it; nothing is done before the registry has answered."""
+    registry.hold.clear()
+    registry.register(1, SCHEMA.definition)
+    body = encode(EXCHANGE)[PREFIX_BYTES:]
+
+    async def run() -> None:
+        framing = RegistryFraming(registry.url)
+        work = asyncio.create_task(_worked(framing, [framed(1, body), framed(2, body)]))
+        await until(lambda: registry.arrived, "the registry to be asked")
+        assert not work.done()
+        registry.hold.set()
+        found = (await work).messages
+        (letter,) = [decode(message) for message in found.pop("dead-letters")]
+        assert isinstance(letter, DeadLetter)
+        assert ("decoding", "registry_framing", 1) == (letter.stage, letter.reason, letter.position)
+        assert (await _worked(framing, [encode(EXCHANGE)])).messages == found
+
+    asyncio.run(run())
+
+
+def test_framed_values_land_and_what_cannot_be_read_is_set_aside(
+    registry: Registry, kafka: KafkaConnection, make_topics: Callable[..., None]
+) -> None:
+    """The sink over a real broker, with a registry that is away at first: the records land when it is back."""
+    make_topics(*topics(), partitions=1)
+    registry.answers[1] = 503, b"busy"
+    body = encode(EXCHANGE)[PREFIX_BYTES:]
+
+    async def run() -> None:
+        async with producing(kafka) as producer:
+            await producer.send("exchanges", [(b"k", framed(1, body)), (b"k", framed(2, body)), (b"k", encode(EXCHANGE))])
+        with Store(None) as store:
+            sink = sink_over(store, kafka, reframe=RegistryFraming(registry.url).reframe)
+            await sink.start()
+            try:
+                await until(lambda: "schema registry" in sink.trouble, "the sink to say what it waits for")
+                assert 0 == store.count("exchanges")
+                registry.register(1, SCHEMA.definition)
+                await sink.caught_up()
+            finally:
+                await sink.stop()
+            assert (1, 1) == (store.count("exchanges"), store.count("dead_letters"))
+
+    asyncio.run(run())
