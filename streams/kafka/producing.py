@@ -193,7 +193,13 @@ async def _close(client: AIOKafkaProducer) -> None:
     try:
         async with asyncio.timeout(STOP_SECONDS):
             # Its own stop waits until all is sent, for ever when the broker is away: so it is told first that nothing will be.
-            client._message_accumulator.fail_all(error)  # noqa: SLF001
+            accumulator = client._message_accumulator  # noqa: SLF001
+            queued = [batch for batches in accumulator._batches.values() for batch in batches]  # noqa: SLF001
+            under_way = list(accumulator._pending_batches)  # noqa: SLF001
+            accumulator.fail_all(error)
+            # Nobody waits for these any more, and what nobody hears is reported as a fault.
+            for future in [*(batch.future for batch in queued + under_way), *(batch._drain_waiter for batch in queued)]:  # noqa: SLF001
+                future.exception()
             await client.client.close()
             await client.stop()
     except Exception as failure:  # noqa: BLE001 - what it stumbles over while its requests break off is of no use to anybody

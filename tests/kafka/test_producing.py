@@ -1,74 +1,108 @@
-"""What the page for producers says is so: the example on a real broker, and the constants."""
+"""Producing on a real broker: a call ends with everything there, or with an error in time; and the next call works again."""
 
 from __future__ import annotations
 
-import json
-import re
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+import asyncio
+import os
+import time
+from contextlib import closing
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient
+from kafka_server import Broker
+from sinks import MakeTopics, producing
 
-from schemas.codec import decode
-from schemas.limits import MAX_ADMITTED_BYTES
-from schemas.records import Exchange
-from schemas.registry import schemas_by_prefix
+from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import decode_values
-from streams.kafka.keys import key_of
-
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "producing.md").read_text("utf-8")
+from streams.kafka.producing import Produced, RecordProducer
+from streams.kafka.reading import PartitionReader
 
 
-def test_the_constants_on_the_page_are_those_of_published_schemas() -> None:
-    """Somebody copies them into a program in another language, and every value would be a dead letter."""
-    named = dict(re.findall(r"^\| `(\w+)` \| `([0-9a-f]{20})` \|$", PAGE, re.MULTILINE))
-    assert {"Exchange", "AgentEvent", "SessionClosed"} == named.keys()
-    for name, prefix in named.items():
-        assert name == schemas_by_prefix()[bytes.fromhex(prefix)].name
-    assert f"Buffer.from('{named['Exchange']}', 'hex')" in PAGE
-    assert f"{MAX_ADMITTED_BYTES:,}".replace(",", " ") in PAGE
+async def values(connection: KafkaConnection, topic: str, partitions: int) -> list[list[bytes | None]]:
+    """What is on a topic, by partition."""
+    reader = PartitionReader(connection)
+    await reader.start()
+    places = [(topic, number) for number in range(partitions)]
+    found: list[list[bytes | None]] = [[] for _ in places]
+    try:
+        reader.read_from(dict.fromkeys(places, 0))
+        ends = sum(one.end for one in (await reader.ranges(places)).values())
+        while sum(map(len, found)) < ends:
+            for chunk in (await reader.read(10_000, 0.2)).chunks:
+                found[chunk.partition] += [record.value for record in chunk.records]
+    finally:
+        await reader.stop()
+    return found
 
 
-@pytest.mark.any_broker
-def test_the_example_producer_makes_exchanges_that_are_taken(kafka: KafkaConnection, make_topics: Any, tmp_path: Path) -> None:
-    """An example that does not work is worse than none. It runs as its reader runs it, without our packages."""
-    make_topics("exchanges", partitions=3)
-    lines = [
-        {
-            "id": f"e-{number}",
-            "session": f"s-{number % 5}",
-            "at": "2026-11-20T10:00:00Z",
-            "asked": "Is it ☃?",
-            "answered": "No.",
-        }
-        for number in range(40)
-    ]
-    (tmp_path / "exchanges.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
-    avsc = ROOT / "schemas" / "avsc" / "driftline.Exchange.avsc"
-    where = ["--bootstrap", kafka.bootstrap, "--topic", kafka.topic("exchanges"), "--connection", "north", "--project", "ops"]
-    command = [
-        sys.executable,
-        "-P",
-        str(ROOT / "examples" / "produce.py"),
-        str(avsc),
-        str(tmp_path / "exchanges.jsonl"),
-        *where,
-    ]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
-    assert ran.stdout.startswith("40 exchanges in ")
+def test_a_batch_is_where_it_is_said_to_be(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Thousands at once or one by one, records of one key stay in order on the partition that Kafka's own clients give the key."""
+    make_topics("exchanges")
+    many = [(b"key-%d" % (number % 7), b"%d" % number) for number in range(5_000)]
 
-    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, consumer_timeout_ms=20_000)
-    partitions = [TopicPartition(kafka.topic("exchanges"), number) for number in range(3)]
-    consumer.assign(partitions)
-    consumer.seek_to_beginning(*partitions)
-    found = [message for message, _ in zip(consumer, range(40), strict=False)]
-    consumer.close()
-    assert [] == decode_values("exchanges", [message.value for message in found]).rejected
-    records = [decode(message.value) for message in found]
-    assert {f"e-{number}" for number in range(40)} == {record.exchange_id for record in records if isinstance(record, Exchange)}
-    assert [key_of(record) for record in records] == [message.key for message in found]
+    async def run() -> None:
+        async with producing(kafka) as producer:
+            produced = await producer.send("exchanges", many)
+            single = [(await producer.send("exchanges", [(key, b"again")]))[0] for key, _ in many[:7]]
+            chosen = await producer.send("exchanges", [(b"any", b"there")] * 20, partition=2)
+        found = await values(kafka, "exchanges", 3)
+        assert [one.partition for one in produced[:7]] == [one.partition for one in single]
+        assert {2} == {one.partition for one in chosen}
+        assert [value for _, value in many] == [found[one.partition][one.offset] for one in produced]
+        assert [produced[place].offset for place in range(0, 5_000, 7)] == sorted(one.offset for one in produced[::7])
+
+    asyncio.run(run())
+
+
+def test_a_record_that_is_refused_stops_no_other(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """An idempotent client that had one batch refused has a gap in its numbers, at which a broker refuses everything after it."""
+    make_topics("exchanges", partitions=1)
+
+    async def run() -> None:
+        async with producing(kafka) as producer:
+            with pytest.raises(BrokerError, match=f"topic {kafka.topic('exchanges')}: .*MessageSizeTooLarge"):
+                await producer.send("exchanges", [(b"k", os.urandom(2_000_000))])
+            assert [Produced(0, 0)] == await producer.send("exchanges", [(b"k", b"small")])
+
+    asyncio.run(run())
+
+
+def test_a_frozen_broker_is_not_waited_for(own_broker: Broker) -> None:
+    """A machine that swaps or pauses answers nothing: calls and the stop come to an end all the same, and then it goes on."""
+    connection = KafkaConnection(own_broker.bootstrap)
+    with closing(KafkaAdminClient(bootstrap_servers=own_broker.bootstrap)) as admin:
+        admin.create_topics({"exchanges": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+
+    async def run() -> None:
+        producer = RecordProducer(connection, time_limit=2.0)
+        await producer.start()
+        own_broker.freeze()
+        began = time.monotonic()
+        failures = await asyncio.gather(
+            *(producer.send("exchanges", [(b"k", b"%d" % number)] * 20) for number in range(5)), return_exceptions=True
+        )
+        assert [BrokerError] * 5 == [type(one) for one in failures]
+        assert time.monotonic() - began < 15
+        own_broker.thaw()
+        assert 0 <= (await producer.send("exchanges", [(b"k", b"last")]))[0].offset
+        own_broker.freeze()
+        sending = asyncio.create_task(producer.send("exchanges", [(b"k", b"lost")]))
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        await producer.stop()
+        assert time.monotonic() - began < 10
+        with pytest.raises(BrokerError):
+            await sending
+        own_broker.thaw()
+
+    asyncio.run(run())
+
+
+def test_nobody_there_is_an_error_in_time() -> None:
+    """Whoever starts a server or a worker with a wrong address is told so."""
+
+    async def run() -> None:
+        with pytest.raises(BrokerError, match="Unable to bootstrap"):
+            await RecordProducer(KafkaConnection("127.0.0.1:1"), time_limit=2.0).start()
+
+    asyncio.run(run())
