@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Annotated, Literal, Protocol
 
@@ -61,6 +61,12 @@ class _PriceModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, validate_by_name=True)
 
 
+@lru_cache(maxsize=4096)
+def _exactly(number: float) -> Fraction:
+    """A number of a price list by way of its text: 0.1 as it was written, not the nearest binary fraction."""
+    return Fraction(str(number))
+
+
 class Rates(_PriceModel):
     """What tokens cost, in USD for a million of them."""
 
@@ -76,8 +82,7 @@ class Rates(_PriceModel):
         pair = (self.batch_input, self.batch_output) if batched else (self.input, self.output)
         if pair[0] is None or pair[1] is None:
             return None
-        # By way of the text: 0.1 as it was written, not the nearest binary fraction.
-        return Fraction(str(pair[0])) * 1000, Fraction(str(pair[1])) * 1000
+        return _exactly(pair[0]) * 1000, _exactly(pair[1]) * 1000
 
     def at_most(self, *, batched: bool) -> list[tuple[Fraction, Fraction]]:
         """What `per_token` may be found to be: a call by itself may be counted as batched later, a batched one only as such."""
@@ -106,7 +111,7 @@ class CacheTerms(_PriceModel):
 
     def writing(self, life: CacheLife) -> Fraction:
         """Factor for a token that is written."""
-        return Fraction(str(self.write if life == "5m" else self.write_hour))
+        return _exactly(self.write if life == "5m" else self.write_hour)
 
 
 class ModelPrice(Rates):
@@ -142,7 +147,7 @@ class ModelPrice(Rates):
         if tokens is None:
             return None
         read = usage.input_tokens + usage.cache_write_tokens * self.cache.writing(cache_life)
-        read += usage.cache_read_tokens * Fraction(str(self.cache.read))
+        read += usage.cache_read_tokens * _exactly(self.cache.read)
         return math.ceil(read * tokens[0] + usage.output_tokens * tokens[1])
 
     def worst_case(self, texts_size: int, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m") -> int:
@@ -151,7 +156,7 @@ class ModelPrice(Rates):
         A token for each byte of its texts, and the overhead, at the dearest price of input, and every token of output it may have.
         """
         most = texts_size + OVERHEAD_TOKENS
-        dearest = max(Fraction(1), self.cache.writing(cache_life), Fraction(str(self.cache.read)))
+        dearest = max(Fraction(1), self.cache.writing(cache_life), _exactly(self.cache.read))
         return max(
             math.ceil(most * dearest * tokens[0] + max_tokens * tokens[1])
             for rates in self._reached(most)
