@@ -110,7 +110,8 @@ class Gateway:
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
         """Produce records from outside; with the broker on return. Known ones are left out, so that sending twice changes nothing."""
-        fates = await self._acceptance.take(topic, records, [encode(record) for record in records]) if records else []
+        messages = await asyncio.to_thread(lambda: [encode(record) for record in records])
+        fates = await self._acceptance.take(topic, records, messages) if records else []
         conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
         return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
 

@@ -64,12 +64,19 @@ class SinkWriter:
         self._now = now
         self.seen = KnownIdentities()
         """Every identity that the tables have, up to the last commit."""
+        self._in_doubt = True
 
     def learn(self) -> None:
-        """Read the identities that the tables have. Once, before anything lands."""
+        """Read the identities that the tables have, where that was not done since the start or the last failure."""
+        if not self._in_doubt:
+            return
+        seen = KnownIdentities()
         with self._store.transaction() as transaction:
             for topic in topics():
-                transaction.learn(topic, self.seen)
+                transaction.learn(topic, seen)
+        # Whoever asks meanwhile still asks the one before.
+        self.seen = seen
+        self._in_doubt = False
 
     def positions(self) -> dict[Partition, int]:
         """The position to go on from in each partition that was ever read."""
@@ -82,7 +89,9 @@ class SinkWriter:
             transaction.set_watermarks(SINK, positions)
 
     def land(self, fetched: Sequence[Fetched], positions: Mapping[Partition, int]) -> None:
-        """Land what was fetched and move the positions."""
+        """Land what was fetched and move the positions. After a failure it may be called again: a commit can fail and yet be durable."""
+        self.learn()
+        self._in_doubt = True
         parts = [self._decoded(topic, of_topic) for topic, of_topic in _by_topic(fetched).items()]
         with self._store.transaction() as transaction:
             done = [(part, transaction.land(part.topic, part.frames, self.seen)) for part in parts]
@@ -92,12 +101,14 @@ class SinkWriter:
             transaction.set_watermarks(SINK, positions)
         for topic, landed in [*((part.topic, landed) for part, landed in done), (DEAD_LETTERS, made)]:
             self.seen.take_in(topic, landed.frames)
+        self._in_doubt = False
 
     def pass_over(self, partition: Partition, start: int, beginning: int) -> None:
         """Note that a partition's positions from `start` up to `beginning` were gone before they were read, and go on behind them."""
         topic, number = partition
         detail = f"the positions {start} to {beginning - 1} were removed from the topic before they were read: keep its records longer"
         letters = Accepted()
+        self.learn()
         Door(self._redactor, self._now()).set_aside(letters, Place(topic, start, number), Refusal(SINK, REMOVED, detail), b"")
         with self._store.transaction() as transaction:
             made = _land_letters(transaction, letters.messages[DEAD_LETTERS], self.seen, {})

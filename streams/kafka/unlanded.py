@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Hashable
@@ -80,9 +81,14 @@ class Unlanded:
             del self._sessions[entry.session]
 
 
+@functools.cache
+def _columns(name: str) -> list[str]:
+    return identity_of(schema_of(name))
+
+
 def _identity(topic: str, record: Record) -> Identity:
     name = type(record).__name__
-    return (topic, name, *(getattr(record, column) for column in identity_of(schema_of(name))))
+    return (topic, name, *(getattr(record, column) for column in _columns(name)))
 
 
 def _content(record: Record) -> object:

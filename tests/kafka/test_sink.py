@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from contextlib import closing as closed
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
+import polars as pl
 import pytest
 from avro_samples import SampleMaker
 from builders import event, exchange, score
@@ -17,6 +20,7 @@ from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 from sinks import MakeTopics, land_all, produce, producing, sink_over, tables, until
 
+from analytics.known import KnownIdentities
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
@@ -137,6 +141,33 @@ def test_another_content_is_set_aside(kafka: KafkaConnection, make_topics: MakeT
         taken = found(store, "SELECT exchange_id, agent_response FROM exchanges ORDER BY ALL")
         assert [("s:1", "It is done."), ("s:2", "It is done.")] == taken
         assert [("exchanges", 0, 2, "sink", "conflicting_id")] == found(store, LETTERS)
+
+
+def test_a_commit_that_fails_and_is_durable_is_not_landed_twice(
+    kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full says no after the fact: trying again must find what is there."""
+    make_topics(*topics(), partitions=1)
+    take_in, failed = KnownIdentities.take_in, list[bool]()
+
+    def fail_once(self: KnownIdentities, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
+        if topic == "agent-events" and not failed:
+            failed.append(True)
+            raise duckdb.IOException("No space left on device")
+        take_in(self, topic, frames)
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await produce(producer, "agent-events", [event("s", number) for number in range(10)])
+            await producer.send("agent-events", [(b"k", b"hello")])
+        monkeypatch.setattr(KnownIdentities, "take_in", fail_once)
+        await land_all(store, kafka)
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        assert failed
+        assert [(number,) for number in range(10)] == found(store, "SELECT seq FROM log.agent_events ORDER BY 1")
+        assert [("agent-events", 0, 10, "decoding", "framing")] == found(store, LETTERS)
 
 
 def test_a_letter_of_a_worker_and_of_the_sink_is_one(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
