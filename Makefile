@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 STREAMS := .venv-streams/.installed
+ROUNDS ?= 50
+SEED ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -39,6 +41,10 @@ bench: $(INSTALLED)      ## run the benchmarks and print their tables in Markdow
 
 bench-stream: $(INSTALLED) $(STREAMS) ## run the benchmark on Kafka beside other stream processors, which get an environment of their own
 	$(BIN)/python -m benchmarks stream
+
+# Nothing of it is in the tests but a few rounds: it takes minutes.
+chaos: $(INSTALLED)      ## break a whole installation at random points and check what must hold: make chaos ROUNDS=50 SEED=1
+	PYTHONPATH=tests:. $(BIN)/python -m chaos --rounds $(ROUNDS) --seed $(SEED) --report docs/reliability.md
 
 format: $(INSTALLED)     ## format the code and apply the lint fixes that are safe
 	$(BIN)/ruff format

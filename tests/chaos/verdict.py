@@ -25,6 +25,7 @@ from schemas.codec import decode
 from schemas.errors import RecordError
 from schemas.records import Judgement, Record, Reservation
 from schemas.registry import current_schemas
+from streams.judges.live import MAX_ATTEMPTS
 from streams.kafka.connection import KafkaConnection
 
 
@@ -46,7 +47,8 @@ async def check(traffic: Traffic, connection: KafkaConnection, caps: Mapping[str
     with Store(home.database) as store:
         check_nothing_lost_or_doubled(store, traffic.accepted)
         check_money(store, caps)
-        check_judgements(store, calls)
+        check_judgements(store, None)
+        check_calls(store, calls)
         check_poison(store, traffic.poison)
         check_never_asked_again(judged)
         diagnosed = encoded(store, "diagnoses")
@@ -66,6 +68,22 @@ def check_money(store: Store, caps: Mapping[str, float]) -> None:
     assert [] == [session for session, cost in spent.items() if cost > nano_of(caps[session[0]])], "beyond their cap"
     with store.cursor() as cursor:
         assert [] == query_rows(cursor, "open_reservations")
+
+
+def check_calls(store: Store, calls: int) -> None:
+    """Every call is accounted for.
+
+    Of one that timed out nobody knows whether it arrived. One that was interrupted was reserved for once, and may have been tried
+    as often as the judge is ever asked for one answer, because failures that are free of charge use no reservation up.
+    """
+    counted = {
+        outcome: (attempts, count)
+        for outcome, attempts, count in rows(store, "SELECT outcome, sum(attempts), count(*) FROM judgements GROUP BY ALL")
+    }
+    known = sum(attempts for outcome, (attempts, _) in counted.items() if outcome != "interrupted")
+    unsure, interrupted = (counted.get(outcome, (0, 0))[which] for outcome, which in (("timeout", 0), ("interrupted", 1)))
+    told = f"{calls} calls, {known} known, of which {unsure} timed out; {interrupted} interrupted"
+    assert known - unsure <= calls <= known + MAX_ATTEMPTS * interrupted, told
 
 
 def check_poison(store: Store, poison: Mapping[str, str]) -> None:

@@ -1,0 +1,23 @@
+"""A few rounds of what `make chaos` does for longer: a whole installation on Kafka, broken at random points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from brokers import Found
+from chaos.run import run
+
+pytestmark = pytest.mark.slow
+ROUNDS = 4
+
+
+def test_nothing_is_lost_or_doubled_while_everything_around_it_fails(any_broker: Found, tmp_path: Path) -> None:
+    """Kills, outages and restarts fall together in ways that nobody thinks of, and tests of one fault each miss those."""
+    if any_broker.kind != "java":
+        pytest.skip("a broker to be killed is started with Java and Maven: install them")
+    outcome = run(tmp_path, ROUNDS, seed=11)
+    assert ROUNDS == sum(count for fault, count in outcome.happened.items() if "by itself" not in fault)
+    assert outcome.happened["kill -9 of a worker"] > 0
+    assert outcome.counted["records that came again"] > 0
+    assert outcome.counted["poison records"] > ROUNDS
