@@ -120,7 +120,7 @@ class ScoringPartition:
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
         """Queue a chunk's tasks; returns when there is room for more, or the partition goes away."""
         with self._unless_stopped():
-            if not await self.take_up(chunk.records[0].timestamp):
+            if self._queues.closed or not await self.take_up(chunk.records[0].timestamp):
                 return
             tasks, letters = await asyncio.to_thread(self._tasks_in, chunk)
             parts = _Open(len(tasks) + 1, done)

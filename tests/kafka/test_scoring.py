@@ -100,13 +100,13 @@ def test_whenever_a_process_is_killed_nothing_is_judged_twice_and_the_cap_holds(
     """Killed before or after each kind of record; whoever comes next finds what was recorded, and charges what nobody knows."""
 
     async def work() -> None:
-        exchanges, chance = sessions(6, 4), random.Random(seed)
+        exchanges, chance = sessions(4, 4), random.Random(seed)
         async with scoring_on(kafka, CAPPED) as rig:
             await rig.publish(tasks_of(CAPPED, exchanges))
             judge = MoodyJudge(seed, answer)
             deaths = 0
             while not rig.is_done():
-                process = rig.process(judge, Mortal(rig.producer, chance.randrange(1, 20), having_sent=chance.random() < 0.5))
+                process = rig.process(judge, Mortal(rig.producer, chance.randrange(1, 30), having_sent=chance.random() < 0.5))
                 await process.work(*range(PARTITIONS))
                 await came(lambda process=process: process.mortal.dead.is_set() or rig.is_done(), "a death or the end")
                 deaths += process.mortal.dead.is_set()
