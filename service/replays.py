@@ -167,7 +167,7 @@ def _origin(settings: Settings, wanted: Wanted) -> Origin:
 def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Part, ...], str]:
     """The parts of a new replay, and what is to be noted of the source."""
     if origin.kind == TOPICS:
-        from streams.replay.topics import bounds_of, parts_of_topics  # noqa: PLC0415 - as above
+        from streams.replay.offsets import bounds_of, parts_of_topics  # noqa: PLC0415 - as above
 
         first, last = (
             bounds_of(option, text)

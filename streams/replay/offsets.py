@@ -1,0 +1,117 @@
+"""Which offsets of the topics a replay reads: asked for as offsets or times, fixed when it begins."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from audit.times import parse_timestamp
+from schemas.errors import InputError, SettingsError
+from streams.kafka.administration import TopicAdministration
+from streams.kafka.connection import KafkaConnection
+from streams.replay.consuming import consumer_of
+from streams.replay.plan import Part, Segment
+from streams.replay.tables import EXCHANGES, JUDGEMENTS, SCORES
+
+
+class Bounds(NamedTuple):
+    """From where to where a partition is read: an offset, or a time in milliseconds since 1970 by the broker's clock."""
+
+    offsets: Mapping[int | None, int]
+    """By partition; None is for every one that is not named."""
+    timestamp: int | None = None
+
+    def of(self, partition: int) -> int | None:
+        """The offset that was given for a partition; None where there is none."""
+        return self.offsets.get(partition, self.offsets.get(None))
+
+
+NO_BOUNDS = Bounds({})
+_OFFSET_OF = re.compile(r"(?:(\d{1,6}):)?(\d{1,18})")
+
+
+def bounds_of(option: str, text: str) -> Bounds:
+    """What an option says: nothing, an offset, PARTITION:OFFSET (several with commas), or a time. SettingsError for all else."""
+    if not text:
+        return NO_BOUNDS
+    if found := [_OFFSET_OF.fullmatch(one.strip()) for one in text.split(",")]:
+        given = [match.groups() for match in found if match is not None]
+        if len(given) == len(found):
+            return Bounds({None if number is None else int(number): int(offset) for number, offset in given})
+    try:
+        moment = parse_timestamp(text)
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise SettingsError(
+            f"{option}: {text[:64]!r} is no offset and no time",
+            hint="Give an offset, PARTITION:OFFSET (several with commas), or an ISO time such as 2026-11-01T12:00:00Z.",
+        )
+    return Bounds({}, int(moment.timestamp() * 1000))
+
+
+async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Bounds) -> tuple[Part, ...]:
+    """A part for each partition that has anything in the range. InputError when there is no topic, or nothing in the range."""
+    places = await asyncio.to_thread(_places, connection)
+    async with consumer_of(connection) as consumer:
+        starts, ends = await _range(consumer, places[EXCHANGES], first, last)
+        judged, scored = await _ends(consumer, places[JUDGEMENTS]), await _ends(consumer, places[SCORES])
+    parts = tuple(
+        Part(number, (Segment(number, start, end),), judgements=_of(judged, number), scores=_of(scored, number))
+        for number, start, end in ((one.partition, starts[one], ends[one]) for one in places[EXCHANGES])
+        if start < end
+    )
+    if not parts:
+        raise InputError("the topic exchanges has nothing in this range", hint="See --from-offset and --to-offset.")
+    return parts
+
+
+def _places(connection: KafkaConnection) -> dict[str, list[TopicPartition]]:
+    """The partitions of each topic that a replay reads; InputError when one is not there."""
+    with TopicAdministration(connection) as administration:
+        there = administration.describe()
+    places = {}
+    for topic in (EXCHANGES, JUDGEMENTS, SCORES):
+        name = connection.topic(topic)
+        if topic not in there:
+            raise InputError(
+                f"{connection.bootstrap}: there is no topic {name}", hint="Check --kafka and DRIFTLINE_KAFKA_PREFIX."
+            )
+        places[topic] = [TopicPartition(name, number) for number in range(there[topic].partitions)]
+    counts = {topic: len(partitions) for topic, partitions in places.items()}
+    if len(set(counts.values())) > 1:
+        named = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+        raise InputError(
+            f"the topics differ in their partitions, so a session is not on the same number everywhere: {named}",
+            hint="`driftline topics check` says what does not fit.",
+        )
+    return places
+
+
+async def _range(
+    consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], first: Bounds, last: Bounds
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """From where to where each partition is read; what lies beyond what the partition has is cut."""
+    earliest, latest = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+    found = []
+    for bounds, otherwise in ((first, earliest), (last, latest)):
+        offsets = {one: otherwise[one] if (given := bounds.of(one.partition)) is None else given for one in places}
+        if bounds.timestamp is not None:
+            at = await consumer.offsets_for_times(dict.fromkeys(places, bounds.timestamp))
+            offsets = {one: latest[one] if (there := at.get(one)) is None else there.offset for one in places}
+        found.append({one: max(earliest[one], min(offset, latest[one])) for one, offset in offsets.items()})
+    return found[0], found[1]
+
+
+async def _ends(consumer: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[int, int]:
+    """The end of each partition that holds anything."""
+    earliest, latest = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+    return {one.partition: latest[one] for one in places if earliest[one] < latest[one]}
+
+
+def _of(ends: Mapping[int, int], number: int) -> dict[int, int]:
+    return {number: ends[number]} if number in ends else {}
