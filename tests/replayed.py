@@ -25,7 +25,7 @@ from streams.judges.protocol import Judge
 
 Command = Callable[..., tuple[int, str, str]]
 TABLES = ("exchanges", "session_closings", "judging_requests", "scoring_tasks", "scores", "judgements", "reservations")
-SESSIONS = 12
+SESSIONS = 9
 
 
 def past(seed: int = 1, sessions: int = SESSIONS) -> list[Record]:

@@ -20,7 +20,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 
 PARTITIONS = 3
-SESSIONS = 8
+SESSIONS = 6
 MakeTopics = Callable[..., None]
 
 

@@ -17,8 +17,11 @@ from replayed import Command, merged_scores_in, replay, result, scored_live, sco
 
 from analytics.store import Store
 from audit.prices import nano_of
+from schemas.records import Judgement
 from service.simulator import RunningJudge, running
 from streams.judges.batch import BatchLimits
+from streams.judges.protocol import Verdict
+from streams.purses import DurablePurse
 
 TURNS = 8
 
@@ -128,6 +131,31 @@ def test_batches_come_to_the_same_at_half_the_price(
     assert live["dispositions"] == batch["dispositions"]
     assert len(scores_in(judged)) == batch["scores"]
     assert batch["cost_usd"] == pytest.approx(live["cost_usd"] / 2, rel=0.2)
+
+
+def test_a_batch_that_is_cut_short_is_taken_up_and_not_asked_again(
+    driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch may take a day; what it has answered by then is paid for."""
+    monkeypatch.setattr("streams.judges.batch.BatchLimits", lambda: BatchLimits(first_poll=0.02, last_poll=0.05))
+    policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
+    arguments = ("--policy", policy, "--yes", "--workers", "1", "--judge", "batch", "--label", "cut")
+    judgement, made = DurablePurse.judgement, []
+
+    async def cut_short(self: DurablePurse, verdict: Verdict) -> Judgement:
+        made.append(verdict)
+        if len(made) == 5:
+            raise KeyboardInterrupt
+        return await judgement(self, verdict)
+
+    monkeypatch.setattr(DurablePurse, "judgement", cut_short)
+    code, _, err = driftline("replay", *arguments)
+    assert 1 == code, err
+    assert "goes on from here" in err
+    monkeypatch.setattr(DurablePurse, "judgement", judgement)
+    document = replay(driftline, *arguments)
+    assert {"answered": simulator.requests} == document["calls"]
+    assert len(scores_in(judged)) == document["scores"]
 
 
 def test_without_a_judge_it_says_what_to_set(driftline: Command, database: Path) -> None:
