@@ -14,7 +14,7 @@ import io
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -90,8 +90,8 @@ class RegistryFraming:
         ids = {place: found for place, value in enumerate(values) if (found := registry_schema_id(value)) is not None}
         if not ids:
             return values
-        await self._learn(set(ids.values()))
-        return await asyncio.to_thread(self._reframed, values, ids)
+        writers = await self._learn(set(ids.values()))
+        return await asyncio.to_thread(_reframed, values, ids, writers)
 
     async def insist(self, values: Sequence[bytes]) -> Sequence[bytes]:
         """As `reframe`, but waits as long as it takes: for whoever holds the partition until then. A cancellation ends it."""
@@ -104,11 +104,12 @@ class RegistryFraming:
             await self._sleep(pause)
             pause = min(pause * 2, _LAST_PAUSE)
 
-    async def _learn(self, ids: Iterable[int]) -> None:
-        """Ask for the schemas that are not known."""
-        unknown = [one for one in sorted(ids) if not self._knows(one)]
+    async def _learn(self, ids: Iterable[int]) -> dict[int, _Writer]:
+        """What these schemas mean; those that are not known are asked for. Which others are forgotten meanwhile changes nothing of it."""
+        found = {one: self._writers[one] for one in ids if self._knows(one)}
+        unknown = sorted(set(ids) - found.keys())
         if not unknown:
-            return
+            return found
         # The environment's proxy cannot reach this machine's own loopback.
         mounts = {f"all://{host}": None for host in _LOOPBACK}
         options: dict[str, Any] = {"auth": self._auth, "mounts": mounts, "timeout": TIMEOUT_SECONDS, "follow_redirects": False}
@@ -120,7 +121,8 @@ class RegistryFraming:
                     _LOG.warning("values with the schema id %d of %s are set aside: %s", schema_id, self._host, refusal)
                 while len(self._writers) >= MAX_SCHEMAS:
                     del self._writers[next(iter(self._writers))]
-                self._writers[schema_id] = _Writer(writer.ours, writer.foreign, writer.reader, self._now())
+                found[schema_id] = self._writers[schema_id] = _Writer(writer.ours, writer.foreign, writer.reader, self._now())
+        return found
 
     def _knows(self, schema_id: int) -> bool:
         known = self._writers.get(schema_id)
@@ -152,15 +154,17 @@ class RegistryFraming:
             return None, "it refers to other schemas; register it with its types spelled out"
         return answer["schema"], None
 
-    def _reframed(self, values: Sequence[bytes], ids: dict[int, int]) -> list[bytes]:
-        reframed = list(values)
-        for place, schema_id in ids.items():
-            writer, value = self._writers[schema_id], values[place]
-            if writer.ours is not None:
-                reframed[place] = writer.ours.prefix + value[REGISTRY_PREFIX_BYTES:]
-            elif writer.reader is not None:
-                reframed[place] = _encoded_anew(value, writer.foreign, writer.reader) or value
-        return reframed
+
+def _reframed(values: Sequence[bytes], ids: Mapping[int, int], writers: Mapping[int, _Writer]) -> list[bytes]:
+    """The values, those of schemas that can be read in our framing. `ids` has the schema's id by place."""
+    reframed = list(values)
+    for place, schema_id in ids.items():
+        writer, value = writers[schema_id], values[place]
+        if writer.ours is not None:
+            reframed[place] = writer.ours.prefix + value[REGISTRY_PREFIX_BYTES:]
+        elif writer.reader is not None:
+            reframed[place] = _encoded_anew(value, writer.foreign, writer.reader) or value
+    return reframed
 
 
 def _json(body: bytes) -> dict[str, Any]:

@@ -234,6 +234,21 @@ def test_a_schema_is_asked_for_once_and_one_that_is_missing_again_later(registry
     assert [1, 2, 2] == registry.asked
 
 
+def test_more_schemas_than_are_kept_at_once_stop_nobody(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anyone who may produce can make up schema ids: what is forgotten for their sake must be found again, in the same batch, too."""
+    monkeypatch.setattr("streams.kafka.framing.MAX_SCHEMAS", 3)
+    registry.register(1, SCHEMA.definition)
+
+    async def run() -> None:
+        framing = RegistryFraming(registry.url)
+        good, made_up = framed(1, encode(EXCHANGE)[PREFIX_BYTES:]), [framed(number, b"") for number in range(2, 8)]
+        assert [encode(EXCHANGE)] == await framing.reframe([good])
+        assert [encode(EXCHANGE), *made_up] == await framing.reframe([good, *made_up])
+        assert [*made_up, encode(EXCHANGE)] == await framing.reframe([*made_up, good])
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     "answer",
     [(503, b"busy"), (401, b'{"error_code": 40101}'), (404, b"<html>"), (200, b"<html>"), (302, b""), (200, b"[" * 99_999)],
