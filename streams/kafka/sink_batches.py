@@ -104,16 +104,21 @@ class SinkWriter:
         self._in_doubt = False
 
     def pass_over(self, partition: Partition, start: int, beginning: int) -> None:
-        """Note that a partition's positions from `start` up to `beginning` were gone before they were read, and go on behind them."""
+        """Note that a partition's positions from `start` up to `beginning` were gone before they were read, and go on behind them.
+
+        As `land`, it may be called again after a failure.
+        """
         topic, number = partition
         detail = f"the positions {start} to {beginning - 1} were removed from the topic before they were read: keep its records longer"
         letters = Accepted()
         self.learn()
+        self._in_doubt = True
         Door(self._redactor, self._now()).set_aside(letters, Place(topic, start, number), Refusal(SINK, REMOVED, detail), b"")
         with self._store.transaction() as transaction:
             made = _land_letters(transaction, letters.messages[DEAD_LETTERS], self.seen, {})
             transaction.set_watermarks(SINK, {partition: beginning})
         self.seen.take_in(DEAD_LETTERS, made.frames)
+        self._in_doubt = False
 
     def _decoded(self, topic: str, fetched: Sequence[Fetched]) -> _Part:
         records = [record for one in fetched for record in one.chunk.records]

@@ -31,6 +31,7 @@ from schemas.registry import schema_of, topics
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.kafka.rebuilding import REBUILD, _drop, _ranges, is_unfinished, rebuild
+from streams.kafka.sink_batches import SinkWriter
 
 REDACTOR = Redactor(Policy().redaction)
 LETTERS = "SELECT source, partition, position, stage, reason FROM dead_letters ORDER BY ALL"
@@ -168,6 +169,25 @@ def test_a_commit_that_fails_and_is_durable_is_not_landed_twice(
         assert failed
         assert [(number,) for number in range(10)] == found(store, "SELECT seq FROM log.agent_events ORDER BY 1")
         assert [("agent-events", 0, 10, "decoding", "framing")] == found(store, LETTERS)
+
+
+def test_a_gap_whose_note_failed_and_is_durable_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above: people are told once of what retention took."""
+    take_in, failed = KnownIdentities.take_in, list[bool]()
+
+    def fail_once(self: KnownIdentities, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
+        if not failed:
+            failed.append(True)
+            raise duckdb.IOException("No space left on device")
+        take_in(self, topic, frames)
+
+    monkeypatch.setattr(KnownIdentities, "take_in", fail_once)
+    with Store(None) as store:
+        writer = SinkWriter(store, REDACTOR, lambda: NOW)
+        with pytest.raises(duckdb.IOException):
+            writer.pass_over(("exchanges", 0), 5, 9)
+        writer.pass_over(("exchanges", 0), 5, 9)
+        assert [("exchanges", 0, 5, "sink", "removed_by_retention")] == found(store, LETTERS)
 
 
 def test_a_letter_of_a_worker_and_of_the_sink_is_one(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
