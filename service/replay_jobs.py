@@ -14,7 +14,7 @@ from typing import Any
 from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.judging import open_judge, traits_of
-from service.kafka import connection_of
+from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.workspace import policy_of, redactor_of, utc_now
 from streams.replay.digests import digests_of, keep_digests
@@ -71,7 +71,9 @@ class ReplayJob:
         else:
             from streams.replay.topics import open_history  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
-            history = await open_history(connection_of(self.settings), part, files)
+            framing = framing_of(self.settings)
+            reframe = None if framing is None else framing.insist
+            history = await open_history(connection_of(self.settings), part, files, reframe)
         with contextlib.closing(history):
             yield history
 

@@ -18,7 +18,7 @@ from analytics.store import Store
 from schemas.records import Judgement
 from streams.batches import OFFSET, StageBatch
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import decode_chunk, decode_values, values_of
+from streams.kafka.decoding import Reframe, decode_chunk, decode_values, values_of
 from streams.kafka.repetitions import sift
 from streams.recorded import Subject, recorded_in
 from streams.replay.consuming import chunks_of
@@ -39,9 +39,12 @@ def origin_of_topics(connection: KafkaConnection) -> Origin:
 class TopicHistory:
     """One part of a history on Kafka; see `streams.replay.history.History`. Repetitions are remembered from its first record on."""
 
-    def __init__(self, connection: KafkaConnection, part: Part, judgements: Store | None) -> None:
-        """`judgements` is what `copied` has brought of that topic; None: there are none."""
+    def __init__(
+        self, connection: KafkaConnection, part: Part, judgements: Store | None, reframe: Reframe | None = None
+    ) -> None:
+        """`judgements` is what `copied` has brought of that topic, None: there are none; `reframe` is applied before decoding."""
         self._connection = connection
+        self._reframe = reframe
         (self._segment,) = part.segments
         self._judgements = judgements
         self._recorded = None if judgements is None else recorded_in(judgements)
@@ -52,7 +55,10 @@ class TopicHistory:
         base = self._segment.start
         async with aclosing(chunks_of(self._connection, EXCHANGES, self._segment, WINDOW_RECORDS)) as chunks:
             async for records, next_offset in chunks:
-                sifted = sift(StageBatch.of(EXCHANGES, decode_chunk(EXCHANGES, records).frames), seen)
+                values = values_of(records)
+                if self._reframe is not None:
+                    values = list(await self._reframe(values))
+                sifted = sift(StageBatch.of(EXCHANGES, decode_chunk(EXCHANGES, records, values).frames), seen)
                 seen |= {key: window.packed() for key, window in sifted.windows.items()}
                 if next_offset - base > start:
                     yield Window(sifted.batch.filtered(pl.col(OFFSET) >= base + start), next_offset - base)
@@ -67,13 +73,15 @@ class TopicHistory:
             self._judgements.close()
 
 
-async def open_history(connection: KafkaConnection, part: Part, files: ReplayFiles) -> TopicHistory:
+async def open_history(
+    connection: KafkaConnection, part: Part, files: ReplayFiles, reframe: Reframe | None = None
+) -> TopicHistory:
     """A part's history, with the judgements of its sessions brought over."""
     ends = part.judgements
     judgements = [
         await copied(connection, JUDGEMENTS, number, end, files.copied(JUDGEMENTS, number)) for number, end in ends.items()
     ]
-    return TopicHistory(connection, part, judgements[0] if judgements else None)
+    return TopicHistory(connection, part, judgements[0] if judgements else None, reframe)
 
 
 async def live_scores(connection: KafkaConnection, part: Part, files: ReplayFiles) -> Origin:

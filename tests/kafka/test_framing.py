@@ -26,7 +26,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec import PREFIX_BYTES, decode, encode
 from schemas.errors import RecordError, RegistryFramingError, SettingsError
-from schemas.records import DeadLetter, Exchange
+from schemas.records import DeadLetter, Exchange, Record
 from schemas.registry import Json, earlier_schemas, schema_of, topics
 from service.kafka import framing_of
 from service.settings import load_settings
@@ -39,6 +39,8 @@ from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.state import StoredState
 from streams.kafka.watchdog import Pulse
 from streams.recorded import nothing_recorded
+from streams.replay.plan import Part, Segment
+from streams.replay.topics import TopicHistory
 from streams.stage_runs import StageRuns
 from streams.topology import stage_named
 
@@ -475,3 +477,19 @@ def test_framed_values_land_and_what_cannot_be_read_is_set_aside(
             assert (1, 1) == (store.count("exchanges"), store.count("dead_letters"))
 
     asyncio.run(run())
+
+
+def test_a_replay_of_the_topics_reads_framed_values(
+    registry: Registry, kafka: KafkaConnection, make_topics: Callable[..., None]
+) -> None:
+    """What workers have scored, a replay must find again."""
+    make_topics("exchanges", partitions=1)
+    registry.register(1, SCHEMA.definition)
+
+    async def run() -> list[Record]:
+        async with producing(kafka) as producer:
+            await producer.send("exchanges", [(b"k", framed(1, encode(EXCHANGE)[PREFIX_BYTES:]))])
+        history = TopicHistory(kafka, Part(0, (Segment(0, 0, 1),)), None, RegistryFraming(registry.url).insist)
+        return [record async for window in history.windows(0) for _, _, record in window.batch.records()]
+
+    assert [EXCHANGE] == asyncio.run(run())
