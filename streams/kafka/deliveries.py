@@ -3,7 +3,8 @@
 1. A delivery is told from another by what it is, not by its offsets: the same records may be delivered twice in one process.
 2. The offset of a partition moves over deliveries that are done, from the earliest on; one that is under way holds it back.
 3. A partition that is forgotten (revoked, sought to another place) drops its deliveries: what becomes of them changes nothing.
-4. A partition has room while fewer than AHEAD deliveries wait or are being taken, so memory is bounded and no partition waits for another.
+4. A delivery that is done keeps no records, however long it waits for the one before.
+5. A partition has room while fewer than AHEAD deliveries wait or are being taken, so memory is bounded and no partition waits for another.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ class Delivery:
     """One chunk on its way through a stage."""
 
     chunk: Chunk
+    """Without its records once it is done."""
+    next_offset: int
+    """What may be committed when it is done."""
     finished: bool = False
     taken: bool = False
     current: bool = True
@@ -45,7 +49,7 @@ class Deliveries:
 
     def deliver(self, chunk: Chunk) -> Delivery:
         """Enter the partition's next chunk."""
-        delivery = Delivery(chunk)
+        delivery = Delivery(chunk, chunk.next_offset)
         self._open[chunk.topic, chunk.partition].append(delivery)
         self.moved_at = monotonic()
         return delivery
@@ -53,6 +57,7 @@ class Deliveries:
     def done(self, delivery: Delivery) -> None:
         """All that came of the delivery is durable."""
         delivery.finished = True
+        delivery.chunk = Chunk(delivery.chunk.topic, delivery.chunk.partition, ())
         self.moved_at = monotonic()
 
     def taken(self, delivery: Delivery) -> None:
@@ -77,7 +82,7 @@ class Deliveries:
         """The offset that may be committed now, or None where there is no new one; what it passes over is taken off the book."""
         queue, offset = self._open.get(partition, deque()), None
         while queue and queue[0].finished:
-            offset = queue.popleft().chunk.next_offset
+            offset = queue.popleft().next_offset
         return offset
 
     def forget(self, partitions: Iterable[Partition] | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
@@ -31,11 +32,13 @@ MakeTopics = Callable[..., None]
 TOPIC = EVENTS.source
 
 
+class Raw(SimpleNamespace):
+    """A record, which can be referred to weakly as well."""
+
+
 def chunk(first: int, count: int = 10, partition: int = 0, step: int = 1) -> Chunk:
     """A chunk whose records have nothing but offsets."""
-    return Chunk(
-        TOPIC, partition, [SimpleNamespace(offset=first + step * place, key=b"", value=b"12345678") for place in range(count)]
-    )
+    return Chunk(TOPIC, partition, [Raw(offset=first + step * place, key=b"", value=b"12345678") for place in range(count)])
 
 
 def test_a_gap_in_the_offsets_is_passed_over() -> None:
@@ -58,6 +61,18 @@ def test_what_is_under_way_holds_back_what_came_later() -> None:
     assert book.committable((TOPIC, 0)) is None
     book.done(first)
     assert 30 == book.committable((TOPIC, 0))
+
+
+def test_what_is_done_keeps_no_records_while_it_waits() -> None:
+    """One slow judge call holds back the offset for minutes: what others have done meanwhile must not pile up in memory."""
+    book = Deliveries()
+    first, *others = (book.deliver(chunk(start)) for start in range(0, 100, 10))
+    records = [weakref.ref(record) for one in others for record in one.chunk.records]
+    for one in others:
+        book.done(one)
+    assert {None} == {record() for record in records}
+    book.done(first)
+    assert 100 == book.committable((TOPIC, 0))
 
 
 def test_a_chunk_that_is_delivered_again_is_another_delivery() -> None:
