@@ -7,6 +7,7 @@ workers there are and whichever of them is killed.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -170,6 +171,14 @@ class Fleet:
         worker.kill()
         self.workers.remove(worker)
 
+    def replayed(self) -> frozenset[bytes]:
+        """The scores that a replay of the topics makes; it has found those of the workers equal."""
+        code, printed = self._children.run(self._home, "replay", "--from", "topics", "--kafka", self._kafka.bootstrap, "--json")
+        outcome = json.loads(printed)
+        assert (0, True) == (code, outcome["equal"])
+        with Store(Path(outcome["file"])) as store:
+            return frozenset(encode(record) for record in taken(store, "scores"))
+
     def stop(self, worker: Child) -> None:
         """A clean stop."""
         wait_until(lambda: bool(processes_of(worker.pid)), "a worker to start its process")
@@ -279,6 +288,7 @@ def test_workers_make_what_the_embedded_runner_makes(
         assert embedded.records == asyncio.run(work(running))
         for worker in [*running.workers]:
             running.stop(worker)
+        assert embedded.records["scores"] == running.replayed()
 
 
 @pytest.mark.slow
