@@ -2,7 +2,8 @@
 
 1. A state is durable before the offset that it covers is committed, so after any kill the records it lacks come again.
 2. Of several values of one key the one with the highest next offset counts: a worker that was frozen may write after its successor.
-   Where such a value stands last it would outlive the right one in compaction, so whoever finds it writes the right one again.
+   What is no state counts for nothing. Where such a value stands last it would outlive the right one in compaction, so whoever finds it
+   writes the right one again.
 3. What was read of a partition stays on local disk when it is given away. When it comes back, only what is new is read.
 """
 
@@ -41,15 +42,10 @@ class StoredState(msgspec.Struct, frozen=True, array_like=True):
     """The state of the stage's step."""
 
 
-class _Head(msgspec.Struct, frozen=True, array_like=True):
-    """The part of a state that tells which of two is newer."""
-
-    next_offset: int
-
-
 ENCODE = msgspec.msgpack.Encoder().encode
 DECODE = msgspec.msgpack.Decoder(StoredState).decode
-_HEAD = msgspec.msgpack.Decoder(_Head).decode
+_TAKEN_AWAY, _NO_STATE = -1, -2
+"""In place of an offset: of a tombstone, after which any state is new, and of what is older than anything."""
 
 
 class Sender(Protocol):
@@ -108,7 +104,10 @@ class StateTopic:
             await asyncio.to_thread(self._take_in, place.partition, records, outlived)
         if outlived:
             log.warning(
-                "%s, partition %d: %d states were overwritten by a late worker", self.name, place.partition, len(outlived)
+                "%s, partition %d: %d states were overwritten, such as by a late worker",
+                self.name,
+                place.partition,
+                len(outlived),
             )
             right = await asyncio.to_thread(self._local.get, place.partition, outlived)
             await self._producer.send(self.name, list(right.items()), partition=place.partition)
@@ -119,18 +118,28 @@ class StateTopic:
     def _take_in(self, partition: int, records: Sequence[RawRecord], outlived: set[bytes]) -> None:
         """Keep the newest values; `outlived` are the keys whose last value so far is not the newest."""
         known = self._local.get(partition, {record.key for record in records if record.key is not None})
-        heads = {key: _HEAD(value).next_offset for key, value in known.items()}
+        ends = {key: DECODE(value).next_offset for key, value in known.items()}
         newest: dict[bytes, bytes | None] = {}
-        for key, value in ((record.key, record.value) for record in records):
+        for record in records:
+            key, value = record.key, record.value
             if key is None:
                 continue
-            head = -1 if value is None else _HEAD(value).next_offset
-            if value is not None and head < heads.get(key, -1):
+            end = _TAKEN_AWAY if value is None else self._end_of(value, partition, record.offset)
+            if value is not None and end < ends.get(key, _TAKEN_AWAY):
                 outlived.add(key)
                 continue
-            heads[key], newest[key] = head, value
+            ends[key], newest[key] = end, value
             outlived.discard(key)
         self._local.put(partition, newest)
+
+    def _end_of(self, value: bytes, partition: int, offset: int) -> int:
+        """Up to which offset of the source a value goes."""
+        try:
+            return DECODE(value).next_offset
+        except msgspec.DecodeError as error:
+            words = "%s, partition %d, offset %d: this is no state and is passed over: %s"
+            log.warning(words, self.name, partition, offset, error)
+            return _NO_STATE
 
     def get(self, partition: int, keys: Iterable[str]) -> dict[str, StoredState]:
         """The states of those sessions that have one."""

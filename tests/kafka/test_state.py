@@ -76,6 +76,24 @@ def test_the_state_that_is_farthest_counts_and_outlives_one_that_was_written_lat
     asyncio.run(run())
 
 
+def test_what_is_no_state_stops_nobody_and_outlives_no_state(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Whoever may write to the topic could else end every worker that takes the partition up, or a session's history."""
+    make_topics(TOPIC, partitions=1, configs=COMPACTED)
+
+    async def run() -> None:
+        right = ENCODE(state(20, b"right"))
+        poison = [
+            (key, value) for key in (b"local/s", b"local/x") for value in (b"", b"hello", b"\x91\xcd\x7f\xff", b"\xff" * 40)
+        ]
+        await produce(kafka, TOPIC, [(b"local/s", right), *poison], 0)
+        async with Opened(kafka) as topic:
+            await topic.load(0)
+            assert {"local/s": state(20, b"right")} == topic.get(0, ["local/s", "local/x"])
+        assert right == [record.value for record in await contents(kafka, TOPIC, 1) if record.key == b"local/s"][-1]
+
+    asyncio.run(run())
+
+
 def test_a_state_that_was_taken_away_is_gone(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A tombstone is how an operator makes a session begin anew."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
