@@ -4,7 +4,8 @@
 2. Of several values of one key the one with the highest next offset counts: a worker that was frozen may write after its successor.
    What is no state counts for nothing. Where such a value stands last it would outlive the right one in compaction, so whoever finds it
    writes the right one again.
-3. What was read of a partition stays on local disk when it is given away. When it comes back, only what is new is read.
+3. States that go farther than their source has records are of another topic of that name, and nobody goes on from them.
+4. What was read of a partition stays on local disk when it is given away. When it comes back, only what is new is read.
 """
 
 from __future__ import annotations
@@ -59,13 +60,25 @@ class Sender(Protocol):
 class StateTopic:
     """The states of one stage. Belongs to one event loop; `get` may be called from any thread."""
 
-    def __init__(self, connection: KafkaConnection, stage: str, producer: Sender, local: LocalStates | None = None) -> None:
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        stage: str,
+        producer: Sender,
+        local: LocalStates | None = None,
+        *,
+        source: str | None = None,
+    ) -> None:
+        """`source` is the topic that the stage reads; None where it is not looked at."""
         self.name = state_topic(stage)
         self._connection = connection
+        self._source = source
         self._producer = producer
         self._local = local or LocalStates()
         self._read: dict[int, int] = {}
         """By partition: the offset in the state topic up to which it was read."""
+        self._farthest: dict[int, int] = {}
+        """By partition: the offset in the source up to which a state goes that was read."""
 
     async def load(self, partition: int) -> None:
         """Read what the partition has beyond what was read before; BrokerError when it cannot be read.
@@ -84,6 +97,7 @@ class StateTopic:
             await consumer.start()
             consumer.assign([place])
             await self._load(consumer, place)
+            await self._check(consumer, partition)
         except (KafkaError, TimeoutError) as error:
             words = " ".join(str(error).split()) or type(error).__name__
             raise BrokerError(f"topic {place.topic}, partition {partition}: the states cannot be read: {words}") from error
@@ -115,6 +129,19 @@ class StateTopic:
         if count:
             log.info("%s, partition %d: %d states read", self.name, place.partition, count)
 
+    async def _check(self, consumer: AIOKafkaConsumer, partition: int) -> None:
+        """BrokerError where states go farther than their source: what comes on it now would count as seen."""
+        if self._source is None:
+            return
+        place = TopicPartition(self._connection.topic(self._source), partition)
+        end, farthest = (await consumer.end_offsets([place]))[place], self._farthest.get(partition, 0)
+        if farthest > end:
+            raise BrokerError(
+                f"topic {place.topic}, partition {partition}, ends at offset {end}, and {self.name} has states up to {farthest}: "
+                "it is not the topic that they were made from, or brokers have lost records",
+                hint="Begin anew under another prefix; or delete the state topics and create them again, and every session begins anew.",
+            )
+
     def _take_in(self, partition: int, records: Sequence[RawRecord], outlived: set[bytes]) -> None:
         """Keep the newest values; `outlived` are the keys whose last value so far is not the newest."""
         known = self._local.get(partition, {record.key for record in records if record.key is not None})
@@ -131,6 +158,7 @@ class StateTopic:
             ends[key], newest[key] = end, value
             outlived.discard(key)
         self._local.put(partition, newest)
+        self._farthest[partition] = max(self._farthest.get(partition, 0), *ends.values(), 0)
 
     def _end_of(self, value: bytes, partition: int, offset: int) -> int:
         """Up to which offset of the source a value goes."""

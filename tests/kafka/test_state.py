@@ -9,6 +9,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from kafka_workers import contents, produce
 
+from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.kafka.state import ENCODE, MAX_STATE_BYTES, StateTopic, StoredState, is_too_large
@@ -26,9 +27,9 @@ def state(next_offset: int, content: bytes = b"state") -> StoredState:
 class Opened:
     """A state topic with a producer of its own."""
 
-    def __init__(self, kafka: KafkaConnection) -> None:
+    def __init__(self, kafka: KafkaConnection, source: str | None = None) -> None:
         self.producer = RecordProducer(kafka)
-        self.topic = StateTopic(kafka, "diagnosis", self.producer)
+        self.topic = StateTopic(kafka, "diagnosis", self.producer, source=source)
 
     async def __aenter__(self) -> StateTopic:
         await self.producer.start()
@@ -90,6 +91,27 @@ def test_what_is_no_state_stops_nobody_and_outlives_no_state(kafka: KafkaConnect
             await topic.load(0)
             assert {"local/s": state(20, b"right")} == topic.get(0, ["local/s", "local/x"])
         assert right == [record.value for record in await contents(kafka, TOPIC, 1) if record.key == b"local/s"][-1]
+
+    asyncio.run(run())
+
+
+def test_states_of_another_topic_of_the_same_name_are_refused(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A source that was deleted and created again begins at offset 0: without a word every record of a known session would be left out."""
+    make_topics(TOPIC, partitions=1, configs=COMPACTED)
+    make_topics("agent-events", partitions=1)
+
+    async def run() -> None:
+        await produce(kafka, "agent-events", [(b"local/s", b"event")] * 20, 0)
+        async with Opened(kafka) as first:
+            await first.save(0, {"local/s": state(20)})
+        async with Opened(kafka, source="agent-events") as second:
+            await second.load(0)
+            await second.save(0, {"local/s": state(21)})
+        async with Opened(kafka, source="agent-events") as third:
+            with pytest.raises(
+                BrokerError, match=r"agent-events, partition 0, ends at offset 20, and diagnosis-state .* up to 21"
+            ):
+                await third.load(0)
 
     asyncio.run(run())
 
