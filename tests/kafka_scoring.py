@@ -188,7 +188,7 @@ class Process:
         """End as after kill -9: nothing is finished, nothing more gets out."""
         self.mortal.dead.set()
         partitions = self.processor._partitions.values()
-        running = [task for one in partitions for task in (*one._queues._runners.values(), *one._writes._writes)]
+        running = [task for one in partitions for task in (*one._queues._runners.values(), *one._lease._under_way)]
         await self._cancel([*self._lanes.values(), *running])
         self.states.close()
 

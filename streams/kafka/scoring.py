@@ -13,8 +13,8 @@ from streams.judge_calls import JudgeCalls
 from streams.judges.protocol import Judge
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.lanes import end_process
-from streams.kafka.leased_writes import Sender
 from streams.kafka.processing import Chunk
+from streams.kafka.producing import Sender
 from streams.kafka.scoring_partition import Bench, ScoringPartition
 from streams.kafka.stage_processor import RELEASE_SECONDS, StageProcessor
 from streams.kafka.state import StateTopic

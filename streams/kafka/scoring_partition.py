@@ -32,8 +32,9 @@ from streams.kafka.calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_call
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_chunk, letter_of
 from streams.kafka.keys import key_of
-from streams.kafka.leased_writes import LeasedWrites, Sender
+from streams.kafka.leases import BrokerLease
 from streams.kafka.processing import Chunk
+from streams.kafka.producing import Sender
 from streams.kafka.repetitions import Window
 from streams.kafka.state import StateTopic, StoredState
 from streams.purses import StoppedError
@@ -101,7 +102,7 @@ class ScoringPartition:
         self._tribunal = Tribunal(bench.policy, bench.judge, self._record, bench.now)
         self._queues = SessionQueues(self._score, self._failed)
         self._taken_up = False
-        self._writes = LeasedWrites(bench.producer, bench.lease, self._stop)
+        self._lease = BrokerLease(bench.producer, bench.lease, self._stop)
         self._tasks = self._bytes = 0
         self._changed = asyncio.Event()
 
@@ -112,7 +113,7 @@ class ScoringPartition:
         """
         with self._unless_stopped():
             if not self._taken_up:
-                await self._writes.insist(lambda: self._read_back(since))
+                await self._lease.insist(lambda: self._read_back(since))
                 await self._settle()
                 self._taken_up = True
         return self._taken_up
@@ -136,15 +137,15 @@ class ScoringPartition:
         """Make no more calls, let those under way be recorded for so many seconds at most, and give up the rest."""
         self._stop()
         await self._queues.end(grace)
-        await self._writes.end()
+        await self._lease.end()
 
     @contextlib.contextmanager
     def _unless_stopped(self) -> Iterator[None]:
         """Leave quietly where the partition goes away, and with the reason where it was lost without a word."""
         with contextlib.suppress(StoppedError):
             yield
-        if self._writes.lost is not None:
-            raise self._writes.lost
+        if self._lease.lost is not None:
+            raise self._lease.lost
 
     async def _read_back(self, since: int) -> None:
         bench = self._bench
@@ -157,7 +158,7 @@ class ScoringPartition:
             log.warning(
                 "partition %d: %d judge calls were cut off with their process: charged in full", self.number, len(found)
             )
-        await self._writes.send(JUDGEMENTS, [(key_of(one), encode(one)) for one in found], partition=self.number)
+        await self._lease.send(JUDGEMENTS, [(key_of(one), encode(one)) for one in found], partition=self.number)
         for one in found:
             self.calls.add(one)
 
@@ -184,11 +185,11 @@ class ScoringPartition:
             ruling = await self._tribunal.rule(task, self.calls.of(task), spent, place, self._door)
             await self._set_aside(ruling.dead)
             for topic, messages in ruling.made.messages.items():
-                await self._writes.send(topic, [(key.encode(), message) for message in messages])
+                await self._lease.send(topic, [(key.encode(), message) for message in messages])
                 window.add(identity, NO_CONTENT)  # one that was set aside may be sent again
             state = msgspec.msgpack.encode(ScoringState(pending.offset + 1, ruling.spent))
             after = StoredState(pending.offset + 1, window.packed(), state)
-            await self._writes.write(lambda: states.save(self.number, {key: after}))
+            await self._lease.insist(lambda: states.save(self.number, {key: after}))
         self._tasks -= 1
         self._bytes -= pending.size
         self._changed.set()
@@ -196,12 +197,12 @@ class ScoringPartition:
 
     async def _record(self, record: Record) -> None:
         """Make a record of a judge call durable."""
-        await self._writes.send(JUDGEMENTS, [(key_of(record), encode(record))], partition=self.number)
+        await self._lease.send(JUDGEMENTS, [(key_of(record), encode(record))], partition=self.number)
         self._bench.calls.note(record)
 
     async def _set_aside(self, letters: Accepted) -> None:
         messages = letters.messages.get(DEAD_LETTERS, ())
-        await self._writes.send(DEAD_LETTERS, [(key_of(decode(message)), message) for message in messages])
+        await self._lease.send(DEAD_LETTERS, [(key_of(decode(message)), message) for message in messages])
 
     def _door(self) -> Door:
         return Door(self._bench.redactor, self._bench.now())

@@ -18,12 +18,12 @@ from kafka_scoring import PARTITIONS, TASKS, TOPICS, Mortal, WatchedJudge, answe
 
 from audit.prices import Usage, nano_of
 from audit.questions import Question
-from schemas.codec import encode
+from schemas.codec import decode, encode
 from schemas.errors import BrokerError
-from schemas.records import Exchange
+from schemas.records import Exchange, Judgement
 from service.simulator import RunningJudge, running
 from streams.judges.protocol import Purse, Verdict
-from streams.kafka import leased_writes, scoring, scoring_partition
+from streams.kafka import leases, scoring, scoring_partition
 from streams.kafka.calls import task_identity
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.repetitions import sift
@@ -148,6 +148,47 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(
                 (one.subject_id, one.attempts) for one in judgements if one.outcome == "interrupted"
             )
             assert all(one.cost_usd == amounts[one.reservation_ids[0]] for one in judgements if one.outcome == "interrupted")
+
+    run(work())
+
+
+def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_goes(
+    kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were it to arrive after the next process has looked, the call would be charged in full and paid for a second time."""
+    monkeypatch.setattr(scoring, "RELEASE_SECONDS", 0.0)
+    on_its_way, release = asyncio.Event(), asyncio.Event()
+
+    class Slow(Mortal):
+        """Sends each judgement when it is told to."""
+
+        async def send(self, topic: str, messages: Any, *, partition: int | None = None) -> object:
+            if any(isinstance(decode(value), Judgement) for _, value in messages if topic == "judgements"):
+                on_its_way.set()
+                await release.wait()
+            return await super().send(topic, messages, partition=partition)
+
+    async def work() -> None:
+        exchanges = dialogue("s", 1)
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish(tasks_of(ALL, exchanges))
+            [partition] = rig.records
+            first = rig.process(SoundJudge(), Slow(rig.producer))
+            await first.work(partition)
+            await on_its_way.wait()
+            scored = first.processor._partitions[partition]
+            revoking = asyncio.create_task(first.revoke(partition))
+            await came(lambda: not scored._queues._runners, "the session to be given up")
+            release.set()
+            await revoking
+            assert ["answered"] == [one.outcome for one in (await rig.calls())[0]]
+            judge = WatchedJudge(SoundJudge())
+            second = rig.process(judge)
+            await second.work(partition)
+            await second.drained()
+            await asyncio.gather(first.stop(), second.stop())
+            assert 1 == len(judge.subjects)
+            await rig.check(exchanges)
 
     run(work())
 
@@ -409,7 +450,7 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
 
 def test_what_the_broker_does_not_take_is_offered_again(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is away for a while costs time, and nothing else."""
-    monkeypatch.setattr(leased_writes, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(leases, "RETRY_SECONDS", 0.0)
 
     class Unsteady(Mortal):
         """Fails each second time, now and then after the broker had it."""

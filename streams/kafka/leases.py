@@ -5,27 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from schemas.errors import BrokerError
-from streams.kafka.producing import Message
+from streams.kafka.producing import Message, Sender
 from streams.purses import StoppedError
 
 RETRY_SECONDS = 1.0
-LAST_WRITES_SECONDS = 5.0
-"""How long what was handed to the broker is waited for when a partition goes away: who comes next must not miss it."""
+LAST_SECONDS = 5.0
+"""How long what was begun with the broker is waited for when a partition goes away: who comes next must not miss it."""
 log = logging.getLogger(__name__)
 
 
-class Sender(Protocol):
-    """Who produces; a RecordProducer."""
-
-    async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
-        """Produce; durable on return."""
-        ...
-
-
-class LeasedWrites:
+class BrokerLease:
     """See the module. `lease` raises when others may have the partition, and then `on_lost` is called."""
 
     def __init__(self, producer: Sender, lease: Callable[[], None], on_lost: Callable[[], None]) -> None:
@@ -33,25 +24,25 @@ class LeasedWrites:
         self._lease = lease
         self._on_lost = on_lost
         self._given_up = False
-        self._writes: set[asyncio.Task[object]] = set()
+        self._under_way: set[asyncio.Task[object]] = set()
         self.lost: Exception | None = None
         """Why the partition may not be ours any more."""
 
     async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> None:
         """Produce; durable on return. StoppedError once the partition is not ours."""
         if messages:
-            await self.write(lambda: self._producer.send(topic, messages, partition=partition))
-
-    async def write(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Write something, insisting. Cancelled, it goes on: what was handed to the broker may arrive, and `end` waits for it."""
-        await self.insist(lambda: asyncio.shield(self._begun(work)))
+            await self.insist(lambda: self._producer.send(topic, messages, partition=partition))
 
     async def insist(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do something with the broker until it is done. StoppedError once the partition is not ours."""
+        """Do something with the broker until it is done. StoppedError once the partition is not ours.
+
+        Whoever is cancelled here leaves at once, and what was begun goes on: what was handed to the broker may arrive, and the client
+        swallows a cancellation that meets it while it closes. `end` waits for it.
+        """
         while True:
             self._check()
             try:
-                await work()
+                await asyncio.shield(self._begun(work))
             except BrokerError as error:
                 log.warning("%s; trying again", error)
             else:
@@ -61,22 +52,22 @@ class LeasedWrites:
     async def end(self) -> None:
         """Begin nothing more."""
         self._given_up = True
-        if self._writes:
-            await asyncio.wait(self._writes, timeout=LAST_WRITES_SECONDS)
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=LAST_SECONDS)
 
     def _begun(self, work: Callable[[], Awaitable[object]]) -> asyncio.Task[object]:
-        async def write() -> object:
+        async def do() -> object:
             return await work()
 
-        writing = asyncio.create_task(write())
-        self._writes.add(writing)
-        writing.add_done_callback(self._written)
-        return writing
+        begun = asyncio.create_task(do())
+        self._under_way.add(begun)
+        begun.add_done_callback(self._note_end)
+        return begun
 
-    def _written(self, writing: asyncio.Task[object]) -> None:
-        self._writes.discard(writing)
-        if not writing.cancelled():
-            writing.exception()  # whoever waits has it; where nobody does any more, nobody is to be warned
+    def _note_end(self, begun: asyncio.Task[object]) -> None:
+        self._under_way.discard(begun)
+        if not begun.cancelled():
+            begun.exception()  # whoever waits has it; where nobody does any more, nobody is to be warned
 
     def _check(self) -> None:
         if self._given_up or self.lost is not None:
