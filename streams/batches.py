@@ -40,6 +40,22 @@ class StageBatch:
         """The part of the batch that belongs to one session."""
         return self.filtered(pl.col(KEY) == key)
 
+    def unseen(self, seen: Mapping[str, int]) -> StageBatch:
+        """The part that is not seen yet: of each session the records from its offset in `seen` on."""
+        first = min((frame[OFFSET][0] for frame in self.frames.values()), default=0)
+        farther = {key: offset for key, offset in seen.items() if offset > first}
+        if not farther:
+            return self
+        return self.filtered(pl.col(OFFSET) >= pl.col(KEY).replace_strict(farther, default=0, return_dtype=pl.Int64))
+
+    def ends(self) -> dict[str, int]:
+        """By session, the offset after its last record."""
+        found: dict[str, int] = {}
+        for frame in self.frames.values():
+            for key, last in frame.group_by(KEY).agg(pl.col(OFFSET).max()).iter_rows():
+                found[key] = max(found.get(key, 0), last + 1)
+        return found
+
     def filtered(self, wanted: pl.Expr) -> StageBatch:
         """The rows for which the expression is true."""
         frames = {name: frame.filter(wanted) for name, frame in self.frames.items()}

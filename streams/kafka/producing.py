@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
@@ -45,6 +45,14 @@ class Produced(NamedTuple):
 
     partition: int
     offset: int
+
+
+class Sender(Protocol):
+    """Who produces; a RecordProducer."""
+
+    async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
+        """Produce; durable on return."""
+        ...
 
 
 class RecordProducer:

@@ -13,7 +13,8 @@ from typing import Self
 import polars as pl
 import xxhash
 
-from analytics.transaction import CONTENT
+from analytics.known import identity_of
+from analytics.repetitions import CONTENT
 from schemas.records import Record
 from schemas.registry import schema_of
 from streams.batches import KEY, OFFSET, StageBatch
@@ -101,8 +102,7 @@ def _in_order(batch: StageBatch) -> Iterator[tuple[int, str, bytes, bytes]]:
 
 def _hashes(name: str, frame: pl.DataFrame) -> list[tuple[int, str, bytes, bytes]]:
     schema = schema_of(name)
-    identity = [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
-    texts = [_text(frame, column) for column in identity]
+    texts = [_text(frame, column) for column in identity_of(schema)]
     named = frame.select(pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True).cast(pl.Binary))
     digest = xxhash.xxh3_64_digest
     content = CONTENT.get(name)

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
 
 import polars as pl
 
@@ -20,11 +19,12 @@ from audit.redaction import Redactor
 from schemas.codec import decode, encode
 from schemas.records import Record
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
-from streams.batches import KEY, OFFSET, StageBatch
+from streams.batches import KEY, StageBatch
 from streams.conflicts import set_aside_conflict
 from streams.kafka.decoding import Reframe, decode_chunk, letter_of, values_of
 from streams.kafka.keys import key_of
 from streams.kafka.processing import Chunk
+from streams.kafka.producing import Message, Sender
 from streams.kafka.repetitions import Sifted, sift
 from streams.kafka.state import MAX_STATE_BYTES, StateTopic, StoredState, is_too_large
 from streams.kafka.watchdog import Pulse
@@ -37,15 +37,6 @@ AT_ONCE = 2
 """Chunks that are computed at once in this process."""
 TOO_LARGE = "state_too_large"
 log = logging.getLogger(__name__)
-Message = tuple[bytes, bytes]
-
-
-class Sender(Protocol):
-    """Who produces; a RecordProducer."""
-
-    async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
-        """Produce; durable on return."""
-        ...
 
 
 @dataclass
@@ -144,7 +135,10 @@ class StageProcessor:
             worked.add_letters(letter_of(chunk.topic, chunk.partition, rejected, self._redactor))
         batch = StageBatch.of(chunk.topic, decoded.frames)
         carried = self._states.get(chunk.partition, batch.keys())
-        sifted = sift(_unseen(batch, carried), {key: state.identities for key, state in carried.items()})
+        sifted = sift(
+            batch.unseen({key: state.next_offset for key, state in carried.items()}),
+            {key: state.identities for key, state in carried.items()},
+        )
         for _, record in sifted.conflicts:
             letters = Accepted()
             set_aside_conflict(Door(self._redactor, self._now()), letters, chunk.topic, record)
@@ -176,7 +170,7 @@ class StageProcessor:
 
     def _stored(self, batch: StageBatch, sifted: Sifted, outcome: StageOutcome) -> dict[str, StoredState]:
         """What is to be kept of each session whose state changed."""
-        ends = _ends(batch)
+        ends = batch.ends()
         return {
             key: StoredState(ends[key], sifted.windows[key].packed(), state)
             for key, state in outcome.states.items()
@@ -193,22 +187,3 @@ class StageProcessor:
                 place = Place(chunk.topic, offset, chunk.partition)
                 door.set_aside(letters, place, Refusal(self._stage.name, TOO_LARGE, detail), encode(record))
         return letters
-
-
-def _unseen(batch: StageBatch, carried: dict[str, StoredState]) -> StageBatch:
-    """The batch without what the states have seen: a redelivery."""
-    first = min((frame[OFFSET][0] for frame in batch.frames.values()), default=0)
-    seen = {key: state.next_offset for key, state in carried.items() if state.next_offset > first}
-    if not seen:
-        return batch
-    fresh = pl.col(OFFSET) >= pl.col(KEY).replace_strict(seen, default=0, return_dtype=pl.Int64)
-    return batch.filtered(fresh)
-
-
-def _ends(batch: StageBatch) -> dict[str, int]:
-    """By session, the offset after its last record in the batch."""
-    ends: dict[str, int] = {}
-    for frame in batch.frames.values():
-        for key, last in frame.group_by(KEY).agg(pl.col(OFFSET).max()).iter_rows():
-            ends[key] = max(ends.get(key, 0), last + 1)
-    return ends

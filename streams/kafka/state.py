@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -23,6 +22,7 @@ from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.local_states import LocalStates
 from streams.kafka.processing import RawRecord
+from streams.kafka.producing import Sender
 from streams.kafka.topics import state_topic
 
 MAX_STATE_BYTES = 15_000_000
@@ -47,14 +47,6 @@ ENCODE = msgspec.msgpack.Encoder().encode
 DECODE = msgspec.msgpack.Decoder(StoredState).decode
 _TAKEN_AWAY, _NO_STATE = -1, -2
 """In place of an offset: of a tombstone, after which any state is new, and of what is older than anything."""
-
-
-class Sender(Protocol):
-    """Who produces states; a RecordProducer."""
-
-    async def send(self, topic: str, messages: Sequence[tuple[bytes, bytes]], *, partition: int | None = None) -> object:
-        """Produce; durable on return."""
-        ...
 
 
 class StateTopic:

@@ -60,7 +60,7 @@ class DiagnosisStep:
     def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
         """Fold the batch's events and diagnose the sessions that end in it."""
         sessions = {key: self._decode.decode(state) for key, state in states.items()}
-        batch = _unseen(batch, sessions)
+        batch = batch.unseen({key: session.next_offset for key, session in sessions.items()})
         _open_sessions(batch, sessions)
         outcome = StepOutcome()
         evidence = {key: session.evidence for key, session in sessions.items()}
@@ -74,7 +74,8 @@ class DiagnosisStep:
             if diagnosis is not None:
                 outcome.records.append(("diagnoses", diagnosis))
         _fold(sessions, evidence, rows[start:], times[start:])
-        _mark_seen(batch, sessions)
+        for key, next_offset in batch.ends().items():
+            sessions[key].next_offset = next_offset
         outcome.states = {key: msgspec.msgpack.encode(sessions[key]) for key in batch.keys()}  # noqa: SIM118 - a batch is no dict
         return outcome
 
@@ -104,17 +105,6 @@ class DiagnosisStep:
 
 def _moment(microseconds: int | None) -> datetime | None:
     return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
-
-
-def _unseen(batch: StageBatch, sessions: Mapping[str, DiagnosisState]) -> StageBatch:
-    """The batch without what the states have seen already: a redelivery."""
-    first = min((frame[OFFSET][0] for frame in batch.frames.values()), default=0)
-    seen = {key: session.next_offset for key, session in sessions.items() if session.next_offset > first}
-    if not seen:
-        return batch
-    fresh = pl.col(OFFSET) >= pl.col(KEY).replace_strict(seen, default=0, return_dtype=pl.Int64)
-    frames = {name: frame.filter(fresh) for name, frame in batch.frames.items()}
-    return StageBatch(batch.topic, {name: frame for name, frame in frames.items() if frame.height})
 
 
 def _open_sessions(batch: StageBatch, sessions: dict[str, DiagnosisState]) -> None:
@@ -174,9 +164,3 @@ def _fold(
             session.ended_us = time
         elif time < session.started_us:
             session.started_us = time
-
-
-def _mark_seen(batch: StageBatch, sessions: Mapping[str, DiagnosisState]) -> None:
-    for frame in batch.frames.values():
-        for key, last in frame.group_by(KEY).agg(pl.col(OFFSET).max()).iter_rows():
-            sessions[key].next_offset = max(sessions[key].next_offset, last + 1)
