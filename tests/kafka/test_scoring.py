@@ -179,6 +179,7 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
             scored = first.processor._partitions[partition]
             revoking = asyncio.create_task(first.revoke(partition))
             await came(lambda: not scored._queues._runners, "the session to be given up")
+            assert set() == (await asyncio.wait([revoking], timeout=0.1))[0]
             release.set()
             await revoking
             assert ["answered"] == [one.outcome for one in (await rig.calls())[0]]
@@ -405,11 +406,13 @@ def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConne
                 (one.stage, one.reason, one.position) for one in await rig.letters()
             )
             assert {partition} == {one.partition for one in await rig.letters()}
+            rig.committed.clear()
             await rig.publish([second])
             again = rig.process(SoundJudge())
             await again.work(*rig.records)
             await again.drained()
             await again.stop()
+            assert ["stage_failed"] == [one.reason for one in await rig.letters() if one.stage == "scoring"]
             await rig.check(exchanges)
 
     run(work())
