@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from analytics.repetitions import unknown
 from analytics.store import Store
@@ -92,12 +92,20 @@ class Acceptance:
 
     async def settled(self, session: bytes) -> None:
         """Return when what was produced of a session has landed; BusyError when that takes too long."""
+        await self._until(lambda: not self._unlanded.has_session(session), "the session's last records have not landed yet")
+
+    async def landed(self, topic: str) -> None:
+        """Return when everything has landed that a topic has at this moment; BusyError when that takes too long."""
+        ends = await self._sink.ends_of(topic)
+        await self._until(lambda: not self._sink.progress.behind(ends), f"the last records of {topic} have not landed yet")
+
+    async def _until(self, settled: Callable[[], bool], otherwise: str) -> None:
         try:
             async with asyncio.timeout(SETTLING_SECONDS):
-                while self._unlanded.has_session(session):
+                while not settled():
                     await self._moved.wait()
         except TimeoutError as error:
-            raise BusyError("the session's last records have not landed yet") from error
+            raise BusyError(otherwise) from error
 
     async def finished(self, grace: float) -> None:
         """Return when nothing waits for the broker any more, after `grace` seconds at the latest."""

@@ -130,6 +130,8 @@ class Gateway:
         written = 0
         for start in range(0, len(rows), AT_ONCE):
             part = rows[start : start + AT_ONCE]
+            # A score can land before the judgements it rests on, and what is not seen would be paid for again.
+            await self._acceptance.landed("judgements")
             requests = await asyncio.to_thread(judging_requests, self.store, part, self.now())
             written += (await self.publish("exchanges", requests)).written
         return written

@@ -119,6 +119,11 @@ class Sink:
         """The position after a partition's last record, at this moment."""
         return (await self._reader.ranges([partition]))[partition].end
 
+    async def ends_of(self, topic: str) -> dict[Partition, int]:
+        """The positions after the last records of a topic's partitions, at this moment."""
+        ranges = await self._reader.ranges([one for one in self.progress.positions if one[0] == topic])
+        return {one: found.end for one, found in ranges.items()}
+
     async def caught_up(self) -> None:
         """Return as soon as everything has landed that was there at the start. Raises what it broke with."""
         waits = [asyncio.create_task(self.progress.reached.wait()), asyncio.create_task(self.broken.wait())]

@@ -90,7 +90,7 @@ async def read(connection: KafkaConnection, count: int) -> list[bytes | None]:
     try:
         partition = TopicPartition(connection.topic(RECORDS), 0)
         consumer.assign([partition])
-        await consumer.seek_to_beginning(partition)
+        consumer.seek(partition, 0)
         return [(await asyncio.wait_for(consumer.getone(), 30)).value for _ in range(count)]
     finally:
         await consumer.stop()

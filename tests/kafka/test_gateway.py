@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from builders import event, exchange
+from builders import event, exchange, judgement, score
 from sinks import MakeTopics, gateway_over, held_back, produce, producing, tables, until
 
 from analytics.store import Store
+from schemas.codec import encode
 from schemas.errors import BusyError, SettingsError
-from schemas.records import Heartbeat, SessionClosed
+from schemas.records import Heartbeat, JudgingRequest, SessionClosed
 from schemas.registry import topics
 from streams.admission import Accepted
 from streams.embedded import EmbeddedRunner
@@ -109,6 +110,30 @@ def test_a_session_ends_after_its_last_record(kafka: KafkaConnection, make_topic
         asyncio.run(run(store))
         closings = store.cursor().execute("SELECT _topic, session_id, reason FROM log.session_closings ORDER BY ALL").fetchall()
     assert [("agent-events", "s", "explicit"), ("exchanges", "s", "explicit")] == closings
+
+
+def test_judging_again_waits_for_what_was_judged(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A score can land before its judgements. A request without them would have its worker pay for the same answer again."""
+    make_topics(*topics())
+    unscored, answered = score("s", 1, exchange_id=ASKED.exchange_id), judgement("s", 1, subject_id=ASKED.exchange_id)
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway, producing(kafka) as producer:
+            await gateway.take_exchange(ASKED)
+            await produce(producer, "scores", [unscored])
+            await until(lambda: tables(store)["scores"], "the score to land")
+            with held_back(gateway):
+                await produce(producer, "judgements", [answered])
+                judging = asyncio.create_task(gateway.rejudge(None, None, 10))
+                await asyncio.wait([judging], timeout=0.2)
+                assert not judging.done()
+            assert 1 == await judging
+            await until(lambda: tables(store)["judging_requests"], "the request to land")
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        frame = store.read("exchanges", 0, 10)[JudgingRequest.__name__]
+    assert [[encode(answered)]] == frame["earlier_judgements"].to_list()
 
 
 def test_an_idle_session_is_ended(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
