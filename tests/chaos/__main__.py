@@ -1,4 +1,4 @@
-"""Fault runs against real processes: python -m chaos [--rounds 50] [--seed 1] [--report docs/reliability.md]."""
+"""Fault runs against real processes: python -m chaos [--rounds 50] [--seed 1] [--outage 60] [--report docs/reliability.md]."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Break everything at random points, and check that nothing was lost.")
     parser.add_argument("--rounds", type=int, default=50, help="faults to do [50]")
     parser.add_argument("--seed", type=int, default=1, help="draws other faults at other points [1]")
+    parser.add_argument("--outage", type=float, default=60, help="seconds that the judge is out in each way at the end [60]")
     parser.add_argument("--report", type=Path, help="a page whose table is to say what was counted")
     parser.add_argument("--keep", type=Path, help="a folder for data and logs, kept afterwards")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="driftline-chaos-", ignore_cleanup_errors=True) as folder:
         place = options.keep or Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        outcome = run(place, options.rounds, options.seed, tell)
+        outcome = run(place, options.rounds, options.seed, tell, outage=options.outage)
     if options.report:
         write(options.report, outcome)
     for name, count in {**outcome.happened, **outcome.counted}.items():

@@ -13,6 +13,8 @@ from chaos.plant import Plant, frozen, processes, there
 Fault = Callable[[Plant, random.Random], Awaitable[str]]
 SHORT, LONG = (0.3, 3.0), (17.0, 20.0)
 """Seconds that a process stands still: unnoticed by its group, and until the group has given it up."""
+BRIEF_OUTAGE = (3.0, 6.0)
+"""Seconds that the judge fails every call, in a round among others."""
 ORPHANED = 60.0
 """Seconds within which a worker ends that nobody looks after any more."""
 OUTAGES = {
@@ -99,12 +101,15 @@ async def freeze_broker(plant: Plant, chance: random.Random) -> str:
     return "freeze of the broker"
 
 
-async def judge_out(plant: Plant, chance: random.Random) -> str:
-    """The judge fails every call for a while."""
-    name = chance.choice(list(OUTAGES))
+async def judge_out(
+    plant: Plant, chance: random.Random, kind: str | None = None, seconds: tuple[float, float] = BRIEF_OUTAGE
+) -> str:
+    """The judge fails every call for a while, in this way or in one drawn by chance."""
+    name = kind or chance.choice(list(OUTAGES))
     plant.mood(OUTAGES[name])
     before = plant.judge.requests
-    await asyncio.sleep(chance.uniform(3, 6))
+    await asyncio.sleep(chance.uniform(*seconds))
     met = plant.judge.requests - before
     plant.mood(good_day(chance))
-    return f"outage of the judge: {name}" if met else ""
+    length = f"of {seconds[0]:g} s " if seconds is not BRIEF_OUTAGE else ""
+    return f"outage {length}of the judge: {name}" if met else ""

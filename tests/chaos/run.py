@@ -14,6 +14,7 @@ from pathlib import Path
 
 from chaos.faults import (
     LONG,
+    OUTAGES,
     SHORT,
     Fault,
     freeze,
@@ -94,12 +95,17 @@ def plant(folder: Path, chance: random.Random) -> Iterator[Plant]:
         broker.kill()
 
 
-def run(folder: Path, rounds: int, seed: int, tell: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Do so many rounds, wait for quiet and check; AssertionError says what does not hold."""
+def outages(seconds: float) -> list[Fault]:
+    """The judge is away for so long in each way, one after the other; not at all for 0 seconds."""
+    return [partial(judge_out, kind=kind, seconds=(seconds, seconds)) for kind in OUTAGES] if seconds else []
+
+
+def run(folder: Path, rounds: int, seed: int, tell: Callable[[str], None] = lambda _: None, *, outage: float = 0.0) -> Outcome:
+    """Do so many rounds and these outages of the judge, wait for quiet and check; AssertionError says what does not hold."""
     chance = random.Random(seed)
     started = time.monotonic()
     with plant(folder, chance) as made:
-        happened, counted = asyncio.run(_run(made, faults(rounds, chance), chance, tell))
+        happened, counted = asyncio.run(_run(made, faults(rounds, chance) + outages(outage), chance, tell))
     return Outcome(rounds, seed, happened, counted, time.monotonic() - started)
 
 
