@@ -81,3 +81,6 @@ class Lanes:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # A task that is cancelled before its first step never comes to its `finally`.
+        for partition in [one for one, task in self._running.items() if task.done()]:
+            del self._running[partition]

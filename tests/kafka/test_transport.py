@@ -26,6 +26,7 @@ from kafka_workers import (
 from streams.kafka import deliveries
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.deliveries import Deliveries, split
+from streams.kafka.lanes import Lanes
 from streams.kafka.processing import Chunk
 
 MakeTopics = Callable[..., None]
@@ -86,6 +87,25 @@ def test_a_chunk_that_is_delivered_again_is_another_delivery() -> None:
     assert book.committable((TOPIC, 0)) is None
     book.done(again)
     assert 10 == book.committable((TOPIC, 0))
+
+
+def test_a_partition_that_goes_before_its_lane_has_begun_is_taken_up_again() -> None:
+    """A task that is cancelled before its first step never runs its end: the partition would stand still for ever."""
+
+    async def run() -> list[int]:
+        book, stage, failures = Deliveries(), Collecting(), list[BaseException]()
+        lanes = Lanes(stage, book, failures.append)
+        lanes.put(book.deliver(chunk(0)))
+        await lanes.revoked(frozenset([0]))
+        book.forget([(TOPIC, 0)])
+        await lanes.assigned(frozenset([0]))
+        lanes.put(book.deliver(chunk(0)))
+        await eventually(lambda: book.committable((TOPIC, 0)) == 10, "the chunk that came again")
+        await lanes.stop(1)
+        assert not failures
+        return stage.seen[0]
+
+    assert list(range(10)) == asyncio.run(run())
 
 
 def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None:
