@@ -85,16 +85,21 @@ def _as_before(told: Taken, exchange: Exchange, project: ProjectPolicy, store: S
         tier1_score=row["tier1_score"],
         tier1_flags=tuple(row["tier1_flags"]),
     )
-    if row["disposition"] not in {None, COST_CAP.state}:
-        return told
-    return _with_cap(told, exchange, project, _spent(store, exchange))
+    if row["disposition"] == COST_CAP.state:
+        cap = None if project.cap is None else usd_of(project.cap)
+        return replace(told, capped=True, spent_usd=usd_of(_spent(store, exchange)), cap_usd=cap)
+    return told if row["disposition"] else _with_cap(told, exchange, project, _spent(store, exchange))
 
 
 def _spent(store: Store, exchange: Exchange) -> int:
+    """Nano-USD that the session has spent: by its state, or by what was recorded where workers on Kafka keep that."""
     key = session_key(exchange)
     with store.transaction() as transaction:
         states = transaction.states(SCORING.name, [key])
-    return STATE.decode(states[key]).spent if key in states else 0
+    if key in states:
+        return STATE.decode(states[key]).spent
+    values = {"connection": exchange.connection, "session": exchange.session_id}
+    return sum(row["nano_usd"] for row in query_rows(store.cursor(), "session_spent", values))
 
 
 def _with_cap(told: Taken, exchange: Exchange, project: ProjectPolicy, spent: int) -> Taken:

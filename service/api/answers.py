@@ -60,6 +60,7 @@ class QueuedAnswer(Answer):
     reason: Literal["queued"] = "queued"
     tier1: Tier1
     anomaly: bool
+    duplicate: Literal[True] | None = Field(None, description="Set when the log had the exchange already.")
 
 
 class RefusedEvent(Answer):

@@ -112,6 +112,26 @@ def test_a_session_ends_after_its_last_record(kafka: KafkaConnection, make_topic
     assert [("agent-events", "s", "explicit"), ("exchanges", "s", "explicit")] == closings
 
 
+def test_an_exchange_that_the_cap_left_out_is_said_to_be_left_out(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """What the session has spent is in its worker's state, which no table has: told as scored, nobody would raise the cap."""
+    make_topics(*topics())
+    capped = score("s", 1, exchange_id=ASKED.exchange_id, disposition="skipped_cost_cap")
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway, producing(kafka) as producer:
+            await gateway.take_exchange(ASKED)
+            await produce(producer, "judgements", [judgement("s", 2), judgement("other", 1)])
+            await produce(producer, "scores", [capped])
+            await until(
+                lambda: tables(store)["scores"] and len(tables(store)["judgements"]) == 2, "score and judgements to land"
+            )
+            again = await gateway.take_exchange(ASKED)
+            assert (KNOWN, True, 0.001, 1.0) == (again.fate, again.capped, again.spent_usd, again.cap_usd)
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+
+
 def test_judging_again_waits_for_what_was_judged(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A score can land before its judgements. A request without them would have its worker pay for the same answer again."""
     make_topics(*topics())

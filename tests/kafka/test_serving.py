@@ -155,7 +155,8 @@ def test_answers_are_those_of_a_log_that_is_a_table(
     with httpx2.Client(base_url=url, headers=headers) as client:
         first = client.post("/api/audit/ingest", json=body)
         assert (201, None, "queued") == (first.status_code, first.json()["scored"], first.json()["reason"])
-        assert 200 == client.post("/api/audit/ingest", json=body).status_code
+        again = client.post("/api/audit/ingest", json=body)
+        assert (200, first.json() | {"duplicate": True}) == (again.status_code, again.json())
         assert 409 == client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is not done.")).status_code
         for start in (0, 2, 1):
             events = [EVENT | {"event_id": f"e{number}"} for number in range(start, start + 2)]
