@@ -81,8 +81,8 @@ def writer_schema(message: bytes) -> RecordSchema:
             f"the value is framed for a schema registry, with the schema id {schema_id}, and was not read"
         )
     if message[:2] != MARKER or len(message) < PREFIX_BYTES:
-        start = message[:PREFIX_BYTES].hex(" ") or "nothing"
-        raise FramingError(f"the value starts with {start}, not with c3 01 and a fingerprint of 8 bytes")
+        start = f"starts with {message[:PREFIX_BYTES].hex(' ')}, not" if message else "is empty: it does not start"
+        raise FramingError(f"the value {start} with c3 01 and a fingerprint of 8 bytes")
     schema = schemas_by_prefix().get(message[:PREFIX_BYTES])
     if schema is None:
         raise UnknownSchemaError(f"no schema has the fingerprint {message[2:PREFIX_BYTES].hex()}")

@@ -11,7 +11,7 @@ from rich.text import Text
 from schemas.records import DeadLetter
 from service.letters import Found, Outcome
 from service.terminal import counted, plain, table
-from streams.letters import Stays, is_whole, way_back
+from streams.letters import Return, Stays, is_whole
 
 Row = Mapping[str, Any]
 LINES = 200
@@ -55,7 +55,7 @@ def place_of(row: Row) -> str:
     return f"{source}:{row['position']}" if row["partition"] is None else f"{source}[{row['partition']}] at {row['position']}"
 
 
-def letter_view(found: Found) -> RenderableType:
+def letter_view(found: Found, way: Return | Stays) -> RenderableType:
     """Everything about one letter: place, reason, what a retry would do, and its bytes."""
     letter = found.letter
     fields = {
@@ -65,18 +65,18 @@ def letter_view(found: Found) -> RenderableType:
         "reason": f"{letter.reason}: {letter.detail}",
         "size": f"{letter.size:,} bytes, {kept(letter)}",
         "sha-256": letter.digest,
-        "retry": fate_of(found),
+        "retry": fate_of(found, way),
     }
     width = max(map(len, fields))
     lines = [Text(f"{name:<{width}}  {plain(value, 1200)}") for name, value in fields.items()]
     return Group(*lines, "", *(Text(line) for line in body_lines(letter.body)))
 
 
-def letter_document(found: Found) -> dict[str, Any]:
+def letter_document(found: Found, way: Return | Stays) -> dict[str, Any]:
     """A letter for scripts: its fields, its bytes as text where they are some and as hexadecimal in any case."""
     text = _as_text(found.letter.body)
     told = fields_of(found.letter) | {"body": text, "body_hex": found.letter.body.hex()}
-    return told | {"whole": is_whole(found.letter), "retried_at": found.retried_at, "retry": fate_of(found)}
+    return told | {"whole": is_whole(found.letter), "retried_at": found.retried_at, "retry": fate_of(found, way)}
 
 
 def fields_of(letter: DeadLetter) -> dict[str, Any]:
@@ -93,11 +93,10 @@ def kept(letter: DeadLetter) -> str:
     return "kept without secrets, or not what the digest is of"
 
 
-def fate_of(found: Found) -> str:
+def fate_of(found: Found, way: Return | Stays) -> str:
     """What a retry would do, or when it was done."""
     if found.retried_at is not None:
         return f"put back {found.retried_at:%Y-%m-%d %H:%M:%S}"
-    way = way_back(found.letter)
     if isinstance(way, Stays):
         return f"stays: {way.reason}"
     return f"can go back, as {_with_article(type(way.record).__name__)} onto {way.topic}"

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analytics.connection import IN_USE
 from analytics.queries import query_rows
@@ -15,7 +15,7 @@ from analytics.store import Store
 from schemas.codec import record_from
 from schemas.errors import InputError, SettingsError, StoreError
 from schemas.records import DeadLetter
-from service.kafka import connection_of
+from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.terminal import counted, plain
 from service.workspace import Workspace, open_workspace, utc_now
@@ -23,6 +23,9 @@ from streams.admission import encode_all
 from streams.feeding import is_fed_by_kafka
 from streams.kafka.connection import KafkaConnection
 from streams.letters import Return, Stays, way_back
+
+if TYPE_CHECKING:
+    from streams.kafka.framing import RegistryFraming
 
 AT_ONCE = 200
 """Letters that are read and put back together."""
@@ -67,6 +70,8 @@ class LetterBox:
     """The letters and what was said of them; of a cluster, a copy in memory."""
     workspace: Workspace | None = None
     connection: KafkaConnection | None = None
+    framing: RegistryFraming | None = None
+    """What reads values that are framed for a schema registry, where one is named."""
 
     def put_back(self, returns: Sequence[Return]) -> None:
         """Put records back, and remember it; durable on return. BrokerError when the broker does not take them."""
@@ -78,6 +83,13 @@ class LetterBox:
             for one in returns:
                 accepted.add(one.topic, one.message)
             self.workspace.runner.publish(accepted)
+
+    def ways_back(self, letters: Sequence[DeadLetter]) -> list[Return | Stays]:
+        """How each of the letters can go back, or why it cannot. RegistryUnavailableError when a schema cannot be had."""
+        values: Sequence[bytes] = [letter.body for letter in letters]
+        if self.framing is not None:
+            values = asyncio.run(self.framing.reframe(values))
+        return [way_back(letter, value) for letter, value in zip(letters, values, strict=True)]
 
     def let_stages_run(self) -> None:
         """Let the stages of a database take up what was put back, without asking a judge; a cluster has workers for that."""
@@ -94,7 +106,7 @@ def letter_box(settings: Settings) -> Iterator[LetterBox]:
         connection = connection_of(settings)
         with Store(None) as store:
             asyncio.run(keep_letters(connection, store))
-            yield LetterBox(store, connection=connection)
+            yield LetterBox(store, connection=connection, framing=framing_of(settings))
         return
     with contextlib.ExitStack() as stack:
         try:
@@ -155,7 +167,7 @@ def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
     before = _open_ids(box.store)
     returned, stays = list[Return](), list[Stays]()
     for start in range(0, len(ids), AT_ONCE):
-        ways = [way_back(found.letter) for found in _records(box.store, ids[start : start + AT_ONCE])]
+        ways = box.ways_back([found.letter for found in _records(box.store, ids[start : start + AT_ONCE])])
         going = [way for way in ways if isinstance(way, Return)]
         if going:
             box.put_back(going)

@@ -18,7 +18,7 @@ from datetime import datetime
 import msgspec
 
 from audit.fingerprints import stable_id
-from schemas.codec import decode, encode, record_from
+from schemas.codec import decode, encode, record_from, registry_schema_id
 from schemas.errors import RecordError
 from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import RECORD_TYPES, DeadLetter, Exchange, JudgingRequest, Record, Review, ScoringTask
@@ -76,15 +76,16 @@ def is_whole(letter: DeadLetter) -> bool:
     return hashlib.sha256(letter.body).hexdigest() == letter.digest
 
 
-def way_back(letter: DeadLetter) -> Return | Stays:
-    """How a letter can go back, or why it cannot."""
+def way_back(letter: DeadLetter, value: bytes | None = None) -> Return | Stays:
+    """How a letter can go back, or why it cannot. `value` is its body where a schema registry has told how that is read."""
+    value = letter.body if value is None else value
     if why := _is_no_record(letter):
         return Stays(letter, why)
     try:
-        record = _record_of(letter.body)
+        record = _record_of(value)
         if letter.stage in STAGES:
             return _past_the_stage(letter, record)
-        message = letter.body if letter.body.startswith(MARKER) else encode(record)
+        message = value if value.startswith(MARKER) else encode(record)
     except RecordError as error:
         return Stays(letter, f"{error}. {error.hint}".strip())
     if len(message) > MAX_ADMITTED_BYTES:
@@ -122,7 +123,7 @@ def _elsewhere(letter: DeadLetter) -> str:
 
 def _record_of(body: bytes) -> Record:
     """The record in a body: single-object encoding, or a record as JSON, of the type that has these fields. RecordError."""
-    if body.startswith(MARKER):
+    if body.startswith(MARKER) or registry_schema_id(body) is not None:
         return decode(body)
     try:
         fields = msgspec.json.decode(body, type=dict[str, object])

@@ -56,12 +56,13 @@ def show_letter(
     """Show one dead letter: where it came from, why it was set aside, what a retry would do, and its bytes."""
     with letter_box(settings_of(database, kafka=kafka)) as box:
         found = letter_of(box.store, start)
+        (way,) = box.ways_back([found.letter])
     if raw:
         _write(found.letter.body)
     elif as_json:
-        print_json(letter_document(found))
+        print_json(letter_document(found, way))
     else:
-        out.print(letter_view(found), soft_wrap=True)
+        out.print(letter_view(found, way), soft_wrap=True)
 
 
 @letters_app.command("retry")

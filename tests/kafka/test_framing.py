@@ -19,6 +19,7 @@ import fastavro
 import pytest
 from engines import NOW, Clock
 from fastavro.schema import parse_schema
+from kafka_workers import contents
 from sinks import producing, sink_over, until
 
 from analytics.store import Store
@@ -28,8 +29,10 @@ from schemas.codec import PREFIX_BYTES, decode, encode
 from schemas.errors import RecordError, RegistryFramingError, SettingsError
 from schemas.records import DeadLetter, Exchange, Record
 from schemas.registry import Json, earlier_schemas, schema_of, topics
+from service.cli import run as run_command
 from service.kafka import framing_of
 from service.settings import load_settings
+from streams.admission import Accepted, Door, Place, Refusal
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_values
 from streams.kafka.foreign import MAX_DEPTH, refusal_of
@@ -477,6 +480,40 @@ def test_framed_values_land_and_what_cannot_be_read_is_set_aside(
             assert (1, 1) == (store.count("exchanges"), store.count("dead_letters"))
 
     asyncio.run(run())
+
+
+def test_a_framed_value_that_was_set_aside_goes_back_once_its_registry_is_named(
+    registry: Registry,
+    kafka: KafkaConnection,
+    make_topics: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The setting is forgotten on the first day; what came meanwhile is whole and must not have to be brought again."""
+    make_topics("exchanges", "dead-letters", "reviews", partitions=1)
+    registry.register(1, SCHEMA.definition)
+    accepted = Accepted()
+    value = framed(1, encode(EXCHANGE)[PREFIX_BYTES:])
+    Door(Redactor(Policy().redaction), NOW).set_aside(
+        accepted, Place("exchanges", 0, 0), Refusal("decoding", "registry_framing", "why"), value
+    )
+
+    async def set_aside() -> None:
+        async with producing(kafka) as producer:
+            await producer.send("dead-letters", [(b"k", message) for message in accepted.messages["dead-letters"]])
+
+    def retry() -> tuple[int, str]:
+        code = run_command(["dead-letters", "retry", "--reason", "registry_framing", "--kafka", kafka.bootstrap])
+        return code, capsys.readouterr().out
+
+    asyncio.run(set_aside())
+    monkeypatch.setenv("DRIFTLINE_KAFKA_PREFIX", kafka.prefix)
+    code, said = retry()
+    assert 1 == code
+    assert "Set DRIFTLINE_SCHEMA_REGISTRY" in said
+    monkeypatch.setenv("DRIFTLINE_SCHEMA_REGISTRY", registry.url)
+    assert (0, "1 dead letter put back, 0 left where they are\n") == retry()
+    assert [encode(EXCHANGE)] == [record.value for record in asyncio.run(contents(kafka, "exchanges", 1))]
 
 
 def test_a_replay_of_the_topics_reads_framed_values(
