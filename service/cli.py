@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -100,6 +101,9 @@ def options(
 
 def main() -> None:
     """Run the command line and exit."""
+    # An output that was closed before we were started is None, and nothing that prints expects that.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - as above
     try:
         code = run(sys.argv[1:])
     except BaseException:  # noqa: BLE001 - a fault of ours is shown whole, under an exit code of its own

@@ -56,10 +56,14 @@ def _bootstrap(given: str | None) -> str:
     if not given:
         hint = f"Set {PREFIX}KAFKA=host:port, or give --kafka host:port."
         raise SettingsError(f"{PREFIX}KAFKA: no Kafka cluster is named", hint=hint)
-    if not all(_ADDRESS.fullmatch(address.strip()) for address in given.split(",")):
-        hint = "Give host:port, several separated by commas, without a scheme."
+    if not all(_is_address(address.strip()) for address in given.split(",")):
+        hint = "Give host:port, several separated by commas, without a scheme; a port is 1 to 65535."
         raise SettingsError(f"{PREFIX}KAFKA: an address is not of the form host:port", hint=hint)
     return given
+
+
+def _is_address(text: str) -> bool:
+    return _ADDRESS.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 2**16
 
 
 def _check_sasl(connection: KafkaConnection) -> None:

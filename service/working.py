@@ -17,7 +17,7 @@ from service.worker_process import SCORING
 from streams.admission import DEAD_LETTERS
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.topics import state_topic
+from streams.kafka.topics import TOPICS, state_topic
 from streams.topology import Stage
 
 FIRST_BACKOFF, LAST_BACKOFF = 1.0, 30.0
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def partitions_of(connection: KafkaConnection, stages: Sequence[Stage]) -> dict[str, int]:
-    """How many partitions each stage's source has; BrokerError when a topic that the stages need is missing."""
+    """How many partitions each stage's source has; BrokerError when a topic that the stages need is missing or has others."""
     with TopicAdministration(connection) as administration:
         there = administration.describe()
     needed = {topic for stage in stages for topic in (stage.source, state_topic(stage.name), *stage.sinks)} | {DEAD_LETTERS}
@@ -39,6 +39,13 @@ def partitions_of(connection: KafkaConnection, stages: Sequence[Stage]) -> dict[
     if missing:
         names = ", ".join(map(connection.topic, missing))
         raise BrokerError(f"Kafka at {connection.bootstrap} has no topic {names}", hint="Run driftline topics create.")
+    keyed = {name: there[name].partitions for name in sorted(needed) if TOPICS[name].is_keyed}
+    if len(set(keyed.values())) > 1:
+        counts = ", ".join(f"{connection.topic(name)} has {count}" for name, count in keyed.items())
+        raise BrokerError(
+            f"the topics differ in their partitions, so a session is not on the same number everywhere: {counts}",
+            hint="`driftline topics check` says what does not fit and what to do.",
+        )
     return {stage.name: there[stage.source].partitions for stage in stages}
 
 

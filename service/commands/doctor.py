@@ -18,9 +18,11 @@ from audit.policy import Policy, load_policy
 from schemas.errors import DriftlineError
 from service.access import AccessStore, access_file
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
+from service.commands.topics import administration_of
 from service.judging import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
+from service.kafka import framing_of
 from service.settings import Settings
-from service.terminal import out, plain
+from service.terminal import counted, out, plain
 from service.workspace import CATCH_UP, policy_of, stages_behind, utc_now
 
 STATE_FOLDERS = ("~/.openclaw", "~/.clawdbot")
@@ -156,6 +158,25 @@ def _prices(policy: Policy) -> Iterator[Finding]:
         yield Finding("price", "problem", unpriced, PRICE_IT)
 
 
+def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
+    """Whether the cluster answers and its topics are as they should be; nothing where none is named."""
+    if settings.kafka is None:
+        return
+    try:
+        framing_of(settings)
+        with administration_of(settings) as administration:
+            mismatches = administration.check()
+    except DriftlineError as error:
+        yield Finding("Kafka", "problem", str(error), error.hint)
+        return
+    if not mismatches:
+        yield Finding("Kafka", "ok", f"{settings.kafka}: all topics as they should be")
+        return
+    first, *others = mismatches
+    more = f", and {len(others)} more" if others else ""
+    yield Finding("Kafka", "problem", f"{settings.kafka}: {first.topic} {first.what}{more}", "driftline topics check")
+
+
 def _look_at_access(settings: Settings) -> Iterator[Finding]:
     path = access_file(settings.database)
     if not path.exists():
@@ -165,7 +186,7 @@ def _look_at_access(settings: Settings) -> Iterator[Finding]:
         return
     try:
         with AccessStore(path, utc_now) as access:
-            counts = [f"{len(access.holders(kind))} {kind}s" for kind in ("connection", "operator")]
+            counts = [counted(len(access.holders(kind)), kind) for kind in ("connection", "operator")]
     except DriftlineError as error:
         yield Finding("access", "problem", str(error), error.hint)
     else:
@@ -189,6 +210,7 @@ LOOKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _look_at_policy,
     _look_at_redaction_key,
     _look_at_judge,
+    _look_at_kafka,
     _look_at_access,
     _look_for_transcripts,
 )

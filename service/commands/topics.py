@@ -12,6 +12,7 @@ from rich.table import Table
 
 from service.commands.options import AsJson, print_json, settings_of
 from service.kafka import connection_of
+from service.settings import Settings
 from service.terminal import counted, err, out, plain, table
 from streams.kafka.topics import DEFAULT_PARTITIONS, REPLICATION, TOPICS
 
@@ -53,7 +54,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create the topics that are missing; what is there stays as it is. Exit 1 where that is not as it should be."""
-    with _opened(kafka) as administration:
+    with administration_of(settings_of(kafka=kafka)) as administration:
         made = administration.create(partitions, replication)
         mismatches = administration.check(partitions)
     if as_json:
@@ -68,7 +69,7 @@ def create(
 @topics_app.command("describe")
 def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
     """Show the topics as the cluster has them."""
-    with _opened(kafka) as administration:
+    with administration_of(settings_of(kafka=kafka)) as administration:
         found = administration.describe()
     rows = [
         {
@@ -92,7 +93,7 @@ def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
 @topics_app.command("check")
 def check(kafka: Kafka = None, partitions: Partitions = None, as_json: AsJson = False) -> None:
     """Say which topics are missing or not as they should be; exit 1 when one is. Nothing is changed."""
-    with _opened(kafka) as administration:
+    with administration_of(settings_of(kafka=kafka)) as administration:
         mismatches = administration.check(partitions)
     if as_json:
         for found in mismatches:
@@ -102,13 +103,14 @@ def check(kafka: Kafka = None, partitions: Partitions = None, as_json: AsJson = 
     _report(mismatches, as_json=as_json)
 
 
-def _opened(kafka: str | None) -> TopicAdministration:
+def administration_of(settings: Settings) -> TopicAdministration:
+    """The topics of the cluster that the settings name; SettingsError or BrokerError when there is none or it does not answer."""
     from streams.kafka.administration import TopicAdministration  # noqa: PLC0415 - its library is loaded only where it is used
 
     if not logging.getLogger().isEnabledFor(logging.INFO):
         # The library logs every attempt as an error; what comes of them all is said at the end.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    return TopicAdministration(connection_of(settings_of(kafka=kafka)))
+    return TopicAdministration(connection_of(settings))
 
 
 def _report(mismatches: Sequence[Mismatch], *, as_json: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -82,11 +83,8 @@ class TopicAdministration:
         # Somebody else may have created one since we looked.
         refused = [topic for topic in answer["topics"] if topic["error_code"] not in {0, _THERE_ALREADY}]
         if refused:
-            reasons = (
-                f"{topic['name']}: {topic['error_message'] or for_code(topic['error_code']).__name__}" for topic in refused
-            )
             raise BrokerError(
-                "; ".join(reasons), hint="Mend what the cluster names and create again: what is there stays as it is."
+                _refusals(refused), hint="Mend what the cluster names and create again: what is there stays as it is."
             )
         return sorted(missing[name].name for name in made)
 
@@ -143,6 +141,14 @@ def _find_a_broker(connection: KafkaConnection) -> None:
     raise KafkaConnectionError(reason.strerror or reason if reason else "no address")
 
 
+def _refusals(refused: Iterable[Mapping[str, Any]]) -> str:
+    """What the cluster refused and why, each reason once with the topics that it is about."""
+    named = defaultdict[str, list[str]](list)
+    for topic in refused:
+        named[topic["error_message"] or for_code(topic["error_code"]).__name__].append(topic["name"])
+    return "; ".join(f"{', '.join(sorted(names))}: {reason}" for reason, names in named.items())
+
+
 def _wanted(spec: TopicSpec, keyed: int, copies: int) -> dict[str, Any]:
     """What the library takes for a new topic. With three copies a record counts as taken when two have it: one may be lost."""
     config = {**spec.config, _IN_SYNC: "2" if copies >= REPLICATION else "1"}
@@ -174,7 +180,8 @@ def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[
     for key, wanted in spec.config.items():
         if (found := state.config.get(key)) != wanted:
             advice = (
-                f"Set it with kafka-configs --alter --entity-type topics --add-config {key}={wanted}, or keep it on purpose."
+                f"Set it with kafka-configs --alter --entity-type topics --entity-name … --add-config {key}={wanted}, "
+                "or keep it on purpose."
             )
             yield Mismatch(name, f"has {key}={found} where {wanted} is meant", advice)
     if state.replication >= REPLICATION and state.config.get(_IN_SYNC) == "1":

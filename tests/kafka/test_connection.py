@@ -124,6 +124,7 @@ def test_the_settings_make_the_connection(tmp_path: Path) -> None:
         ({}, "DRIFTLINE_KAFKA: no Kafka cluster is named"),
         ({"kafka": "kafka://broker:9092"}, "DRIFTLINE_KAFKA: an address is not of the form host:port"),
         ({"kafka": "broker"}, "DRIFTLINE_KAFKA: an address is not of the form host:port"),
+        ({"kafka": "broker:99999"}, "DRIFTLINE_KAFKA: an address is not of the form host:port"),
         ({"kafka": "broker:9092", "kafka_security": "TLS"}, "DRIFTLINE_KAFKA_SECURITY: "),
         ({"kafka": "broker:9092", "kafka_security": "SASL_SSL"}, "DRIFTLINE_KAFKA_MECHANISM: SASL_SSL needs it"),
         ({"kafka": "broker:9092", "kafka_password": PASSWORD}, "DRIFTLINE_KAFKA_PASSWORD: PLAINTEXT does not use it"),

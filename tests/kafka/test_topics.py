@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient
@@ -158,6 +159,7 @@ def test_a_cluster_that_refuses_is_quoted(administration: TopicAdministration) -
         administration.create(partitions=FEW, replication=9)
 
     assert "exchanges" in str(refused.value)
+    assert 1 == str(refused.value).count("replication factor of 9")
 
 
 def test_installations_share_a_cluster(administration: TopicAdministration, kafka: KafkaConnection) -> None:
@@ -182,6 +184,26 @@ def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
 
     assert (0, f"{len(TOPICS)} topics: all as they should be\n") == driftline(kafka, "check")
     assert 1 == driftline(kafka, "check", "--partitions", "7")[0]
+
+
+@pytest.mark.usefixtures("quiet_library")
+def test_the_doctor_looks_at_the_cluster(administration: TopicAdministration, kafka: KafkaConnection, tmp_path: Path) -> None:
+    """Whoever does not know what is wrong asks it first."""
+    settings = {
+        "DRIFTLINE_KAFKA": kafka.bootstrap,
+        "DRIFTLINE_KAFKA_PREFIX": kafka.prefix,
+        "DRIFTLINE_DATABASE": str(tmp_path / "a.duckdb"),
+    }
+
+    def told(**others: str) -> tuple[int, str, str]:
+        ran = CliRunner().invoke(app, ["doctor", "--json"], env=settings | others)
+        (found,) = [finding for finding in json.loads(ran.output) if finding["subject"] == "Kafka"]
+        return ran.exit_code, found["state"], found["detail"]
+
+    assert (1, "problem", f"{kafka.bootstrap}: agent-events is missing, and {len(TOPICS) - 1} more") == told()
+    administration.create(partitions=FEW)
+    assert (0, "ok", f"{kafka.bootstrap}: all topics as they should be") == told()
+    assert (1, "problem", "Kafka at 127.0.0.1:1: ") == (*(nobody := told(DRIFTLINE_KAFKA="127.0.0.1:1"))[:2], nobody[2][:22])
 
 
 def test_an_address_where_nobody_answers_is_named() -> None:

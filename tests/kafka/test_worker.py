@@ -37,6 +37,7 @@ from streams.kafka.processing import Chunk
 from streams.kafka.producing import RecordProducer
 from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.state import StateTopic
+from streams.kafka.topics import TOPICS as SPECS
 from streams.kafka.topics import state_topic
 from streams.kafka.watchdog import Pulse, Watchdog
 from streams.recorded import nothing_recorded
@@ -243,6 +244,18 @@ def test_without_topics_a_worker_says_how_to_make_them(children: Nursery, tmp_pa
     worker = children.start(home_of(tmp_path, kafka), "worker")
     assert 2 == worker.wait()
     assert "driftline topics create" in worker.logged
+
+
+def test_a_worker_refuses_topics_that_differ_in_their_partitions(
+    children: Nursery, tmp_path: Path, kafka: KafkaConnection, make_topics: MakeTopics
+) -> None:
+    """A session would be on another number there: its state would be looked for where it is not."""
+    make_topics(*(name for name in SPECS if name != "exchanges"), partitions=2)
+    make_topics("exchanges", partitions=1)
+    worker = children.start(home_of(tmp_path, kafka), "worker")
+    assert 2 == worker.wait()
+    assert f"{kafka.topic('exchanges')} has 1" in worker.logged
+    assert "driftline topics check" in worker.logged
 
 
 def processes_of(parent: int) -> list[int]:

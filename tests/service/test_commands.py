@@ -271,6 +271,15 @@ def test_a_reader_that_wants_no_more_is_no_error(events_file: Path) -> None:
     assert (0, "") == (done.returncode, done.stderr)
 
 
+def test_an_output_that_was_closed_before_is_no_fault(events_file: Path) -> None:
+    """`driftline … >&-`, as some daemons start their children."""
+    command = f"{sys.executable} -m service.cli diagnose {events_file} --json >&-"
+    done = subprocess.run(
+        ["/bin/bash", "-c", command], check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+
+
 @pytest.mark.parametrize(
     "arguments", [["nowhere"], ["."], ["events.jsonl", "--project", "ops"], ["events.jsonl", "--session", "x"]]
 )
