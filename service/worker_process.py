@@ -66,7 +66,7 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
         pulse, framing = Pulse(SESSION_SECONDS * 2 / 3), framing_of(settings)
         parts = _Parts(connection, policy, redactor_of(settings, policy), judge, producer, pulse, framing)
         stack.enter_context(_background([parts.pulse.run()]))
-        states = {stage.name: StateTopic(connection, stage.name, producer) for stage in stages}
+        states = {stage.name: StateTopic(connection, stage.name, producer, source=stage.source) for stage in stages}
         for topic in states.values():
             stack.callback(topic.close)
         worker = Worker(connection, stages, {stage.name: _processor(stage, states[stage.name], parts) for stage in stages})

@@ -75,10 +75,10 @@ class ScoringProcessor:
 
         Of a partition that is not ours nothing is taken.
         """
+        if chunk.partition not in self._held:
+            return
         partition = self._partitions.get(chunk.partition)
         if partition is None:
-            if chunk.partition not in self._held:
-                return
             partition = self._partitions[chunk.partition] = ScoringPartition(chunk.partition, self._bench)
         if self._bench.judge is not None:
             await partition.take(chunk, done)
@@ -87,7 +87,11 @@ class ScoringProcessor:
 
     async def revoked(self, partitions: frozenset[int]) -> None:
         """Let calls under way there be recorded for a while, and give up the rest: who gets the partitions charges it in full."""
-        await asyncio.gather(self._end(self._let_go(partitions), RELEASE_SECONDS), self._unjudged.revoked(partitions))
+        self._held -= partitions
+        ending = [self._partitions[number] for number in partitions & self._partitions.keys()]
+        await asyncio.gather(self._end(ending, RELEASE_SECONDS), self._unjudged.revoked(partitions))
+        # Not before: a chunk that is finished there meanwhile is scored from the calls that were read back.
+        self._let_go(partitions)
 
     async def stop(self, grace: float) -> None:
         """Make no more calls, let those under way be recorded, for `grace` seconds at most, and give up the rest."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from itertools import groupby
@@ -384,6 +385,54 @@ def test_without_a_judge_calls_that_were_cut_off_are_charged_all_the_same(kafka:
             await rig.check(exchanges)
             judgements, _ = await rig.calls()
             assert "s0:1" in {one.subject_id for one in judgements if one.outcome == "interrupted"}
+
+    run(work())
+
+
+def test_what_is_finished_while_its_partition_goes_is_scored_from_what_was_recorded(
+    kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a judge a chunk may be finished for some seconds; without the recorded answers its scores would be wrong for good."""
+    scored, begun, release = asyncio.Event(), threading.Event(), threading.Event()
+
+    class Mute(Mortal):
+        """Gets no score to the broker."""
+
+        async def send(self, topic: str, messages: Any, *, partition: int | None = None) -> object:
+            if topic == "scores":
+                scored.set()
+                await asyncio.Event().wait()
+            return await super().send(topic, messages, partition=partition)
+
+    async def work() -> None:
+        exchanges = dialogue("s", 2)
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish(tasks_of(ALL, exchanges))
+            [partition] = rig.records
+            first = rig.process(SoundJudge(), Mute(rig.producer))
+            await first.work(partition)
+            await scored.wait()
+            await first.kill()
+            second, third = rig.process(None), rig.process(None)
+            compute = second.processor._unjudged._work
+
+            def held(*arguments: Any) -> Any:
+                begun.set()
+                assert release.wait(30)
+                return compute(*arguments)
+
+            monkeypatch.setattr(second.processor._unjudged, "_work", held)
+            await second.work(partition)
+            await came(begun.is_set, "a chunk to be under way")
+            revoking = asyncio.create_task(second.revoke(partition))
+            assert set() == (await asyncio.wait([revoking], timeout=0.1))[0]
+            release.set()
+            await revoking
+            assert ["always", "no_judge"] == [one.tier2_reason for one in await rig.scores()]
+            await third.work(partition)
+            await third.drained()
+            await asyncio.gather(second.stop(), third.stop())
+            await rig.check(exchanges)
 
     run(work())
 
