@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from analytics.store import Store
 from schemas.codec import encode
@@ -43,6 +43,11 @@ async def keep_letters(connection: KafkaConnection, store: Store) -> None:
             raise BrokerError(words, hint="`driftline topics create` makes the topics.")
         async with _started(connection, *names) as consumer:
             await _keep(consumer, names, store)
+    except KafkaConnectionError as error:
+        raise BrokerError(
+            f"Kafka at {connection.bootstrap}: no broker answers, so the dead letters cannot be read",
+            hint="Check address, security and login (DRIFTLINE_KAFKA…), and that the brokers run.",
+        ) from error
     except (KafkaError, TimeoutError) as error:
         words = " ".join(str(error).split()) or f"the broker said nothing for {READ_SECONDS:g} s"
         raise BrokerError(f"topic {connection.topic(DEAD_LETTERS)}: the dead letters cannot be read: {words}") from error
