@@ -20,7 +20,7 @@ from schemas.records import AgentEvent
 from streams.kafka.connection import KafkaConnection
 
 ROOT = Path(__file__).parents[1]
-EVENTS = int(os.environ.get("DRIFTLINE_BENCH_EVENTS", "500000"))
+EVENTS = int(os.environ.get("DRIFTLINE_BENCH_EVENTS", "1000000"))
 FRAMEWORKS = os.environ.get("DRIFTLINE_BENCH_STREAMS", str(ROOT / ".venv-streams" / "bin" / "python"))
 PARTITIONS = 4
 ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "3"))
@@ -40,9 +40,9 @@ BARE = "aiokafka and decode_batch, no fold"
 WAYS = {
     BARE: Way("bare", ("proven",)),
     "aiokafka and polars, nothing proven, no fold": Way("bare", ("unproven",)),
-    "Faust, an agent": Way("with_faust", share=10),
-    "Quix Streams": Way("with_quix", python=FRAMEWORKS, share=2),
-    "Bytewax": Way("with_bytewax", python=FRAMEWORKS, share=2),
+    "Faust, an agent": Way("with_faust", share=20),
+    "Quix Streams": Way("with_quix", python=FRAMEWORKS, share=4),
+    "Bytewax": Way("with_bytewax", python=FRAMEWORKS, share=4),
     "Driftline, fold": Way("with_driftline"),
 }
 PATH = "Driftline, diagnoses in DuckDB"
