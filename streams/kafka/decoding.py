@@ -25,6 +25,11 @@ Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
 """Brings values that were framed in another way into single-object encoding."""
 DECODING = "decoding"
 """Stage of the dead letters of records that cannot be decoded."""
+CONFLICT = Refusal(
+    "admission",
+    "conflicting_id",
+    "the log has a record of this identity with other content: give it an id of its own, and produce it again",
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -74,9 +79,17 @@ def values_of(records: Sequence[RawRecord]) -> Sequence[bytes]:
 
 def letter_of(topic: str, partition: int, rejected: RejectedRecord, redactor: Redactor) -> Accepted:
     """The dead letter of a rejected record: its bytes without secrets, its place and the reason."""
-    record, letters = rejected.record, Accepted()
+    return _letter_of(topic, partition, rejected.record, Refusal(DECODING, rejected.error.code, str(rejected.error)), redactor)
+
+
+def conflict_of(topic: str, partition: int, record: RawRecord, redactor: Redactor) -> Accepted:
+    """The dead letter of a record whose identity the log has with other content: the same from whoever finds it out."""
+    return _letter_of(topic, partition, record, CONFLICT, redactor)
+
+
+def _letter_of(topic: str, partition: int, record: RawRecord, refusal: Refusal, redactor: Redactor) -> Accepted:
+    letters = Accepted()
     door = Door(redactor, time_of(record))
-    refusal = Refusal(DECODING, rejected.error.code, str(rejected.error))
     door.set_aside(letters, Place(topic, record.offset, partition), refusal, record.value or b"")
     return letters
 

@@ -15,7 +15,6 @@ import xxhash
 
 from analytics.known import identity_of
 from analytics.repetitions import CONTENT
-from schemas.records import Record
 from schemas.registry import schema_of
 from streams.batches import KEY, OFFSET, StageBatch
 
@@ -70,8 +69,8 @@ class Sifted:
 
     batch: StageBatch
     windows: dict[str, Window] = field(default_factory=dict)
-    conflicts: list[tuple[int, Record]] = field(default_factory=list)
-    """Offset and record."""
+    conflicts: frozenset[int] = frozenset()
+    """Their offsets."""
 
 
 def sift(batch: StageBatch, carried: Mapping[str, bytes]) -> Sifted:
@@ -90,8 +89,7 @@ def sift(batch: StageBatch, carried: Mapping[str, bytes]) -> Sifted:
             conflicting.add(offset)
     if not repeated and not conflicting:
         return Sifted(batch, windows)
-    conflicts = [(offset, record) for offset, _, record in batch.filtered(pl.col(OFFSET).is_in(list(conflicting))).records()]
-    return Sifted(batch.filtered(~pl.col(OFFSET).is_in(list(repeated | conflicting))), windows, conflicts)
+    return Sifted(batch.filtered(~pl.col(OFFSET).is_in(list(repeated | conflicting))), windows, frozenset(conflicting))
 
 
 def _in_order(batch: StageBatch) -> Iterator[tuple[int, str, bytes, bytes]]:

@@ -25,14 +25,9 @@ from schemas.errors import RecordError
 from schemas.registry import schema_of, topics
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.feeding import SINK
-from streams.kafka.decoding import RejectedRecord, decode_values, letter_of, time_of
+from streams.kafka.decoding import RejectedRecord, conflict_of, decode_values, letter_of
 from streams.kafka.processing import Chunk, RawRecord
 
-CONFLICT = Refusal(
-    SINK,
-    "conflicting_id",
-    "the table has a record of this identity with other content: give it an id of its own, and produce it again",
-)
 REMOVED = "removed_by_retention"
 
 
@@ -137,10 +132,8 @@ class SinkWriter:
             rejected = RejectedRecord(part.records[place], error)
             yield from letter_of(part.topic, part.partitions[place], rejected, self._redactor).messages[DEAD_LETTERS]
         for place in landed.conflicts:
-            record, letters = part.records[place], Accepted()
-            door = Door(self._redactor, time_of(record))
-            door.set_aside(letters, Place(part.topic, record.offset, part.partitions[place]), CONFLICT, record.value or b"")
-            yield from letters.messages[DEAD_LETTERS]
+            found = conflict_of(part.topic, part.partitions[place], part.records[place], self._redactor)
+            yield from found.messages[DEAD_LETTERS]
 
 
 def _by_topic(fetched: Sequence[Fetched]) -> dict[str, list[Fetched]]:

@@ -20,8 +20,7 @@ from schemas.codec import decode, encode
 from schemas.records import Record
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.batches import KEY, StageBatch
-from streams.conflicts import set_aside_conflict
-from streams.kafka.decoding import Reframe, decode_chunk, letter_of, values_of
+from streams.kafka.decoding import Reframe, conflict_of, decode_chunk, letter_of, values_of
 from streams.kafka.keys import key_of
 from streams.kafka.processing import Chunk
 from streams.kafka.producing import Message, Sender
@@ -139,10 +138,9 @@ class StageProcessor:
             batch.unseen({key: state.next_offset for key, state in carried.items()}),
             {key: state.identities for key, state in carried.items()},
         )
-        for _, record in sifted.conflicts:
-            letters = Accepted()
-            set_aside_conflict(Door(self._redactor, self._now()), letters, chunk.topic, record)
-            worked.add_letters(letters)
+        for record in chunk.records if sifted.conflicts else ():
+            if record.offset in sifted.conflicts:
+                worked.add_letters(conflict_of(chunk.topic, chunk.partition, record, self._redactor))
         self._run(chunk, sifted, {key: state.state for key, state in carried.items()}, worked)
         return worked
 

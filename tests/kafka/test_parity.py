@@ -64,9 +64,9 @@ def derived(store: Store) -> Records:
 
 
 def refused(records: Sequence[Record]) -> Counter[tuple[str, str]]:
-    """Dead letters by where their records came from and why they were refused, each letter once."""
-    letters = {one.dead_letter_id: one for one in records if isinstance(one, DeadLetter)}
-    return Counter((one.source, one.reason) for one in letters.values())
+    """What became dead letters, by where it came from and why it was refused; what came again counts once."""
+    letters = {(one.source, one.reason, one.digest) for one in records if isinstance(one, DeadLetter)}
+    return Counter((source, reason) for source, reason, _ in letters)
 
 
 class Embedded:

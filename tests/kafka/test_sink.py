@@ -141,7 +141,7 @@ def test_another_content_is_set_aside(kafka: KafkaConnection, make_topics: MakeT
         asyncio.run(run(store))
         taken = found(store, "SELECT exchange_id, agent_response FROM exchanges ORDER BY ALL")
         assert [("s:1", "It is done."), ("s:2", "It is done.")] == taken
-        assert [("exchanges", 0, 2, "sink", "conflicting_id")] == found(store, LETTERS)
+        assert [("exchanges", 0, 2, "admission", "conflicting_id")] == found(store, LETTERS)
 
 
 def test_a_commit_that_fails_and_is_durable_is_not_landed_twice(

@@ -120,7 +120,7 @@ def test_chunks_of_any_size_give_the_records_of_the_embedded_runner(
             for stage in STAGES:
                 await until_committed(kafka, stage.source, PARTITIONS)
         found = await made(kafka)
-        letters = {decode(message).dead_letter_id for message in found.pop(DEAD_LETTERS)}  # type: ignore[attr-defined]
+        letters = {decode(message).digest for message in found.pop(DEAD_LETTERS)}  # type: ignore[attr-defined]
         assert expected.pop(DEAD_LETTERS) == {b"%d" % len(letters)}
         assert expected == {topic: messages for topic, messages in found.items() if messages}
 
