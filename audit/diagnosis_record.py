@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
+
 from audit.detectors import Cause
 from audit.diagnosis import RULE_VERSION, SessionDiagnosis
 from audit.evidence import SessionEvidence
-from audit.fingerprints import canonical_json, digest
+from audit.fingerprints import digest
 from schemas.records import Diagnosis, DimensionScores, EventCount, EvidenceRef, FailureCause
 
 EVIDENCE_REFERENCES = 100
@@ -84,7 +86,7 @@ def evidence_digest(evidence: SessionEvidence) -> str:
         evidence.context_full,
         evidence.total_tokens,
     ]
-    return digest(canonical_json(folded))
+    return digest(msgspec.json.encode(folded, order="deterministic").decode())
 
 
 def _cause_records(causes: Sequence[Cause]) -> tuple[FailureCause, ...]:

@@ -7,7 +7,7 @@ through MessagePack unchanged, which makes it the state of the diagnosis stage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -101,6 +101,10 @@ class SessionEvidence(msgspec.Struct, gc=False):
         """The events of one type that show a failure."""
         return self.problems.get(event) or Sightings()
 
+    def count_events(self, event: str, count: int) -> None:
+        """Count so many events of a type."""
+        self.event_counts[event] = self.event_counts.get(event, 0) + count
+
     def add(self, event: NormalisedEvent | AgentEvent, seq: int) -> None:
         """Fold in the session's next event, at position `seq`."""
         fold_columns({None: self}, [fold_row(None, event, seq)])
@@ -146,6 +150,16 @@ def fold_columns(
             counts[event] = 1
         if event in folds:
             folds[event](evidence, row)
+
+
+def fold_counted(evidence_by_session: Mapping[Key, SessionEvidence], rows: Iterable[Row]) -> None:
+    """Fold rows whose events were counted before, and whose sessions are there.
+
+    Rows of events that are only counted may be left out, and so may those that show nothing of what their type's fold looks for.
+    """
+    folds = _FOLDS
+    for row in rows:
+        folds[row[3]](evidence_by_session[row[0]], row)
 
 
 def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:

@@ -43,7 +43,9 @@ def estimate_document(replay: Replay, found: Estimate) -> dict[str, Any]:
 
 def estimate_in_words(replay: Replay, found: Estimate) -> str:
     """An estimate for people."""
-    sampled = f"{counted(found.exchanges, 'exchange')}, {found.tasks} of them sampled"
+    sampled = (
+        f"{counted(found.exchanges, 'exchange')}, {counted(found.tasks, 'scoring')} by the cascade, later revisions included"
+    )
     parts = [sampled, f"{counted(found.reused, 'recorded answer')} will be used"]
     if replay.plan.asking is Asking.NONE:
         return f"{sampled}; nothing is asked and no recorded answer is used"

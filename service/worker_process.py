@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -32,6 +33,8 @@ from streams.stage_runs import StageRuns
 from streams.topology import Stage, stage_named
 
 SCORING = stage_named("scoring")
+LEAVING_SECONDS = 15.0
+"""How long a stop may take beyond its grace."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,9 @@ class _Parts:
 
 def run_worker(settings: Settings, stages: Sequence[Stage], orphaned: int | None) -> int:
     """Work until a signal asks to stop; answers the exit code. The file `orphaned` ends when our supervisor does."""
+    # A chunk is tens of thousands of records that live for a moment: the collector would look at all of them again and again.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
     return asyncio.run(_run(settings, stages, orphaned))
 
 
@@ -121,6 +127,8 @@ async def _work(worker: Worker, grace: float, orphaned: int | None) -> int:
 
 
 async def _stop(worker: Worker, grace: float, asked: asyncio.Queue[str]) -> None:
+    # Without a broker the client leaves its group for ever, and where the supervisor is gone, too, nobody else ends the process.
+    asyncio.get_running_loop().call_later(grace + LEAVING_SECONDS, os._exit, STUCK)
     stopping, again = asyncio.create_task(worker.stop(grace)), asyncio.create_task(asked.get())
     await asyncio.wait([stopping, again], return_when=asyncio.FIRST_COMPLETED)
     if again.done():

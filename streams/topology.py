@@ -30,7 +30,7 @@ class Stage:
 TOPOLOGY = (
     Stage("intake", "exchanges", lambda policy, _: IntakeStep(policy), ("scoring-tasks", "scores"), 2_000),
     Stage("scoring", "scoring-tasks", ScoringStep, ("scores",), 2_000),
-    Stage("diagnosis", "agent-events", lambda policy, _: DiagnosisStep(policy), ("diagnoses",), 20_000),
+    Stage("diagnosis", "agent-events", lambda policy, _: DiagnosisStep(policy), ("diagnoses",), 80_000),
 )
 
 

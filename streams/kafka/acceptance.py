@@ -91,8 +91,13 @@ class Acceptance:
         return self._unlanded.events_of(session)
 
     async def settled(self, session: bytes) -> None:
-        """Return when what was produced of a session has landed; BusyError when that takes too long."""
-        await self._until(lambda: not self._unlanded.has_session(session), "the session's last records have not landed yet")
+        """Return when all that came of a session has landed; BusyError when that takes too long."""
+
+        def settled() -> bool:
+            # After a start the tables lack what others brought; only later is what they do not have not there.
+            return self._sink.progress.reached.is_set() and not self._unlanded.has_session(session)
+
+        await self._until(settled, "the session's last records have not landed yet")
 
     async def landed(self, topic: str) -> None:
         """Return when everything has landed that a topic has at this moment; BusyError when that takes too long."""

@@ -128,7 +128,7 @@ class RecordProducer:
                 client = AIOKafkaProducer(
                     **self._connection.for_aiokafka(),
                     enable_idempotence=True,
-                    compression_type="lz4",
+                    compression_type="zstd",
                     max_request_size=MAX_MESSAGE_BYTES,
                     max_batch_size=BATCH_BYTES,
                     request_timeout_ms=int(self._time_limit * 1000),

@@ -6,14 +6,14 @@ identity and, where it has one, its revision. What a record says is the field th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from operator import add
+from typing import NamedTuple, Self
 
 import polars as pl
 import xxhash
 
-from analytics.known import identity_of
 from analytics.repetitions import CONTENT
 from schemas.registry import schema_of
 from streams.batches import KEY, OFFSET, StageBatch
@@ -73,12 +73,24 @@ class Sifted:
     """Their offsets."""
 
 
+class _Rows(NamedTuple):
+    """Offset, session, and hashes of identity and content of each record of a batch."""
+
+    offsets: list[int]
+    keys: list[str]
+    identities: list[bytes]
+    contents: list[bytes]
+
+
 def sift(batch: StageBatch, carried: Mapping[str, bytes]) -> Sifted:
     """Leave out what came before. `carried` has the windows of the sessions' states; records a state has seen are not in the batch."""
+    rows = _in_order(batch)
+    if not _repeat(rows, carried.values()):
+        return Sifted(batch, _entered(batch, rows, carried))
     windows = {key: Window.of(carried.get(key, b"")) for key in batch.keys()}  # noqa: SIM118 - a batch is no dict
     repeated: set[int] = set()
     conflicting: set[int] = set()
-    for offset, key, identity, content in _in_order(batch):
+    for offset, key, identity, content in zip(rows.offsets, rows.keys, rows.identities, rows.contents, strict=True):
         window = windows[key]
         before = window.content_of(identity)
         if before is None:
@@ -92,28 +104,46 @@ def sift(batch: StageBatch, carried: Mapping[str, bytes]) -> Sifted:
     return Sifted(batch.filtered(~pl.col(OFFSET).is_in(list(repeated | conflicting))), windows, frozenset(conflicting))
 
 
-def _in_order(batch: StageBatch) -> Iterator[tuple[int, str, bytes, bytes]]:
+def _repeat(rows: _Rows, carried: Iterable[bytes]) -> bool:
+    """Whether any of the records may have come before: a guess that is wrong only where two sessions have the same hash."""
+    known = set(_numbers(rows.identities))
+    if len(known) < len(rows.identities):
+        return True
+    return any(not known.isdisjoint(memoryview(entries).cast("Q")[::2].tolist()) for entries in carried if entries)
+
+
+def _numbers(hashes: Sequence[bytes]) -> list[int]:
+    """Hashes as numbers, in the order of this machine's bytes."""
+    return memoryview(b"".join(hashes)).cast("Q").tolist()
+
+
+def _entered(batch: StageBatch, rows: _Rows, carried: Mapping[str, bytes]) -> dict[str, Window]:
+    """The windows with every record entered, none of which they had."""
+    entries: dict[str, list[bytes]] = {key: [carried.get(key, b"")] for key in batch.keys()}  # noqa: SIM118 - a batch is no dict
+    for key, entry in zip(rows.keys, map(add, rows.identities, rows.contents), strict=True):
+        entries[key].append(entry)
+    return {key: Window.of(b"".join(parts)) for key, parts in entries.items()}
+
+
+def _in_order(batch: StageBatch) -> _Rows:
     """Offset, session and hashes of each record, in the order of the topic."""
     parts = [_hashes(name, frame) for name, frame in batch.frames.items()]
-    return iter(parts[0]) if len(parts) == 1 else iter(sorted(row for part in parts for row in part))
+    if len(parts) == 1:
+        return parts[0]
+    ordered = sorted(row for part in parts for row in zip(*part, strict=True))
+    return _Rows(*(list(column) for column in zip(*ordered, strict=True))) if ordered else _Rows([], [], [], [])
 
 
-def _hashes(name: str, frame: pl.DataFrame) -> list[tuple[int, str, bytes, bytes]]:
+def _hashes(name: str, frame: pl.DataFrame) -> _Rows:
     schema = schema_of(name)
-    texts = [_text(frame, column) for column in identity_of(schema)]
+    identity = [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
+    texts = [_text(frame, column) for column in identity]
     named = frame.select(pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True).cast(pl.Binary))
     digest = xxhash.xxh3_64_digest
     content = CONTENT.get(name)
     said = [b""] * frame.height if content is None else frame[content].cast(pl.Binary).fill_null(b"").to_list()
-    return list(
-        zip(
-            frame[OFFSET].to_list(),
-            frame[KEY].to_list(),
-            map(digest, named.to_series().to_list()),
-            map(digest, said),
-            strict=True,
-        )
-    )
+    identities = list(map(digest, named.to_series().to_list()))
+    return _Rows(frame[OFFSET].to_list(), frame[KEY].to_list(), identities, list(map(digest, said)))
 
 
 def _text(frame: pl.DataFrame, column: str) -> pl.Expr:

@@ -26,7 +26,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.deliveries import Deliveries, Partition, split
 from streams.kafka.processing import Chunk, RawRecord
 
-FETCH_BYTES = 4 * 1024 * 1024
+FETCH_BYTES = 16 * 1024 * 1024
 """Of one partition in one answer of the broker; a larger record comes alone."""
 CHUNK_BYTES = 32 * 1024 * 1024
 """In one chunk, uncompressed; a larger record is a chunk of its own."""

@@ -7,8 +7,9 @@ diagnosis of everything so far, with the next revision. An end that brings no ne
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ import polars as pl
 
 from audit.diagnosis import diagnose
 from audit.diagnosis_record import EVIDENCE_REFERENCES, to_record
-from audit.evidence import FOLD_COLUMNS, Row, SessionEvidence, fold_columns
+from audit.evidence import CONTEXT_LIMIT, FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Row, SessionEvidence, fold_counted
 from audit.policy import Policy
 from schemas.arrow import rows_as_records
 from schemas.records import Diagnosis, SessionClosed
@@ -24,6 +25,17 @@ from streams.batches import KEY, OFFSET, StageBatch, StepOutcome
 
 SESSION_END = "session_end"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+CALLS = pl.col("event").is_in(["tool_call", "token_usage"])
+"""Events whose fold looks at each of them."""
+CALL_COLUMNS = frozenset({"session", "seq", "event_id", "event", "tool", "call_key", "tokens"})
+PERHAPS = (
+    (pl.col("event") == "retry_event")
+    | ((pl.col("event") == "memory_event") & pl.any_horizontal(pl.col("action", "status").is_in(list(LOST_MEMORY))))
+    | ((pl.col("event") == "tool_output") & (~pl.col("used") | ~pl.col("referenced") | (pl.col("status") == "ignored")))
+    | ((pl.col("event") == "context_event") & ((pl.col("saturation") >= CONTEXT_LIMIT) | (pl.col("action") == "compaction")))
+    | ((pl.col("event") == "skill_event") & (~pl.col("invoked") | pl.col("status").is_in(list(FAILED_SKILL))))
+)
+"""Of the others, those that their fold may keep something of; it looks again."""
 
 
 class DiagnosisState(msgspec.Struct):
@@ -64,16 +76,12 @@ class DiagnosisStep:
         _open_sessions(batch, sessions)
         outcome = StepOutcome()
         evidence = {key: session.evidence for key, session in sessions.items()}
-        offsets, rows, times = _rows(batch)
-        start = 0
-        for end in _ends(batch):
-            stop = bisect_right(offsets, end.offset)
-            _fold(sessions, evidence, rows[start:stop], times[start:stop])
-            start = stop
-            diagnosis = self._close(sessions[end.key], end)
-            if diagnosis is not None:
-                outcome.records.append(("diagnoses", diagnosis))
-        _fold(sessions, evidence, rows[start:], times[start:])
+        for events, ends in _parts(batch.frames.get("AgentEvent"), _ends(batch)):
+            _fold(sessions, evidence, events)
+            for end in ends:
+                diagnosis = self._close(sessions[end.key], end)
+                if diagnosis is not None:
+                    outcome.records.append(("diagnoses", diagnosis))
         for key, next_offset in batch.ends().items():
             sessions[key].next_offset = next_offset
         outcome.states = {key: msgspec.msgpack.encode(sessions[key]) for key in batch.keys()}  # noqa: SIM118 - a batch is no dict
@@ -121,14 +129,25 @@ def _open_sessions(batch: StageBatch, sessions: dict[str, DiagnosisState]) -> No
             sessions[key] = DiagnosisState(connection, session_id, project, agent, evidence)
 
 
-def _rows(batch: StageBatch) -> tuple[list[int], list[Row], list[int]]:
-    """Offsets, rows as the fold wants them, and event times in microseconds."""
-    frame = batch.frames.get("AgentEvent")
-    if frame is None:
-        return [], [], []
-    columns = [frame[KEY if name == "session" else name].to_list() for name in FOLD_COLUMNS]
-    times = frame["occurred_at"].dt.epoch("us").to_list()
-    return frame[OFFSET].to_list(), list(zip(*columns, strict=True)), times
+def _parts(events: pl.DataFrame | None, ends: list[SessionEnd]) -> Iterator[tuple[pl.DataFrame | None, list[SessionEnd]]]:
+    """The events in parts, each with the sessions that end at its end.
+
+    Sessions do not depend on each other, so all of the batch is one part, unless a session goes on after its end.
+    """
+    firsts: dict[str, int] = {}
+    for end in ends:
+        firsts.setdefault(end.key, end.offset)
+    lasts = {} if events is None or not ends else dict(events.group_by(KEY).agg(pl.col(OFFSET).max()).iter_rows())
+    if all(lasts.get(key, -1) <= offset for key, offset in firsts.items()):
+        yield events, ends
+        return
+    offsets = [] if events is None else events[OFFSET].to_list()
+    start = 0
+    for end in ends:
+        stop = bisect_right(offsets, end.offset)
+        yield None if events is None else events[start:stop], [end]
+        start = stop
+    yield None if events is None else events[start:], []
 
 
 def _ends(batch: StageBatch) -> list[SessionEnd]:
@@ -152,15 +171,25 @@ def _recorded_ends(batch: StageBatch) -> Iterator[SessionEnd]:
                 yield SessionEnd(offset, key, record.closed_at, record.reason)
 
 
-def _fold(
-    sessions: Mapping[str, DiagnosisState], evidence: dict[str, SessionEvidence], rows: list[Row], times: list[int]
-) -> None:
-    fold_columns(evidence, rows)
-    for row, time in zip(rows, times, strict=True):
-        session = sessions[row[0]]
-        if session.started_us is None or session.ended_us is None:
-            session.started_us = session.ended_us = time
-        elif time > session.ended_us:
-            session.ended_us = time
-        elif time < session.started_us:
-            session.started_us = time
+def _fold(sessions: Mapping[str, DiagnosisState], evidence: dict[str, SessionEvidence], events: pl.DataFrame | None) -> None:
+    """Fold events: what is only counted by columns, what the detectors look at by rows."""
+    if events is None or not events.height:
+        return
+    for key, event, count in events.group_by(KEY, "event", maintain_order=True).len().iter_rows():
+        evidence[key].count_events(event, count)
+    fold_counted(evidence, _rows(events.filter(CALLS), CALL_COLUMNS))
+    fold_counted(evidence, _rows(events.filter(PERHAPS), FOLD_COLUMNS))
+    occurred = pl.col("occurred_at").dt.epoch("us")
+    times = events.group_by(KEY).agg(occurred.min().alias("first"), occurred.max().alias("last"))
+    for key, first, last in times.iter_rows():
+        session = sessions[key]
+        session.started_us = first if session.started_us is None else min(session.started_us, first)
+        session.ended_us = last if session.ended_us is None else max(session.ended_us, last)
+
+
+def _rows(events: pl.DataFrame, columns: Collection[str]) -> Iterator[Row]:
+    """Rows as the fold wants them; the columns that are not named are None in all of them."""
+    return zip(
+        *(events[KEY if name == "session" else name].to_list() if name in columns else repeat(None) for name in FOLD_COLUMNS),
+        strict=False,
+    )

@@ -1,0 +1,55 @@
+"""Folding by columns: the same evidence as folding event by event."""
+
+from __future__ import annotations
+
+import random
+
+import builders as build
+import msgspec
+import pytest
+
+from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.policy import Policy
+from schemas.records import AgentEvent
+from streams.steps.diagnosis import DiagnosisState, DiagnosisStep
+
+KINDS = (
+    "tool_call",
+    "tool_output",
+    "token_usage",
+    "memory_event",
+    "context_event",
+    "skill_event",
+    "retry_event",
+    "decision",
+)
+
+
+def any_event(chance: random.Random, session: str, number: int) -> AgentEvent:
+    """An event of any kind, whose fields say anything, or nothing, to its fold."""
+    raw: dict[str, object] = {"event": chance.choice(KINDS)}
+    if chance.random() < 0.7:
+        raw |= {"tool": chance.choice(["exec", "read"]), "args": {"n": chance.randrange(4)}}
+    for field, values in {
+        "action": ["miss", "Lost", "recalled", "compaction", ""],
+        "status": ["ignored", "failed", "ok", ""],
+        "used": [True, False],
+        "referenced": [True, False],
+        "invoked": [True, False],
+        "saturation": [10.0, 85.0, 97.5],
+        "usage": [{"total": chance.randrange(9000)}],
+    }.items():
+        if chance.random() < 0.5:
+            raw[field] = chance.choice(values)
+    return build.event(session, number, **raw)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_columns_fold_to_what_events_fold_to(seed: int) -> None:
+    """What is left out before the fold must be what the fold would have left out."""
+    chance = random.Random(seed)
+    events = [any_event(chance, f"s{chance.randrange(3)}", number) for number in range(400)]
+    expected: dict[str, SessionEvidence] = {}
+    fold_columns(expected, [fold_row(f"local/{one.session_id}", one, one.seq) for one in events], reference_limit=100)
+    found = DiagnosisStep(Policy())(build.batch("agent-events", events), {})
+    assert expected == {key: msgspec.msgpack.decode(state, type=DiagnosisState).evidence for key, state in found.states.items()}
