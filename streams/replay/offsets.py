@@ -57,6 +57,7 @@ def bounds_of(option: str, text: str) -> Bounds:
 async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Bounds) -> tuple[Part, ...]:
     """A part for each partition that has anything in the range. InputError when there is no topic, or nothing in the range."""
     places = await asyncio.to_thread(_places, connection)
+    _require_partitions(len(places[EXCHANGES]), first, last)
     async with consumer_of(connection) as consumer:
         starts, ends = await _range(consumer, places[EXCHANGES], first, last)
         judged, scored = await _ends(consumer, places[JUDGEMENTS]), await _ends(consumer, places[SCORES])
@@ -68,6 +69,16 @@ async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Boun
     if not parts:
         raise InputError("the topic exchanges has nothing in this range", hint="See --from-offset and --to-offset.")
     return parts
+
+
+def _require_partitions(count: int, *bounds: Bounds) -> None:
+    """InputError when an offset is given of a partition that is not there: the others would be read whole."""
+    unknown = sorted(one for bound in bounds for one in bound.offsets if one is not None and one >= count)
+    if unknown:
+        raise InputError(
+            f"the topic exchanges has no partition {unknown[0]}",
+            hint=f"It has {count}, numbered from 0: see --from-offset and --to-offset.",
+        )
 
 
 def _places(connection: KafkaConnection) -> dict[str, list[TopicPartition]]:

@@ -139,6 +139,13 @@ def test_a_cut_replay_goes_on_in_the_middle_of_a_partition(
     assert scores_in(produced) == merged(result(tmp_path / "driftline.duckdb", "cut"))
 
 
+def test_an_offset_of_a_partition_that_is_not_there_is_refused(driftline: Command, make_topics: MakeTopics) -> None:
+    """A slip of the finger must not have the whole of the others scored, and paid for."""
+    make_topics("exchanges", "judgements", "scores", partitions=PARTITIONS)
+    code, _, error = driftline("replay", "--from", "topics", "--from-offset", f"{PARTITIONS}:1")
+    assert (2, True) == (code, f"has no partition {PARTITIONS}" in error)
+
+
 def test_a_cluster_without_the_topics_is_said_to_have_none(driftline: Command) -> None:
     """A wrong prefix or address is the usual reason."""
     code, _, err = driftline("replay", "--from", "topics")
