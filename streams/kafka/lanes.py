@@ -32,12 +32,14 @@ class Lanes:
         self._fail = fail
         self._waiting: dict[int, deque[Delivery]] = defaultdict(deque)
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._held: set[int] = set()
         self._closed = False
 
     def put(self, delivery: Delivery) -> None:
         """Put a delivery into its partition's lane; it never waits."""
         partition = delivery.chunk.partition
-        if self._closed or not delivery.current:
+        # What was on its way here when its partition went is another's.
+        if self._closed or not delivery.current or partition not in self._held:
             return
         self._waiting[partition].append(delivery)
         if partition not in self._running:
@@ -45,10 +47,12 @@ class Lanes:
 
     async def assigned(self, partitions: frozenset[int]) -> None:
         """These partitions are new here."""
+        self._held |= partitions
         await self._processor.assigned(partitions)
 
     async def revoked(self, partitions: frozenset[int]) -> None:
         """These partitions go elsewhere: nothing of them is under way when this returns."""
+        self._held -= partitions
         for partition in partitions:
             self._waiting.pop(partition, None)
         await self._processor.revoked(partitions)

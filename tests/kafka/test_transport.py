@@ -270,3 +270,22 @@ def test_no_record_is_lost_from_one_worker_to_three_and_back(kafka: KafkaConnect
         assert 2 <= sum(kind == "revoked" for kind, _ in workers[0].told)
 
     asyncio.run(run())
+
+
+def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
+    """Chunks that the agent still had would be worked on by two processes, and their states written by both."""
+
+    async def run() -> Collecting:
+        book, failures, stage = Deliveries(), list[BaseException](), Collecting()
+        lanes = Lanes(stage, book, failures.append)
+        await lanes.assigned(frozenset({0, 1}))
+        late = [book.deliver(Chunk(EVENTS.source, number, [SimpleNamespace(offset=0)])) for number in (0, 1)]
+        await lanes.revoked(frozenset({0}))
+        for one in late:
+            lanes.put(one)
+        await eventually(lambda: bool(stage.chunks), "the chunk that is ours")
+        await lanes.stop(1)
+        assert [] == failures
+        return stage
+
+    assert [1] == [chunk.partition for chunk in asyncio.run(run()).chunks]

@@ -218,7 +218,9 @@ def test_what_a_stage_lets_out_ends_the_worker() -> None:
 
     async def run() -> list[BaseException]:
         book, failures = Deliveries(), list[BaseException]()
-        Lanes(Broken(), book, failures.append).put(book.deliver(Chunk(EVENTS.source, 0, [SimpleNamespace(offset=0)])))
+        lanes = Lanes(Broken(), book, failures.append)
+        await lanes.assigned(frozenset({0}))
+        lanes.put(book.deliver(Chunk(EVENTS.source, 0, [SimpleNamespace(offset=0)])))
         await eventually(lambda: bool(failures), "the failure")
         assert book.committable((EVENTS.source, 0)) is None
         return failures

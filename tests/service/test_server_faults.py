@@ -149,7 +149,8 @@ def test_a_full_disk_is_said_and_goes_by(children: Nursery, home: Home, load: Lo
     server = children.serve(home, file_size=60_000)
     url = server.serving()
     asyncio.run(load.run(url))
-    assert len(load.sessions) == load.seen[REFUSED]
+    # A session that comes to its end while others are refused has met no refusal.
+    assert sum(not one.ended for one in load.sessions) == load.seen[REFUSED] > 0
     assert 503 == put(url, home.connection("north"), 1)
     ready = httpx2.get(f"{url}/readyz")
     assert (503, "the log did not take a record") == (ready.status_code, ready.json()["error"])

@@ -148,7 +148,8 @@ def test_a_fault_of_the_provider_is_an_outcome(
 def test_the_key_is_in_no_log(simulator: RunningJudge, purse_for: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
     """The client and the HTTP library log requests and headers at DEBUG; somebody will switch that on in production."""
     simulator.reset("unauthorized,no_structured,answer")
-    caplog.set_level(logging.DEBUG)
+    for name in (None, "anthropic", "httpx2"):
+        caplog.set_level(logging.DEBUG, name)
     judge = open_live_judge(KEY, simulator.base_url, _traits)
     asyncio.run(_ask_all(judge, [(question, purse_for(question)) for question in map(_question, range(3))]))
     assert "HTTP Request" in caplog.text
