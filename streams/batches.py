@@ -94,7 +94,12 @@ class Step(Protocol):
 
 def session_key(record: Exchange | ScoringTask) -> str:
     """The key of a record's session, as `KEY` has it."""
-    return f"{record.connection}/{record.session_id}"
+    return named_session(record.connection, record.session_id)
+
+
+def named_session(connection: str, session_id: str) -> str:
+    """The key of the session of this name, as `KEY` has it."""
+    return f"{connection}/{session_id}"
 
 
 def encoded_exchange(message: bytes) -> Exchange:

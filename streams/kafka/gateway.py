@@ -21,6 +21,7 @@ from schemas.errors import BoundsError, DriftlineError, StoreError
 from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import Exchange, Record
 from streams.admission import Accepted
+from streams.batches import named_session
 from streams.closing import EXPLICIT, closings, idle_closings
 from streams.engine_state import EngineLimits, EngineState, Published
 from streams.feeding import require_kafka
@@ -117,7 +118,7 @@ class Gateway:
 
     async def finalize(self, connection: str, session_id: str) -> bool:
         """Record that a session ended, once its last records have landed; False where no record of it is there."""
-        await self._acceptance.settled(f"{connection}/{session_id}".encode())
+        await self._acceptance.settled(named_session(connection, session_id).encode())
         values = {"session": session_id, "connection": connection, "as_of": self.now()}
         rows = await asyncio.to_thread(query_rows, self.store.cursor(), "open_topics", values)
         await self._publish(closings(rows, EXPLICIT, self.now()))
@@ -138,7 +139,7 @@ class Gateway:
 
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
         """The events of a session that were produced and have not landed: id and position."""
-        return self._acceptance.events_of(f"{connection}/{session_id}".encode())
+        return self._acceptance.events_of(named_session(connection, session_id).encode())
 
     def state(self) -> EngineState:
         """How it is at this moment."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from schemas.records import Record
 from schemas.registry import schema_of
+from streams.batches import named_session
 
 
 def key_of(record: Record) -> bytes:
     """Connection and session for what belongs to a session, else the project, else the first field of the identity; UTF-8."""
     session = getattr(record, "session_id", None)
     if session is not None:
-        return f"{getattr(record, 'connection', '')}/{session}".encode()
+        return named_session(getattr(record, "connection", ""), session).encode()
     field = "project" if hasattr(record, "project") else schema_of(type(record).__name__).identity[0]
     return str(getattr(record, field)).encode()

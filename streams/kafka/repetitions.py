@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 import polars as pl
 import xxhash
 
+from analytics.known import identity_of
 from analytics.repetitions import CONTENT
 from schemas.registry import schema_of
 from streams.batches import KEY, OFFSET, StageBatch
@@ -136,8 +137,7 @@ def _in_order(batch: StageBatch) -> _Rows:
 
 def _hashes(name: str, frame: pl.DataFrame) -> _Rows:
     schema = schema_of(name)
-    identity = [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
-    texts = [_text(frame, column) for column in identity]
+    texts = [_text(frame, column) for column in identity_of(schema)]
     named = frame.select(pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True).cast(pl.Binary))
     digest = xxhash.xxh3_64_digest
     content = CONTENT.get(name)

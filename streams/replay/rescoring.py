@@ -23,7 +23,7 @@ from audit.redaction import Redactor
 from schemas.codec import encode
 from schemas.records import Judgement, Score, ScoringTask
 from streams.admission import Accepted, Door, Place
-from streams.batches import encoded_exchange
+from streams.batches import encoded_exchange, session_key
 from streams.docket import STATE, ScoringState
 from streams.purses import StoppedError
 from streams.recorded import Recorded, Subject, known_of, nothing_recorded, subject_of
@@ -112,7 +112,7 @@ class Rescoring:
                     result.made.add(topic, message)
                     seen += 1
             elif isinstance(record, ScoringTask):
-                tasks.setdefault(f"{record.connection}/{record.session_id}", []).append(record)
+                tasks.setdefault(session_key(record), []).append(record)
                 seen += record.revision == 0 and self._is_wanted(record)
         await self._score(tasks, kept, court, recorded, result)
         return result, seen
