@@ -54,6 +54,62 @@ class AgentEvent(Record, frozen=True, kw_only=True):
     """The whole normalised event as canonical JSON, redacted."""
 
 
+class Alert(Record, frozen=True, kw_only=True):
+    """A message to people that is to be delivered, and how far that has come."""
+
+    alert_id: str
+    """Id of the alert: the same for the same cause and channel, so that it is sent once."""
+    channel: str
+    """Where it goes: webhook or slack."""
+    kind: str
+    """incident, telemetry or test."""
+    subject_id: str
+    """Incident or session it is about."""
+    project: str | None = None
+    """Project it is about."""
+    severity: str
+    """warning or critical."""
+    body: str
+    """What is posted, as JSON."""
+    created_at: datetime
+    """When it was put into the queue, UTC."""
+    not_before: datetime
+    """When it is tried next, UTC: later in quiet hours and after a failure."""
+    attempts: int
+    """How often it was tried."""
+    status: str
+    """waiting, delivered or given_up."""
+    settled_at: datetime | None = None
+    """When it was delivered or given up, UTC."""
+    last_error: str | None = None
+    """Why the last try failed; without addresses and secrets."""
+
+
+class Anchor(Record, frozen=True, kw_only=True):
+    """An exchange that is judged again and again, so that a change of the judge is told from a change of the agent."""
+
+    anchor_id: str
+    """Id of the anchor: uuid5 over project, connection and exchange."""
+    revision: int
+    """0 for the first version of this identity; readers see the highest."""
+    project: str
+    """Project the record is filed under."""
+    connection: str
+    """Connection that delivered the exchange."""
+    exchange_id: str
+    """Exchange that is judged again."""
+    exchange: bytes
+    """The exchange, encoded, so that it can be judged when the original has been deleted."""
+    active: bool
+    """Whether it is judged in the next round."""
+    chosen_by: str
+    """Who chose it, or withdrew it."""
+    occurred_at: datetime
+    """Event time: when it happened at the source, UTC."""
+    ingested_at: datetime
+    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+
+
 class TierStatistics(Record, frozen=True, kw_only=True):
     """Distribution of one tier over the window."""
 
@@ -241,6 +297,25 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     """Digest of the policy in force, hexadecimal SHA-256 cut to 16 characters."""
     evidence_digest: str
     """Digest of the folded evidence."""
+
+
+class Erasure(Record, frozen=True, kw_only=True):
+    """A request to delete everything of a session or of a connection; what comes of it later is deleted, too."""
+
+    erasure_id: str
+    """Id of the erasure."""
+    connection: str
+    """Connection whose records are deleted."""
+    session_id: str | None = None
+    """Session whose records are deleted; null for the whole connection."""
+    requested_by: str
+    """Who asked for it."""
+    comment: str | None = None
+    """Why, in their words."""
+    occurred_at: datetime
+    """Event time: when it happened at the source, UTC."""
+    ingested_at: datetime
+    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
 
 
 class DimensionResolution(Record, frozen=True, kw_only=True):
@@ -457,6 +532,12 @@ class Incident(Record, frozen=True, kw_only=True):
     """When it was accepted or dismissed, UTC."""
     resolved_by: str | None = None
     """Who did."""
+    rule: str = "consecutive_days"
+    """Rule that found it: consecutive_days, sequential or rate_ratio."""
+    cause: str | None = None
+    """What changed, as far as anchors tell: agent or judge; null where none were judged."""
+    checked_at: datetime | None = None
+    """As-of time of the check that this revision rests on, UTC."""
 
 
 class Judgement(Record, frozen=True, kw_only=True):
@@ -783,9 +864,12 @@ class Watermark(Record, frozen=True, kw_only=True):
 
 RECORD_TYPES: dict[str, type[Record]] = {
     "AgentEvent": AgentEvent,
+    "Alert": Alert,
+    "Anchor": Anchor,
     "Baseline": Baseline,
     "DeadLetter": DeadLetter,
     "Diagnosis": Diagnosis,
+    "Erasure": Erasure,
     "Evaluation": Evaluation,
     "EvaluationRequest": EvaluationRequest,
     "Exchange": Exchange,
