@@ -20,11 +20,13 @@ from service.access import AccessStore, access_file
 from service.api.app import create_app
 from service.api.serving import server_of
 from service.api.settings import LOOPBACK_NAMES, ApiSettings
+from service.chores import chores_of
 from service.judging import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.workspace import Workspace, open_workspace, policy_of
 from streams.auditing import Auditing
+from streams.chores import Chores
 from streams.engine import Engine
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -61,6 +63,8 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         server = _Server(config, partial(announce, f"http://{shown}:{port}", opened.name, _notes(opened, workspace.policy)))
         with server.stopped_by_signals():
             await engine.start()
+            chores = Chores(chores_of(engine, access, settings))
+            chores.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:
                 await server.serve(sockets=[listener])
@@ -68,6 +72,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
                     raise engine.failure()
             finally:
                 watch.cancel()
+                await chores.stop()
                 await _stop(engine, 0 if engine.broken.is_set() else settings.stop_grace, server.hurry)
 
 

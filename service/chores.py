@@ -1,0 +1,14 @@
+"""What the serving process does by the clock: the one list of its chores."""
+
+from __future__ import annotations
+
+from service.access import AccessStore
+from service.settings import Settings
+from streams.auditing import Auditing
+from streams.chores import Chore
+
+
+def chores_of(engine: Auditing, access: AccessStore, settings: Settings) -> list[Chore]:
+    """The chores of a server over this engine, each with what it needs."""
+    del engine, access, settings
+    return []

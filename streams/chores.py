@@ -1,0 +1,82 @@
+"""Chores: what a serving process does by the clock, beside taking records in.
+
+1. Each chore runs by itself: once at the start, then its interval after it ended, or soon after it was poked.
+2. A chore that fails is logged and tried again; it holds up no other.
+3. No chore runs twice at a time. What pokes it while it runs makes it run once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+RETRY_SECONDS = 30.0
+"""How long after a failure a chore is tried again, at the latest."""
+log = logging.getLogger(__name__)
+
+
+class Chore(Protocol):
+    """Something to be done again and again. What it does must be safe to do twice: a kill can cut it off anywhere."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the log, and when it is poked."""
+        ...
+
+    @property
+    def interval(self) -> float:
+        """Seconds from the end of one run to the next."""
+        ...
+
+    async def run(self) -> None:
+        """Do it once. Work that takes a while belongs into a thread."""
+        ...
+
+
+class Chores:
+    """Runs chores in the background of one event loop."""
+
+    def __init__(self, chores: Iterable[Chore]) -> None:
+        self._chores = {chore.name: chore for chore in chores}
+        self._pokes = {name: asyncio.Event() for name in self._chores}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    def start(self) -> None:
+        """Begin; every chore runs once now."""
+        self._stopping = False
+        self._tasks = [asyncio.create_task(self._repeat(chore), name=name) for name, chore in self._chores.items()]
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """End: what is being done has `grace` seconds to come to its end, then it is cut off."""
+        self._stopping = True
+        for name in self._chores:
+            self.poke(name)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def poke(self, name: str) -> None:
+        """Have a chore run soon; nothing where there is none of that name."""
+        if name in self._pokes:
+            self._pokes[name].set()
+
+    async def _repeat(self, chore: Chore) -> None:
+        poke = self._pokes[chore.name]
+        while not self._stopping:
+            poke.clear()
+            pause = chore.interval
+            try:
+                await chore.run()
+            except Exception:
+                pause = min(pause, RETRY_SECONDS)
+                log.exception("%s failed; trying again in %.0f s", chore.name, pause)
+            with contextlib.suppress(TimeoutError):
+                if not self._stopping:
+                    await asyncio.wait_for(poke.wait(), pause)

@@ -1,0 +1,123 @@
+"""Chores: what is done by the clock is done again and again, one run at a time, whatever becomes of a run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from streams.chores import Chores
+
+LONG = 3600.0
+
+
+@dataclass
+class Counted:
+    """A chore that counts its runs, and how many there were at once."""
+
+    name: str = "counted"
+    interval: float = LONG
+    failing: bool = False
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    runs: int = 0
+    at_once: int = 0
+    most_at_once: int = 0
+    finished: int = 0
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    async def run(self) -> None:
+        """Count; wait at the gate."""
+        self.runs += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.gate.wait()
+            if self.failing:
+                raise ValueError("it does not work")
+            self.finished += 1
+        finally:
+            self.at_once -= 1
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds; fails after a while."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.001)
+
+
+def test_a_chore_is_done_at_the_start_and_again_after_its_interval() -> None:
+    """What was left when the last process ended must not wait for the first interval to pass."""
+
+    async def run() -> None:
+        often, rarely = Counted("often", 0.001), Counted("rarely")
+        chores = Chores([often, rarely])
+        chores.start()
+        await until(lambda: often.runs >= 3)
+        await chores.stop()
+        assert 1 == rarely.runs
+
+    asyncio.run(run())
+
+
+def test_a_poke_has_it_run_soon_and_never_twice_at_a_time() -> None:
+    """Pokes come with every commit; a run that takes long must not pile up."""
+
+    async def run() -> None:
+        chore = Counted()
+        chore.gate.clear()
+        chores = Chores([chore])
+        chores.start()
+        await until(lambda: chore.runs == 1)
+        for _ in range(3):
+            chores.poke("counted")
+        await asyncio.sleep(0)
+        assert 1 == chore.runs
+        chore.gate.set()
+        await until(lambda: chore.finished == 2)
+        chores.poke("counted")
+        await until(lambda: chore.finished == 3)
+        chores.poke("nobody")
+        await chores.stop()
+        assert (3, 1) == (chore.runs, chore.most_at_once)
+
+    asyncio.run(run())
+
+
+def test_a_failure_is_logged_and_holds_up_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The database can be busy and a webhook can be down; next time they may not be."""
+
+    async def run() -> None:
+        bad, good = Counted("bad", 0.001, failing=True), Counted("good", 0.001)
+        chores = Chores([bad, good])
+        chores.start()
+        await until(lambda: bad.runs >= 3 and good.runs >= 3)
+        await chores.stop()
+
+    asyncio.run(run())
+    assert "bad failed; trying again" in caplog.text
+    assert "good failed" not in caplog.text
+
+
+def test_a_stop_lets_a_run_end_and_cuts_off_what_does_not() -> None:
+    """A server that is told to stop must do so, and what is nearly done should not be done again."""
+
+    async def run() -> None:
+        ending, hanging = Counted("ending"), Counted("hanging")
+        ending.gate.clear()
+        hanging.gate.clear()
+        chores = Chores([ending, hanging])
+        chores.start()
+        await until(lambda: ending.at_once == hanging.at_once == 1)
+        stopping = asyncio.create_task(chores.stop(grace=0.2))
+        await asyncio.sleep(0)
+        ending.gate.set()
+        await stopping
+        assert (1, 0) == (ending.finished, hanging.finished)
+        assert 0 == hanging.at_once
+
+    asyncio.run(run())
