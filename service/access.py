@@ -2,8 +2,8 @@
 
 1. A token is `dl_<prefix>_<secret>`: the prefix (48 random bits) is public and finds it, the secret has 256 random bits. It is
    shown once. Only its SHA-256 is stored, and compared as bytes in constant time.
-2. A connection's token may deliver records, and decides their connection and project. An operator's token may read and decide,
-   everywhere or in one project.
+2. A connection's token may deliver records, and decides their connection and project. An operator's token may do what its scopes
+   say, everywhere or in one project.
 3. A holder has at most two live tokens, so that one can be replaced while the other still works. Names are never given twice:
    what was filed under one stays with its project.
 4. DuckDB's file belongs to one process; this one is shared, so that commands work while the server runs.
@@ -11,48 +11,64 @@
 
 from __future__ import annotations
 
-import contextlib
 import hmac
-import os
 import re
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from schemas.errors import InputError, StoreError
+from schemas.errors import InputError
 from schemas.limits import NAME
+from service.audit_log import AuditLog
+from service.shared_file import SharedFile
 from service.tokens import MARK, digest_of, new_token, prefix_of
 
 Kind = Literal["connection", "operator"]
+Scope = Literal["read", "review", "query", "admin"]
+"""What an operator may do: read; score and decide as a person; ask SQL of its own; change, purge and give access."""
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 MAX_LIVE = 2
-_VERSION = 1
-_SCHEMA = """
-CREATE TABLE holders (
-    kind TEXT NOT NULL CHECK (kind IN ('connection', 'operator')), name TEXT NOT NULL, project TEXT, agent TEXT,
-    created_at TEXT NOT NULL, PRIMARY KEY (kind, name)
-) STRICT;
-CREATE TABLE tokens (
-    prefix TEXT PRIMARY KEY, digest BLOB NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, created_at TEXT NOT NULL,
-    expires_at TEXT, revoked_at TEXT, FOREIGN KEY (kind, name) REFERENCES holders (kind, name)
-) STRICT;
-"""
+_MIGRATIONS = (
+    (
+        """CREATE TABLE holders (
+            kind TEXT NOT NULL CHECK (kind IN ('connection', 'operator')), name TEXT NOT NULL, project TEXT, agent TEXT,
+            created_at TEXT NOT NULL, PRIMARY KEY (kind, name)
+        ) STRICT""",
+        """CREATE TABLE tokens (
+            prefix TEXT PRIMARY KEY, digest BLOB NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, created_at TEXT NOT NULL,
+            expires_at TEXT, revoked_at TEXT, FOREIGN KEY (kind, name) REFERENCES holders (kind, name)
+        ) STRICT""",
+    ),
+    (
+        "ALTER TABLE holders ADD COLUMN scopes TEXT",
+        # Before there were scopes an operator could do everything.
+        "UPDATE holders SET scopes = 'read review query admin' WHERE kind = 'operator'",
+        """CREATE TABLE writes (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('operator', 'command')),
+            name TEXT NOT NULL, token TEXT, method TEXT NOT NULL, route TEXT NOT NULL, project TEXT, subject TEXT,
+            request_id TEXT, status INTEGER, outcome TEXT CHECK (outcome IN ('done', 'refused', 'failed'))
+        ) STRICT""",
+        """CREATE TRIGGER writes_stay BEFORE UPDATE ON writes WHEN old.outcome IS NOT NULL OR new.outcome IS NULL
+        BEGIN SELECT RAISE(ABORT, 'a line of the audit log stays as it is'); END""",
+    ),
+)
 _LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
 _NOBODY = digest_of(b"")
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who a token belongs to. `project` is None for an operator of every project."""
+    """Who a token belongs to. `project` is None for an operator of every project; `scopes` mean nothing for a connection."""
 
     kind: Kind
     name: str
     project: str | None
     agent: str | None = None
+    scopes: frozenset[str] = frozenset(SCOPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +86,15 @@ def access_file(database: Path) -> Path:
     return database.with_suffix(".access")
 
 
+def scopes_of(names: Iterable[str]) -> frozenset[str]:
+    """The scopes of these names; InputError for what is none, or when there are none."""
+    given = frozenset(names)
+    if not given or not given <= set(SCOPES):
+        unknown = ", ".join(sorted(given - set(SCOPES)))[:64]
+        raise InputError(f"scopes: {unknown or 'none'} cannot be given", hint=f"There are: {', '.join(SCOPES)}.")
+    return given
+
+
 class AccessStore:
     """The open file; made when it is missing, readable for its owner alone. It can be shared between threads.
 
@@ -79,17 +104,9 @@ class AccessStore:
     def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
         self.path = path
         self._now = now
-        self._lock = threading.Lock()
-        with self._told():
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            path.chmod(0o600)
-            self._connection = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
-        try:
-            with self._told():
-                self._migrate()
-        except BaseException:
-            self._connection.close()
-            raise
+        self._file = SharedFile(path, _MIGRATIONS)
+        self.audit_log = AuditLog(self._file, now)
+        """What operators and commands have changed."""
 
     def __enter__(self) -> Self:
         return self
@@ -99,8 +116,7 @@ class AccessStore:
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            self._connection.close()
+        self._file.close()
 
     def add(self, holder: Holder) -> str:
         """Add a connection or operator; answers its first token. InputError when the name is taken or cannot be used."""
@@ -109,9 +125,14 @@ class AccessStore:
                 raise InputError(f"{name[:64]!r} is no name", hint="a-z, 0-9, _ . - and at most 63 characters are taken.")
         if holder.name.startswith(f"{MARK}_"):
             raise InputError(f"{holder.name!r} looks like a token", hint="Names do not begin with dl_.")
-        row = {"kind": holder.kind, "name": holder.name, "project": holder.project, "agent": holder.agent, "now": self._stamp()}
-        with self._transaction() as cursor:
-            cursor.execute("INSERT OR IGNORE INTO holders VALUES (:kind, :name, :project, :agent, :now)", row)
+        scopes = " ".join(one for one in SCOPES if one in scopes_of(holder.scopes)) if holder.kind == "operator" else None
+        row = {"kind": holder.kind, "name": holder.name, "project": holder.project, "agent": holder.agent, "scopes": scopes}
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "INSERT OR IGNORE INTO holders (kind, name, project, agent, created_at, scopes) "
+                "VALUES (:kind, :name, :project, :agent, :now, :scopes)",
+                {**row, "now": self._stamp()},
+            )
             if not cursor.rowcount:
                 raise InputError(
                     f"there is {_article(holder.kind)} {holder.name} already",
@@ -124,7 +145,7 @@ class AccessStore:
 
         InputError when there is no such holder, or when it has two live tokens.
         """
-        with self._transaction() as cursor:
+        with self._file.transaction() as cursor:
             live = self._live(cursor, kind, name)
             if len(live) >= MAX_LIVE:
                 shown = " and ".join(f"{MARK}_{prefix}" for prefix in live)
@@ -141,7 +162,7 @@ class AccessStore:
         """Revoke the tokens of a holder, or one by `dl_<prefix>`; answers how many were live. InputError when nothing fits."""
         values = {"kind": kind, "now": self._stamp(), "which": which.split("_")[1] if which.startswith(f"{MARK}_") else which}
         column = "prefix" if which.startswith(f"{MARK}_") else "name"
-        with self._transaction() as cursor:
+        with self._file.transaction() as cursor:
             known = f"SELECT 1 FROM {'tokens' if column == 'prefix' else 'holders'} WHERE kind = :kind AND {column} = :which"  # noqa: S608 - two literals
             if cursor.execute(known, values).fetchone() is None:
                 raise InputError(f"no {kind} or token is called {which[:32]!r}", hint=f"`driftline {kind}s list` shows them.")
@@ -154,40 +175,32 @@ class AccessStore:
     def holders(self, kind: Kind) -> list[tuple[Holder, list[TokenState]]]:
         """Everybody of a kind by name, with their tokens, oldest first."""
         now = self._stamp()
-        with self._lock, self._told():
-            rows = self._connection.execute(
-                "SELECT name, project, agent FROM holders WHERE kind = ? ORDER BY name", [kind]
-            ).fetchall()
-            tokens = self._connection.execute(
-                "SELECT name, prefix, created_at, expires_at, revoked_at FROM tokens WHERE kind = ? ORDER BY created_at, rowid",
-                [kind],
-            ).fetchall()
+        rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? ORDER BY name", [kind])  # noqa: S608 - a literal
+        tokens = self._file.rows(
+            "SELECT name, prefix, created_at, expires_at, revoked_at FROM tokens WHERE kind = ? ORDER BY created_at, rowid",
+            [kind],
+        )
         states: dict[str, list[TokenState]] = {}
         for name, prefix, created, expires, revoked in tokens:
             state = "revoked" if revoked else "expired" if expires and expires <= now else "live"
             states.setdefault(name, []).append(TokenState(prefix, state, created, expires))
-        return [(Holder(kind, *row), states.get(row[0], [])) for row in rows]
+        holders = [_holder(row) for row in rows]
+        return [(holder, states.get(holder.name, [])) for holder in holders]
 
     def holder(self, kind: Kind, name: str) -> Holder | None:
         """The holder of that name."""
-        with self._lock, self._told():
-            row = self._connection.execute(
-                "SELECT kind, name, project, agent FROM holders WHERE kind = ? AND name = ?", [kind, name]
-            ).fetchone()
-        return Holder(*row) if row else None
+        rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? AND name = ?", [kind, name])  # noqa: S608 - a literal
+        return _holder(rows[0]) if rows else None
 
     def find(self, token: bytes) -> Holder | None:
         """Whose token it is; None for one that is unknown, malformed, expired or revoked, whatever its bytes."""
-        prefix = prefix_of(token)
-        with self._lock, self._told():
-            row = self._connection.execute(
-                f"SELECT digest, h.kind, h.name, h.project, h.agent FROM tokens JOIN holders h USING (kind, name) "  # noqa: S608 - a literal
-                f"WHERE prefix = :prefix AND {_LIVE}",
-                {"prefix": prefix, "now": self._stamp()},
-            ).fetchone()
-        digest, *holder = row or (_NOBODY, None)
+        rows = self._file.rows(
+            f"SELECT digest, {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
+            {"prefix": prefix_of(token), "now": self._stamp()},
+        )
+        digest, *holder = rows[0] if rows else (_NOBODY,)
         same = hmac.compare_digest(digest, digest_of(token))
-        return Holder(*holder) if same and row else None
+        return _holder(holder) if same and rows else None
 
     def _issue(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> str:
         token = new_token()
@@ -202,42 +215,16 @@ class AccessStore:
         statement = f"SELECT prefix FROM tokens WHERE kind = :kind AND name = :name AND {_LIVE} ORDER BY created_at"  # noqa: S608 - a literal
         return [prefix for (prefix,) in cursor.execute(statement, values)]
 
-    def _migrate(self) -> None:
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA foreign_keys = ON")
-        with self._transaction() as cursor:
-            (version,) = cursor.execute("PRAGMA user_version").fetchone()
-            if version > _VERSION:
-                raise StoreError(f"{self.path}: written by a newer Driftline", hint="Upgrade, or use that version.")
-            if version < _VERSION:
-                for statement in filter(str.strip, _SCHEMA.split(";")):
-                    cursor.execute(statement)
-                cursor.execute(f"PRAGMA user_version = {_VERSION}")
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Cursor]:
-        """A cursor whose changes are committed together, seen by no other process before."""
-        with self._lock, self._told(), contextlib.closing(self._connection.cursor()) as cursor:
-            cursor.execute("BEGIN IMMEDIATE")
-            try:
-                yield cursor
-            except BaseException:
-                cursor.execute("ROLLBACK")
-                raise
-            cursor.execute("COMMIT")
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """What SQLite or the system says of the file, as an error of ours."""
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            raise StoreError(
-                f"{self.path}: {error}", hint="Check the path, its permissions and that it holds tokens."
-            ) from error
-
     def _stamp(self) -> str:
         return _stamped(self._now())
+
+
+_HOLDER = "h.kind, h.name, h.project, h.agent, h.scopes"
+
+
+def _holder(row: Sequence[Any]) -> Holder:
+    kind, name, project, agent, scopes = row
+    return Holder(kind, name, project, agent, frozenset(SCOPES if scopes is None else scopes.split()))
 
 
 def _stamped(moment: datetime) -> str:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request, Security
-from fastapi.security import HTTPBearer
+from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.limits import NAME
@@ -21,6 +21,7 @@ from service.access import AccessStore, Holder
 from service.api.errors import ApiError, refuse
 from service.api.limits import header_values
 from service.api.settings import ApiSettings
+from service.tokens import prefix_of
 
 WINDOW = 60.0
 """Seconds over which failures are counted."""
@@ -64,11 +65,12 @@ class Authentication:
         if scope["type"] == "http":
             given = list(header_values(scope, b"authorization"))
             if scope["path"].startswith("/api/") or (scope["path"] == METRICS and given):
-                caller = self._access.find(_token(given))
+                token = _token(given)
+                caller = self._access.find(token)
                 if caller is None:
                     await refuse(self._refusal(scope, given), scope, receive, send)
                     return
-                scope.setdefault("state", {})["caller"] = caller
+                scope.setdefault("state", {}).update(caller=caller, token=prefix_of(token))
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope, given: list[bytes]) -> ApiError:
@@ -123,8 +125,19 @@ def _connection(request: Request, _: Annotated[Any, Security(_CONNECTION)]) -> H
     return caller
 
 
-def _either(request: Request, _: Annotated[Any, Security(_CONNECTION)], __: Annotated[Any, Security(_OPERATOR)]) -> Holder:
-    return caller_of(request)
+def _holds(caller: Holder, scope: str) -> Holder:
+    if caller.kind != "operator":
+        raise ApiError(403, "operator_token_required", "this takes the token of an operator")
+    if scope not in caller.scopes:
+        raise ApiError(403, "scope_required", f"the token lacks the scope {scope}")
+    return caller
+
+
+def _either(
+    request: Request, _: Annotated[Any, Security(_CONNECTION)], __: Annotated[Any, Security(_OPERATOR, scopes=["admin"])]
+) -> Holder:
+    caller = caller_of(request)
+    return caller if caller.kind == "connection" else _holds(caller, "admin")
 
 
 def _operator(request: Request, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
@@ -134,12 +147,34 @@ def _operator(request: Request, _: Annotated[Any, Security(_OPERATOR)]) -> Holde
     return caller
 
 
+def _scoped(request: Request, needed: SecurityScopes, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
+    caller = caller_of(request)
+    for scope in needed.scopes:
+        _holds(caller, scope)
+    return caller
+
+
+def _everywhere(caller: Annotated[Holder, Depends(_scoped)]) -> Holder:
+    require_project(caller, None)
+    return caller
+
+
 Connection = Annotated[Holder, Depends(_connection)]
 """The connection that calls; 403 for an operator."""
 Caller = Annotated[Holder, Depends(_either)]
-"""Whoever calls, connection or operator."""
+"""Whoever calls: a connection, or an operator with the scope admin."""
 Operator = Annotated[Holder, Depends(_operator)]
-"""The operator that calls; 403 for a connection."""
+"""The operator that calls, whatever its scopes; 403 for a connection."""
+Reader = Annotated[Holder, Security(_scoped, scopes=["read"])]
+"""An operator who may read."""
+Reviewer = Annotated[Holder, Security(_scoped, scopes=["review"])]
+"""An operator who may score and decide as a person."""
+Admin = Annotated[Holder, Security(_scoped, scopes=["admin"])]
+"""An operator who may change, purge and judge again, in the projects the token is for."""
+FleetAdmin = Annotated[Holder, Security(_everywhere, scopes=["admin"])]
+"""An operator who may do so in every project, and give access."""
+Querier = Annotated[Holder, Security(_everywhere, scopes=["query"])]
+"""An operator of every project who may ask SQL of their own: it sees all there is."""
 
 
 def require_project(caller: Holder, project: str | None) -> None:
@@ -156,4 +191,4 @@ def _visible_project(
 
 
 VisibleProject = Annotated[str, Depends(_visible_project)]
-"""The project in the address, which the operator may see."""
+"""The project in the address, which the operator may see. What may be done there another dependency says: Reader, Reviewer, Admin."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.api.answers import Requested
-from service.api.authentication import VisibleProject
+from service.api.authentication import Admin, VisibleProject
 from service.api.bodies import JsonRoute
 from service.api.context import Services, durable_or_refused
 from service.api.errors import ApiError, documented
@@ -16,7 +16,7 @@ router = APIRouter(route_class=JsonRoute, tags=["judging"])
 
 
 @router.post(f"{API}/{{project}}/rejudge", status_code=202, responses=documented(400, 408, 409, 413, 415))
-async def rejudge(project: VisibleProject, services: Services, body: RejudgeBody | None = None) -> Requested:
+async def rejudge(_: Admin, project: VisibleProject, services: Services, body: RejudgeBody | None = None) -> Requested:
     """Ask for the exchanges of a project that stayed unscored to be judged again; each session's cap holds. 409 without a judge."""
     wanted = body or RejudgeBody()
     if not services.engine.has_judge:

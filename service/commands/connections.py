@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import getpass
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
-from service.access import AccessStore, Holder, Kind, TokenState, access_file
+from schemas.errors import InputError
+from service.access import SCOPES, AccessStore, Holder, Kind, TokenState, access_file, scopes_of
+from service.audit_log import Write
 from service.commands.options import AsJson, Database, settings_of, show_rows
 from service.terminal import MISSING, counted, err, out, table
 from service.tokens import MARK
@@ -16,6 +21,8 @@ from service.workspace import utc_now
 connections_app = typer.Typer(no_args_is_help=True, help="Who may deliver records, and their tokens.")
 operators_app = typer.Typer(no_args_is_help=True, help="Who may read and decide, and their tokens.")
 
+SHOWN_LENGTH = 64
+"""Characters of a name that are kept of what somebody typed."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="a-z, 0-9, _ . - and at most 63 characters.")]
 Grace = Annotated[
     float | None,
@@ -31,19 +38,28 @@ def add_connection(
     database: Database = None,
 ) -> None:
     """Add a connection and print its token, once."""
-    with _opened(database) as access:
-        _show_token(access.add(Holder("connection", name, project, agent)))
+    with _opened(database) as access, _kept(access, "connections add", name, project):
+        token = access.add(Holder("connection", name, project, agent))
+    _show_token(token)
 
 
 @operators_app.command("add")
 def add_operator(
     name: Name,
     project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only this project.")] = None,
+    scopes: Annotated[
+        str, typer.Option("--scopes", metavar="LIST", help="What the token may do, with commas; without it everything.")
+    ] = ",".join(SCOPES),
     database: Database = None,
 ) -> None:
-    """Add an operator and print the token, once."""
-    with _opened(database) as access:
-        _show_token(access.add(Holder("operator", name, project)))
+    """Add an operator and print the token, once.
+
+    Scopes: read; review (human scores, decisions on incidents); query (SQL of one's own, with every project only); admin.
+    """
+    given = scopes_of(one.strip() for one in scopes.split(","))
+    with _opened(database) as access, _kept(access, "operators add", name, project):
+        token = access.add(Holder("operator", name, project, scopes=given))
+    _show_token(token)
 
 
 def _add_common(app: typer.Typer, kind: Kind) -> None:
@@ -57,16 +73,20 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
 
     @app.command("rotate", help="Print a further token, once; the old one stays live until it is revoked or its grace ends.")
     def rotate(name: Name, grace: Grace = None, database: Database = None) -> None:
-        with _opened(database) as access:
-            _show_token(access.rotate(kind, name, None if grace is None else timedelta(hours=grace)))
+        with _opened(database) as access, _kept(access, f"{kind}s rotate", name):
+            token = access.rotate(kind, name, None if grace is None else timedelta(hours=grace))
+        _show_token(token)
 
     @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX), or every token of a NAME, at once.")
     def revoke(
         which: Annotated[str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Whose tokens, or which one.")],
         database: Database = None,
     ) -> None:
-        with _opened(database) as access:
-            out.print(f"{counted(access.revoke(kind, which), 'token')} revoked")
+        # Somebody may paste a whole token: what is kept of it is what finds it.
+        shown = "_".join(which.split("_")[:2]) if which.startswith(f"{MARK}_") else which
+        with _opened(database) as access, _kept(access, f"{kind}s revoke", shown):
+            revoked = access.revoke(kind, which)
+        out.print(f"{counted(revoked, 'token')} revoked")
 
 
 _add_common(connections_app, "connection")
@@ -75,6 +95,29 @@ _add_common(operators_app, "operator")
 
 def _opened(database: Any) -> AccessStore:
     return AccessStore(access_file(settings_of(database).database), utc_now)
+
+
+@contextlib.contextmanager
+def _kept(access: AccessStore, command: str, subject: str, project: str | None = None) -> Iterator[None]:
+    """Keep in the audit log who ran a command, and how it ended."""
+    write = Write(
+        kind="command", name=_account(), method="COMMAND", route=command, project=project, subject=subject[:SHOWN_LENGTH]
+    )
+    line = access.audit_log.begin(write)
+    try:
+        yield
+    except InputError:
+        access.audit_log.end(line, "refused")
+        raise
+    access.audit_log.end(line, "done")
+
+
+def _account() -> str:
+    """The account of this machine; containers may have a number without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 def _show_token(token: str) -> None:
@@ -88,15 +131,19 @@ def _row(holder: Holder, tokens: list[TokenState]) -> dict[str, Any]:
         {"token": f"{MARK}_{token.prefix}", "state": token.state, "created": token.created_at, "expires": token.expires_at}
         for token in tokens
     ]
-    return {"name": holder.name, "project": holder.project, "agent": holder.agent, "tokens": states}
+    scopes = [scope for scope in SCOPES if scope in holder.scopes] if holder.kind == "operator" else None
+    return {"name": holder.name, "project": holder.project, "agent": holder.agent, "scopes": scopes, "tokens": states}
 
 
 def _table(rows: Any) -> Any:
     shown = [
-        [row["name"], row["project"] or "(every)", row["agent"] or MISSING, ", ".join(map(_short, row["tokens"]))]
-        for row in rows
+        [row["name"], row["project"] or "(every)", _agent_or_scopes(row), ", ".join(map(_short, row["tokens"]))] for row in rows
     ]
-    return table(["name", "project", "agent", "tokens"], shown)
+    return table(["name", "project", "agent" if rows[0]["scopes"] is None else "scopes", "tokens"], shown)
+
+
+def _agent_or_scopes(row: dict[str, Any]) -> str:
+    return row["agent"] or MISSING if row["scopes"] is None else ", ".join(row["scopes"])
 
 
 def _short(token: dict[str, Any]) -> str:

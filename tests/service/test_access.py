@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from schemas.errors import InputError, StoreError
-from service.access import AccessStore, Holder, access_file
+from service.access import _MIGRATIONS, SCOPES, AccessStore, Holder, access_file
 from service.commands.connections import connections_app, operators_app
+from service.tokens import new_token
 
 NORTH = Holder("connection", "north", "ops", "cleo")
 
@@ -212,6 +213,40 @@ def test_a_newer_file_is_refused(tmp_path: Path, clock: Clock) -> None:
         AccessStore(path, clock)
 
 
+def test_a_file_from_before_scopes_lets_its_operators_do_everything(tmp_path: Path, clock: Clock) -> None:
+    """An upgrade takes nothing from anybody."""
+    path = tmp_path / "fleet.access"
+    old = sqlite3.connect(path)
+    for statement in _MIGRATIONS[0]:
+        old.execute(statement)
+    token = new_token()
+    old.execute("INSERT INTO holders VALUES ('operator', 'root', NULL, NULL, '2026-01-01')")
+    digest = hashlib.sha256(token.encode()).digest()
+    old.execute("INSERT INTO tokens VALUES (?, ?, 'operator', 'root', '2026-01-01', NULL, NULL)", [token[3:15], digest])
+    old.execute("PRAGMA user_version = 1")
+    old.commit()
+    old.close()
+    with AccessStore(path, clock) as access:
+        assert Holder("operator", "root", None, scopes=frozenset(SCOPES)) == access.find(token.encode())
+
+
+def test_an_operator_has_the_scopes_that_were_given(access: AccessStore) -> None:
+    """A dashboard that shows figures needs no token that can purge them."""
+    token = access.add(Holder("operator", "wall", None, scopes=frozenset({"read"})))
+    found = access.find(token.encode())
+    assert found is not None
+    assert frozenset({"read"}) == found.scopes
+    assert found == access.holder("operator", "wall")
+
+
+@pytest.mark.parametrize("scopes", [[], ["write"], ["read", "root"], [""]])
+def test_a_scope_that_there_is_not_is_refused(access: AccessStore, scopes: list[str]) -> None:
+    """A slip in a name would otherwise give less than was meant, or nothing."""
+    with pytest.raises(InputError, match="scopes"):
+        access.add(Holder("operator", "wall", None, scopes=frozenset(scopes)))
+    assert [] == access.holders("operator")
+
+
 def test_the_commands_show_a_token_once(tmp_path: Path) -> None:
     """Alone on the output, so that a script can take it; in no list afterwards."""
     runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
@@ -236,3 +271,33 @@ def test_the_commands_show_a_token_once(tmp_path: Path) -> None:
     revoked = runner.invoke(connections_app, ["revoke", "north", *database])
     assert "2 tokens revoked" == revoked.stdout.strip()
     assert "(every)" in runner.invoke(operators_app, ["list", *database]).stdout
+
+
+def test_the_command_gives_scopes_and_lists_them(tmp_path: Path) -> None:
+    """Everything without being asked, as before there were any; a wrong name is refused before a token is made."""
+    runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
+    assert 0 == runner.invoke(operators_app, ["add", "root", *database]).exit_code
+    assert 0 == runner.invoke(operators_app, ["add", "wall", "--scopes", "review, read", *database]).exit_code
+    assert isinstance(runner.invoke(operators_app, ["add", "no", "--scopes", "write", *database]).exception, InputError)
+    listed = runner.invoke(operators_app, ["list", "--json", *database]).stdout.splitlines()
+    assert [list(SCOPES), ["read", "review"]] == [json.loads(line)["scopes"] for line in listed]
+    assert "read, review" in runner.invoke(operators_app, ["list", *database]).stdout
+
+
+def test_commands_on_access_are_in_the_audit_log(tmp_path: Path) -> None:
+    """Who gave access to whom is asked for when something has gone wrong; no token is ever in it."""
+    runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
+    token = runner.invoke(connections_app, ["add", "north", "--project", "ops", *database]).stdout.strip()
+    runner.invoke(connections_app, ["add", "north", "--project", "ops", *database])
+    runner.invoke(connections_app, ["rotate", "north", *database])
+    runner.invoke(connections_app, ["revoke", token, *database])
+    with AccessStore(access_file(tmp_path / "fleet.duckdb"), lambda: datetime.now(UTC)) as access:
+        lines = access.audit_log.lines(10)
+    assert [
+        ("connections revoke", token[:15], None, "done"),
+        ("connections rotate", "north", None, "done"),
+        ("connections add", "north", "ops", "refused"),
+        ("connections add", "north", "ops", "done"),
+    ] == [(line.route, line.subject, line.project, line.outcome) for line in lines]
+    assert {("command", None)} == {(line.kind, line.token) for line in lines}
+    assert [] == [line for line in lines if token.split("_", 2)[2] in repr(line)]

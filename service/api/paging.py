@@ -1,0 +1,76 @@
+"""Pages of lists, newest first: each says where the next one begins, however the list grows meanwhile.
+
+A cursor is the place of the last entry of a page: its time, and what orders entries of one time. It is no secret and grants
+nothing, so it is not signed: who writes one of their own begins at a place of their own, in lists that they may see anyway.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+from fastapi import Query
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from schemas.limits import EARLIEST, LATEST
+
+Entry = TypeVar("Entry")
+MAX_CURSOR = 1024
+"""Characters of a cursor; ids have 256 at most."""
+NO_CURSOR = "must be the nextCursor of an earlier answer"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BASE64 = re.compile(r"[A-Za-z0-9_-]{1,1024}")
+
+
+class Place(NamedTuple):
+    """Where an entry stands in a list that is ordered by all of these, the largest first."""
+
+    at: datetime
+    """UTC."""
+    id: str
+    """What tells the entries of one time apart."""
+    turn: int = -1
+    """What goes before the id, in lists that are ordered by it, too."""
+
+
+def encode_place(place: Place) -> str:
+    """The place as a cursor: text that is safe in an address."""
+    body = msgspec.json.encode(((place.at - _EPOCH) // timedelta(microseconds=1), place.turn, place.id))
+    return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
+
+
+def decode_place(text: Any) -> Place:
+    """The place that a cursor is; ValueError for what is none, without repeating it."""
+    try:
+        if not _BASE64.fullmatch(text):
+            raise ValueError(NO_CURSOR)
+        body = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        micros, turn, identity = msgspec.json.decode(body, type=tuple[int, int, str])
+        at = _EPOCH + timedelta(microseconds=micros)
+    except (TypeError, binascii.Error, msgspec.MsgspecError, UnicodeDecodeError, OverflowError):
+        raise ValueError(NO_CURSOR) from None
+    if not (EARLIEST <= at < LATEST and -1 <= turn < 2**63):
+        raise ValueError(NO_CURSOR)
+    return Place(at, identity, turn)
+
+
+def page_of(entries: Sequence[Entry], limit: int, place: Callable[[Entry], Place]) -> tuple[list[Entry], str | None]:
+    """The first `limit` of entries, and the cursor of the next page where there are more: so one more is to be read than is shown."""
+    shown = list(entries[:limit])
+    return shown, encode_place(place(shown[-1])) if len(entries) > limit else None
+
+
+Cursor = Annotated[
+    Place | None,
+    Query(description="Where to go on: the nextCursor of an earlier answer."),
+    BeforeValidator(lambda text: None if text is None else decode_place(text)),
+    WithJsonSchema({"type": "string", "maxLength": MAX_CURSOR, "pattern": "^[A-Za-z0-9_-]+$"}),
+]
+"""The parameter `cursor` of a list: the place after which to go on, or None for its beginning."""
+NextCursor = Annotated[str | None, Field(description="Cursor of the next page; null on the last one.")]
+"""The field `nextCursor` of a list."""

@@ -1,0 +1,99 @@
+"""The audit log: what operators changed over HTTP and what commands changed about access, a line each, in the file of tokens.
+
+1. A line is begun before anything is done, and completed with how it ended. One that was never completed was cut short, by a
+   kill for example: whether its change was made is to be looked up.
+2. It says who, when, by which token (its public prefix), what (method and the route's template, or the command), in which
+   project, about which subject. Bodies are not kept.
+3. A completed line cannot be changed; lines go by age, and by number where somebody writes without end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from service.shared_file import SharedFile
+
+Outcome = Literal["done", "refused", "failed"]
+KEPT = timedelta(days=400)
+"""How long lines are kept: a year, and what it takes to look at it."""
+MAX_LINES = 1_000_000
+_PRUNED_EVERY = 1000
+_COLUMNS = "id, at, kind, name, token, method, route, project, subject, request_id, status, outcome"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A change that somebody asks for."""
+
+    kind: Literal["operator", "command"]
+    name: str
+    """The operator, or the account of the machine that ran the command."""
+    token: str | None = None
+    method: str
+    route: str
+    project: str | None = None
+    subject: str | None = None
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line(Write):
+    """A line of the log. `outcome` is None while it is being done, and for ever when it was cut short."""
+
+    id: int
+    at: str
+    status: int | None
+    outcome: Outcome | None
+
+
+class AuditLog:
+    """The table `writes` of the file."""
+
+    def __init__(self, file: SharedFile, now: Callable[[], datetime]) -> None:
+        self._file = file
+        self._now = now
+
+    def begin(self, write: Write) -> int:
+        """Keep that a change is asked for; answers the number of its line. StoreError when it cannot be kept."""
+        values = [
+            _stamped(self._now()),
+            write.kind,
+            write.name,
+            write.token,
+            write.method,
+            write.route,
+            write.project,
+            write.subject,
+            write.request_id,
+        ]
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "INSERT INTO writes (at, kind, name, token, method, route, project, subject, request_id) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                values,
+            )
+            line = cursor.lastrowid or 0
+            if line % _PRUNED_EVERY == 0:
+                oldest = [_stamped(self._now() - KEPT), line - MAX_LINES]
+                cursor.execute("DELETE FROM writes WHERE at < ? OR id <= ?", oldest)
+            return line
+
+    def end(self, line: int, outcome: Outcome, status: int | None = None) -> None:
+        """Complete a line: how it ended, and what was answered over HTTP."""
+        with self._file.transaction() as cursor:
+            cursor.execute("UPDATE writes SET outcome = ?, status = ? WHERE id = ?", [outcome, status, line])
+
+    def lines(self, limit: int, before: int | None = None) -> list[Line]:
+        """The newest lines, newest first; `before` is the number of a line: only older ones."""
+        rows = self._file.rows(
+            f"SELECT {_COLUMNS} FROM writes WHERE :before IS NULL OR id < :before ORDER BY id DESC LIMIT :limit",  # noqa: S608 - a literal
+            {"before": before, "limit": limit},
+        )
+        return [Line(**dict(zip(_COLUMNS.split(", "), row, strict=True))) for row in rows]
+
+
+def _stamped(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")

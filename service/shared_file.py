@@ -1,0 +1,78 @@
+"""A SQLite file that several processes share: opened for its owner alone, brought to its newest form, changed in transactions."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import StoreError
+
+Migrations = Sequence[Sequence[str]]
+"""The statements that lead from each version of the file to the next, from an empty file on. What was published stays as it is."""
+
+
+class SharedFile:
+    """The open file; made when it is missing. It can be shared between threads. StoreError when it cannot be used."""
+
+    def __init__(self, path: Path, migrations: Migrations) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        with self._told():
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            path.chmod(0o600)
+            self._connection = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
+        try:
+            with self._told():
+                self._migrate(migrations)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def rows(self, statement: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> list[Any]:
+        """What a statement reads."""
+        with self._lock, self._told():
+            return self._connection.execute(statement, values).fetchall()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Cursor]:
+        """A cursor whose changes are committed together, seen by no other process before."""
+        with self._lock, self._told(), contextlib.closing(self._connection.cursor()) as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                yield cursor
+            except BaseException:
+                cursor.execute("ROLLBACK")
+                raise
+            cursor.execute("COMMIT")
+
+    def _migrate(self, migrations: Migrations) -> None:
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA foreign_keys = ON")
+        with self.transaction() as cursor:
+            (version,) = cursor.execute("PRAGMA user_version").fetchone()
+            if version > len(migrations):
+                raise StoreError(f"{self.path}: written by a newer Driftline", hint="Upgrade, or use that version.")
+            for statements in migrations[version:]:
+                for statement in statements:
+                    cursor.execute(statement)
+            cursor.execute(f"PRAGMA user_version = {len(migrations)}")
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What SQLite or the system says of the file, as an error of ours."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(
+                f"{self.path}: {error}", hint="Check the path, its permissions and that it holds tokens."
+            ) from error
