@@ -150,6 +150,57 @@ class Baseline(Record, frozen=True, kw_only=True):
     """Digest of the policy in force, hexadecimal SHA-256 cut to 16 characters."""
 
 
+class DailyScores(Record, frozen=True, kw_only=True):
+    """What the current scores of one project and UTC day add up to, apart for what tells them apart: made from the scores, and made again for each day whose scores change."""
+
+    project: str
+    """Project of the exchanges."""
+    day: datetime
+    """First moment of the day, UTC, on which the exchanges happened (event time)."""
+    agent: str
+    """Name of the agent; empty where the source does not tell it."""
+    sampling_reason: str
+    """Why the exchanges were sampled or left out."""
+    disposition: str
+    """scored, sampling_skip, skipped_cost_cap or unscored."""
+    simulated: bool
+    """Whether a simulated judge was used."""
+    weight: float
+    """How many exchanges a judged one stands for: 1 / sampling_probability, 1 where it has none."""
+    exchanges: int
+    """Exchanges that have a score, whatever became of them."""
+    anomalies: int
+    """Those with an anomaly."""
+    tier1_count: int
+    """Scores of Tier 1."""
+    tier1_sum: int
+    """Sum of the scores of Tier 1 in billionths, each rounded to one."""
+    tier1_squares: float
+    """Sum of their squares in billionths of billionths, exact before it was rounded to a double."""
+    tier2_count: int
+    """Scores of Tier 2."""
+    tier2_sum: int
+    """Sum of the scores of Tier 2 in billionths, each rounded to one."""
+    tier2_squares: float
+    """Sum of their squares in billionths of billionths, exact before it was rounded to a double."""
+    tier2_5_count: int
+    """Scores of Tier 2.5."""
+    tier2_5_sum: int
+    """Sum of the scores of Tier 2.5 (alignment) in billionths, each rounded to one."""
+    tier2_5_squares: float
+    """Sum of their squares in billionths of billionths, exact before it was rounded to a double."""
+    tier3_count: int
+    """Scores of Tier 3."""
+    tier3_sum: int
+    """Sum of the scores of Tier 3 in billionths, each rounded to one."""
+    tier3_squares: float
+    """Sum of their squares in billionths of billionths, exact before it was rounded to a double."""
+    nano_usd: int
+    """Sum of the known costs of the scores in billionths of a USD."""
+    unknown_costs: int
+    """Scores whose cost is not known."""
+
+
 class DeadLetter(Record, frozen=True, kw_only=True):
     """A record that could not be taken, kept with its bytes, so that nothing is lost and nothing else stops."""
 
@@ -867,6 +918,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "Alert": Alert,
     "Anchor": Anchor,
     "Baseline": Baseline,
+    "DailyScores": DailyScores,
     "DeadLetter": DeadLetter,
     "Diagnosis": Diagnosis,
     "Erasure": Erasure,
