@@ -1,0 +1,81 @@
+"""Drift by runs of days: three or more days with scores in a row whose averages lie off the baseline, on one side of it.
+
+The rule compares the average of a day with the spread of single scores. An average of n scores varies √n times less than one score, so
+what it finds is large, and a change of less than one sigma is never found. It is kept for being simple; `audit.sequential` is the one
+that looks for small changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import groupby
+from typing import Literal
+
+DAYS = 7
+"""How many UTC days are looked at, the one of the check included."""
+SHORTEST_RUN = 3
+SMALLEST_SIGMA = 0.01
+"""A baseline that hardly varies is taken to vary this much, in points of the score."""
+CRITICAL = 2.0
+"""Beyond so many sigma a drift is critical."""
+
+Direction = Literal["up", "down"]
+Severity = Literal["warning", "critical"]
+
+
+@dataclass(frozen=True, slots=True)
+class DailyAverage:
+    """The average of one tier's scores on one UTC day, by the time of the exchanges."""
+
+    day: date
+    average: float | None
+    """Points of the score; None for a day without scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A run of days on one side of the baseline."""
+
+    direction: Direction
+    severity: Severity
+    days: tuple[DailyAverage, ...]
+    """All days of the run, in order, not just the three that made it one."""
+    deviation: float
+    """The largest distance of a day's average from the mean, in sigma, positive."""
+
+
+def consecutive_days(days: Sequence[DailyAverage], mean: float, stddev: float, as_of: date) -> tuple[Drift, ...]:
+    """The runs of at least three days beyond one sigma of a baseline, in order.
+
+    Looked at are the seven days that end with `as_of`; what else is given does not matter. A day without scores neither belongs to a
+    run nor ends it: there was nothing to see. One day within a sigma, or on the other side, ends it. `mean` and `stddev` are those
+    of the baseline, unrounded.
+    """
+    first = as_of - timedelta(days=DAYS - 1)
+    seen = sorted((one for one in days if one.average is not None and first <= one.day <= as_of), key=lambda one: one.day)
+    sigma = max(stddev, SMALLEST_SIGMA)
+    runs = [(side, tuple(run)) for side, run in groupby(seen, key=lambda one: _side(one, mean, sigma))]
+    return tuple(_drift(side, run, mean, sigma) for side, run in runs if side is not None and len(run) >= SHORTEST_RUN)
+
+
+def severity_of(deviation: float) -> Severity:
+    """How bad a change of so many sigma is, whichever way it goes."""
+    return "critical" if abs(deviation) > CRITICAL else "warning"
+
+
+def _side(one: DailyAverage, mean: float, sigma: float) -> Direction | None:
+    distance = _distance(one, mean, sigma)
+    if abs(distance) <= 1:
+        return None
+    return "up" if distance > 0 else "down"
+
+
+def _distance(one: DailyAverage, mean: float, sigma: float) -> float:
+    return 0.0 if one.average is None else (one.average - mean) / sigma
+
+
+def _drift(direction: Direction, run: tuple[DailyAverage, ...], mean: float, sigma: float) -> Drift:
+    deviation = max(abs(_distance(one, mean, sigma)) for one in run)
+    return Drift(direction, severity_of(deviation), run, deviation)
