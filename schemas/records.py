@@ -148,6 +148,8 @@ class Baseline(Record, frozen=True, kw_only=True):
     """Exchanges in the window."""
     policy_digest: str
     """Digest of the policy in force, hexadecimal SHA-256 cut to 16 characters."""
+    yardstick: str = ""
+    """Digest of what the scores were made with: methodology, rules, judge and policies; with another one they are no longer comparable."""
 
 
 class DailyScores(Record, frozen=True, kw_only=True):

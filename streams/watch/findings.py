@@ -1,0 +1,63 @@
+"""What a rule found, in one form for all rules, so that incidents need not know how each of them looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, NamedTuple
+
+DRIFT, SPIKE = "drift", "anomaly_spike"
+UP, DOWN = "up", "down"
+WARNING, CRITICAL = "warning", "critical"
+SEVERITIES = (WARNING, CRITICAL)
+"""From the lesser to the worse."""
+
+
+class Key(NamedTuple):
+    """What there is one open incident for, within a project."""
+
+    type: str
+    tier: str | None
+    direction: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Where a rule has looked: the named query with its parameters, which finds the same numbers again."""
+
+    query: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something a rule found in a project."""
+
+    key: Key
+    rule: str
+    severity: str
+    since: date
+    """First day of the change, UTC; where that is estimated, the likeliest."""
+    until: date
+    """Last day with scores that shows it."""
+    size: float
+    """How large the change is, never negative, in a measure of the rule's own: only sizes of one rule are compared."""
+    title: str
+    description: str
+    numbers: Mapping[str, Any]
+    """What the rule saw, as JSON, rounded as it is shown: days, averages, counts, estimates with intervals."""
+    before: tuple[datetime, datetime]
+    """The time that was compared with, start inclusive, end exclusive, UTC."""
+    after: tuple[datetime, datetime]
+    """The time of the change."""
+    expected: float | None
+    """What was to be expected: the mean of the scores before, or the rate of anomalies."""
+    looked: Looked
+    known_level: bool = False
+    """Whether the rule measures from the level that the last decision was about: what it finds is then no repetition of that."""
+
+
+def worse(severity: str, than: str) -> bool:
+    """Whether one severity is above another."""
+    return SEVERITIES.index(severity) > SEVERITIES.index(than)
