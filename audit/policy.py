@@ -11,88 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints
-from pydantic.alias_generators import to_camel
+from pydantic import Field, PrivateAttr, StringConstraints
 
+from audit.anchor_names import anchor_project, is_reserved
 from audit.fingerprints import canonical_json, digest
 from audit.methodology import SHIPPED, Methodology, load_methodology, shipped_methodologies
-from audit.patterns import MAX_PATTERN_LENGTH, compile_pattern
+from audit.patterns import compile_pattern
 from audit.policy_files import Document, Location
+from audit.policy_settings import Anchors, PolicyModel, ProjectSettings, RedactionSettings, Sampling, SecretPattern
 from audit.prices import MODEL_NAME, ModelPrice, nano_of, price_of
 from schemas.errors import PolicyError
 from schemas.limits import NAME
 
-Days = Annotated[int, Field(ge=1, le=3650)]
+__all__ = [
+    "Anchors",
+    "Policy",
+    "ProjectPolicy",
+    "ProjectSettings",
+    "RedactionSettings",
+    "Sampling",
+    "SecretPattern",
+    "load_policy",
+]
 _MODEL_NAME = compile_pattern(MODEL_NAME, where="prices", ignore_case=False)
 ProjectName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
-
-
-class _PolicyModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, validate_by_name=True)
-
-
-class Sampling(_PolicyModel):
-    """Which exchanges the judge sees."""
-
-    enabled: bool = True
-    """Off: every exchange is scored."""
-    routine_interval: Annotated[int, Field(ge=1, le=10_000)] = 3
-    """Every n-th turn of those that nothing else selects."""
-    always_score_first: Annotated[int, Field(ge=0, le=10_000)] = 5
-    """The first n turns of a session."""
-    always_score_last: Annotated[int, Field(ge=0, le=50)] = 3
-    """The last n turns of a session; that many exchanges are kept in its state."""
-    always_score_disagreement: bool = True
-    """Exchanges in which the agent pushes back."""
-    always_score_long_responses: bool = True
-    """Exchanges with more output tokens than the threshold."""
-    long_response_threshold: Annotated[int, Field(ge=0, le=10_000_000)] = 500
-    """Output tokens beyond which a response is long."""
-
-
-class ProjectSettings(_PolicyModel):
-    """How one project is audited."""
-
-    enabled: bool = True
-    """Whether the project is audited. On unless switched off: a connection exists in order to be audited."""
-    judge_model: Annotated[str, StringConstraints(pattern=MODEL_NAME)] = "claude-haiku-4-5"
-    """Model that judges Tiers 2, 2.5 and 3."""
-    gate_cascade: bool = True
-    """Skip Tier 3 for clean routine exchanges."""
-    sampling: Sampling = Sampling()
-    thinking_block_analysis: bool = True
-    """Run Tier 2.5 where there is thinking."""
-    bidirectional_scoring: bool = False
-    """Take scores from people beside the judge's."""
-    wrap_quality_scoring: bool = True
-    """Look for the wrap protocol at the end of sessions."""
-    cost_cap_per_session: Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)] | None = 1.0
-    """USD a session's judge calls may cost; 0 means no paid call at all, null no cap."""
-    heartbeat_interval: Annotated[int, Field(ge=1000, le=86_400_000)] = 300_000
-    """Milliseconds between two signs of life of a session."""
-    baseline_window_days: Days = 14
-    """Days of event time a baseline rests on."""
-    retention_days: Days = 90
-    """Days of event time for which exchanges and scores are kept."""
-    methodology: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = "default"
-    """Name of a shipped methodology, or path of a methodology file, relative to the policy file."""
-
-
-class SecretPattern(_PolicyModel):
-    """A kind of secret of one's own."""
-
-    kind: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-    """Named in the marker that replaces the secret."""
-    pattern: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_LENGTH)]
-    """RE2, case-sensitive; what it matches is replaced as a whole."""
-
-
-class RedactionSettings(_PolicyModel):
-    """What is taken out of texts before they are stored or judged."""
-
-    enabled: bool = True
-    patterns: Annotated[tuple[SecretPattern, ...], Field(max_length=64)] = ()
-    """In addition to the built-in kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +53,39 @@ class ProjectPolicy:
     """16 hexadecimal digits over all of the above, the methodology's content included."""
 
 
-class Policy(_PolicyModel):
+class Policy(PolicyModel):
     """A policy file; `Policy()` has every default."""
 
     version: Literal[1] = 1
     defaults: ProjectSettings = ProjectSettings()
-    projects: Annotated[dict[ProjectName, ProjectSettings], Field(max_length=10_000)] = {}
+    projects: Annotated[dict[ProjectName, ProjectSettings], Field(max_length=10_000)] = Field(default_factory=dict)
     """Only what a project sets itself counts; read `for_project` for what is in force."""
     redaction: RedactionSettings = RedactionSettings()
     session_gap_minutes: Annotated[int, Field(ge=1, le=10_080)] = 30
     """A session is closed when nothing came for longer than this, in event time."""
-    prices: Annotated[dict[str, ModelPrice], Field(max_length=1000)] = {}
+    prices: Annotated[dict[str, ModelPrice], Field(max_length=1000)] = Field(default_factory=dict)
     """What models cost, by name: wins over the prices that come with the package."""
 
     _methodologies: dict[str, Methodology] = PrivateAttr(default_factory=lambda: dict(shipped_methodologies()))
-    _resolved: dict[str, ProjectPolicy] = PrivateAttr(default_factory=dict)
+    _resolved: dict[tuple[str, bool], ProjectPolicy] = PrivateAttr(default_factory=dict)
+    _anchored: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def model_post_init(self, _context: Any, /) -> None:
+        """Note the names under which the projects' anchors are judged."""
+        self._anchored = {anchor_project(name): name for name in self.projects}
 
     def for_project(self, name: str) -> ProjectPolicy:
-        """What is in force for the project: its own settings over the defaults, or the defaults for one that sets nothing."""
-        known = name if name in self.projects else ""
-        if known not in self._resolved:
-            self._resolved[known] = self._resolve(self._effective(known))
-        return self._resolved[known]
+        """What is in force for the project: its own settings over the defaults, or the defaults for one that sets nothing.
+
+        Anchors are judged as their project is, every one of them and by every tier: what a round skips cannot be compared.
+        """
+        of_anchors = is_reserved(name)
+        base = self._anchored.get(name, "") if of_anchors else name
+        key = (base if base in self.projects else "", of_anchors)
+        if key not in self._resolved:
+            settings = self._effective(key[0])
+            self._resolved[key] = self._resolve(_for_anchors(settings) if of_anchors else settings)
+        return self._resolved[key]
 
     @property
     def digest(self) -> str:
@@ -153,7 +106,7 @@ class Policy(_PolicyModel):
             raise PolicyError(_unknown_methodology(settings.methodology), hint="Paths are resolved when the policy is a file.")
         price, cap = price_of(settings.judge_model, self.prices), settings.cost_cap_per_session
         content = {
-            "settings": settings.model_dump(mode="json", by_alias=True, exclude={"methodology"}),
+            "settings": settings.model_dump(mode="json", by_alias=True, exclude={"methodology", "anchors"}),
             "methodology": [methodology.name, methodology.digest],
             "redaction": self.redaction.model_dump(mode="json", by_alias=True),
             "sessionGapMinutes": self.session_gap_minutes,
@@ -176,6 +129,8 @@ def load_policy(path: Path) -> Policy:
     if isinstance(document.value, dict) and "version" not in document.value:
         document.problem(("version",), "is required, and 1 in this version of the format")
     policy = document.validate(Policy)
+    for name in filter(is_reserved, policy.projects):
+        document.problem(("projects", name), "is reserved for anchors, which are judged as their project is")
     for index, secret in enumerate(policy.redaction.patterns):
         _check_secret_pattern(document, index, secret)
     for model in policy.prices:
@@ -216,6 +171,12 @@ def _check_secret_pattern(document: Document, index: int, secret: SecretPattern)
 
 def _unknown_methodology(reference: str) -> str:
     return f"no methodology {reference!r}: shipped are {', '.join(SHIPPED)}; a file's path ends in .yaml, .yml or .json"
+
+
+def _for_anchors(settings: ProjectSettings) -> ProjectSettings:
+    return settings.model_copy(
+        update={"gate_cascade": False, "sampling": settings.sampling.model_copy(update={"enabled": False})}
+    )
 
 
 def _overlay(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
+from audit.anchor_names import is_reserved
 from schemas.errors import InputError
 from schemas.limits import NAME
 from service.audit_log import AuditLog
@@ -123,6 +124,8 @@ class AccessStore:
         for name in (holder.name, holder.project):
             if name is not None and not re.fullmatch(NAME, name):
                 raise InputError(f"{name[:64]!r} is no name", hint="a-z, 0-9, _ . - and at most 63 characters are taken.")
+            if name is not None and is_reserved(name):
+                raise InputError(f"{name!r} is a name of anchors", hint="It is reserved; names that do not begin so are taken.")
         if holder.name.startswith(f"{MARK}_"):
             raise InputError(f"{holder.name!r} looks like a token", hint="Names do not begin with dl_.")
         scopes = " ".join(one for one in SCOPES if one in scopes_of(holder.scopes)) if holder.kind == "operator" else None

@@ -5,16 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, StringConstraints, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from audit.anchor_names import is_reserved
 from schemas.errors import SettingsError
 from schemas.limits import NAME
 from streams.kafka.connection import SaslMechanism, SecurityProtocol
 
 PREFIX = "DRIFTLINE_"
 TopicPrefix = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9._-]{0,100}$")]
-Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+
+
+def _not_of_anchors(name: str) -> str:
+    if is_reserved(name):
+        raise ValueError("the name is reserved for anchors")
+    return name
+
+
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$"), AfterValidator(_not_of_anchors)]
 
 
 class Settings(BaseSettings):

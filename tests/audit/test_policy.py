@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from audit.policy import Policy, ProjectSettings, RedactionSettings, Sampling, SecretPattern, load_policy
+from audit.anchor_names import anchor_project
+from audit.policy import Anchors, Policy, ProjectSettings, RedactionSettings, Sampling, SecretPattern, load_policy
 from schemas.errors import PolicyError
+from schemas.limits import NAME
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "policy.yaml"
 DEFAULTS = {
@@ -32,6 +35,7 @@ DEFAULTS = {
     "heartbeatInterval": 300000,
     "baselineWindowDays": 14,
     "retentionDays": 90,
+    "anchors": {"enabled": True, "count": 20, "intervalHours": 24},
     "methodology": "default",
 }
 
@@ -314,3 +318,30 @@ def test_an_unknown_methodology_in_code_is_refused_too() -> None:
     """A policy made in code has no folder to look in."""
     with pytest.raises(PolicyError, match=r"no methodology 'x\.yaml'"):
         Policy(defaults=ProjectSettings(methodology="x.yaml")).for_project("a")
+
+
+@pytest.mark.parametrize("name", ["ops", "x" * 63])
+def test_anchors_are_judged_as_their_project_is_and_all_of_them(name: str) -> None:
+    """A round that sampling or a gate thins out compares other exchanges each time."""
+    own = ProjectSettings(judge_model="claude-sonnet-4-5", cost_cap_per_session=0.5)
+    policy = Policy(projects={name: own}, defaults=ProjectSettings(thinking_block_analysis=False))
+    found, project = policy.for_project(anchor_project(name)), policy.for_project(name)
+    settings = found.settings
+    assert (False, False) == (settings.sampling.enabled, settings.gate_cascade)
+    assert ("claude-sonnet-4-5", project.cap, False) == (settings.judge_model, found.cap, settings.thinking_block_analysis)
+    assert project.methodology == found.methodology
+    assert found.digest != project.digest
+    assert re.fullmatch(NAME, anchor_project(name))
+
+
+def test_how_often_anchors_are_judged_changes_no_score() -> None:
+    """So it is not in the digest that every score carries."""
+    often = Policy(defaults=ProjectSettings(anchors=Anchors(interval_hours=1)))
+    assert Policy().digest == often.digest
+
+
+@pytest.mark.parametrize("name", ["anchors", "anchors.ops"])
+def test_a_project_with_a_name_of_anchors_is_refused(tmp_path: Path, name: str) -> None:
+    """Its exchanges would be taken for anchors, and left out of every sum."""
+    (told,) = refusal(tmp_path, f"version: 1\nprojects:\n  {name}: {{enabled: true}}\n")
+    assert told.startswith(f"p.yaml:3: projects.{name}: is reserved for anchors")

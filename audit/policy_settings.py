@@ -1,0 +1,96 @@
+"""The parts of a policy, field by field, with their defaults and bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from audit.patterns import MAX_PATTERN_LENGTH
+from audit.prices import MODEL_NAME
+
+Days = Annotated[int, Field(ge=1, le=3650)]
+
+
+class PolicyModel(BaseModel):
+    """What the parts of a policy have in common: camelCase, strict types, no unknown field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, validate_by_name=True)
+
+
+class Sampling(PolicyModel):
+    """Which exchanges the judge sees."""
+
+    enabled: bool = True
+    """Off: every exchange is scored."""
+    routine_interval: Annotated[int, Field(ge=1, le=10_000)] = 3
+    """Every n-th turn of those that nothing else selects."""
+    always_score_first: Annotated[int, Field(ge=0, le=10_000)] = 5
+    """The first n turns of a session."""
+    always_score_last: Annotated[int, Field(ge=0, le=50)] = 3
+    """The last n turns of a session; that many exchanges are kept in its state."""
+    always_score_disagreement: bool = True
+    """Exchanges in which the agent pushes back."""
+    always_score_long_responses: bool = True
+    """Exchanges with more output tokens than the threshold."""
+    long_response_threshold: Annotated[int, Field(ge=0, le=10_000_000)] = 500
+    """Output tokens beyond which a response is long."""
+
+
+class Anchors(PolicyModel):
+    """How often the project's anchors are judged again. None are until somebody chooses some, because each round is paid for."""
+
+    enabled: bool = True
+    """Off: no round begins by itself."""
+    count: Annotated[int, Field(ge=1, le=500)] = 20
+    """How many are chosen where nobody names them."""
+    interval_hours: Annotated[int, Field(ge=1, le=8760)] = 24
+    """Hours from one round to the next."""
+
+
+class ProjectSettings(PolicyModel):
+    """How one project is audited."""
+
+    enabled: bool = True
+    """Whether the project is audited. On unless switched off: a connection exists in order to be audited."""
+    judge_model: Annotated[str, StringConstraints(pattern=MODEL_NAME)] = "claude-haiku-4-5"
+    """Model that judges Tiers 2, 2.5 and 3."""
+    gate_cascade: bool = True
+    """Skip Tier 3 for clean routine exchanges."""
+    sampling: Sampling = Sampling()
+    thinking_block_analysis: bool = True
+    """Run Tier 2.5 where there is thinking."""
+    bidirectional_scoring: bool = False
+    """Take scores from people beside the judge's."""
+    wrap_quality_scoring: bool = True
+    """Look for the wrap protocol at the end of sessions."""
+    cost_cap_per_session: Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)] | None = 1.0
+    """USD a session's judge calls may cost; 0 means no paid call at all, null no cap."""
+    heartbeat_interval: Annotated[int, Field(ge=1000, le=86_400_000)] = 300_000
+    """Milliseconds between two signs of life of a session."""
+    baseline_window_days: Days = 14
+    """Days of event time a baseline rests on."""
+    retention_days: Days = 90
+    """Days of event time for which exchanges and scores are kept."""
+    anchors: Anchors = Anchors()
+    """Exchanges that are judged again and again, so that a change of the judge is told from one of the agent."""
+    methodology: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = "default"
+    """Name of a shipped methodology, or path of a methodology file, relative to the policy file."""
+
+
+class SecretPattern(PolicyModel):
+    """A kind of secret of one's own."""
+
+    kind: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+    """Named in the marker that replaces the secret."""
+    pattern: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_LENGTH)]
+    """RE2, case-sensitive; what it matches is replaced as a whole."""
+
+
+class RedactionSettings(PolicyModel):
+    """What is taken out of texts before they are stored or judged."""
+
+    enabled: bool = True
+    patterns: Annotated[tuple[SecretPattern, ...], Field(max_length=64)] = ()
+    """In addition to the built-in kinds."""
