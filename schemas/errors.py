@@ -69,6 +69,13 @@ class UnexpectedTypeError(RecordError):
     hint = "Produce the record to a topic of its type; its schema names them under topics."
 
 
+class WrongKeyError(RecordError):
+    """A record of a session that came under another key than the session's, so perhaps on another partition."""
+
+    code = "wrong_key"
+    hint = "Produce it with the key connection/session_id, which decides the partition; the dead letter can be put back as it is."
+
+
 class SchemaError(DriftlineError):
     """A schema file breaks a rule of this project."""
 

@@ -19,10 +19,11 @@ from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.workspace import policy_of, redactor_of, utc_now
 from streams.judges.protocol import Judge
-from streams.kafka.app import SESSION_SECONDS, Worker
+from streams.kafka.app import SURE_SECONDS, Worker
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.framing import RegistryFraming
 from streams.kafka.lanes import end_process
+from streams.kafka.membership import Membership
 from streams.kafka.processing import Processor
 from streams.kafka.producing import RecordProducer
 from streams.kafka.stage_processor import StageProcessor
@@ -49,6 +50,7 @@ class _Parts:
     judge: Judge | None
     producer: RecordProducer
     pulse: Pulse
+    membership: Membership
     framing: RegistryFraming | None
 
 
@@ -69,13 +71,14 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
         producer = RecordProducer(connection)
         stack.push_async_callback(producer.stop)
         await producer.start()
-        pulse, framing = Pulse(SESSION_SECONDS * 2 / 3), framing_of(settings)
-        parts = _Parts(connection, policy, redactor_of(settings, policy), judge, producer, pulse, framing)
+        pulse, membership, framing = Pulse(SURE_SECONDS), Membership(SURE_SECONDS), framing_of(settings)
+        parts = _Parts(connection, policy, redactor_of(settings, policy), judge, producer, pulse, membership, framing)
         stack.enter_context(_background([parts.pulse.run()]))
         states = {stage.name: StateTopic(connection, stage.name, producer, source=stage.source) for stage in stages}
         for topic in states.values():
             stack.callback(topic.close)
-        worker = Worker(connection, stages, {stage.name: _processor(stage, states[stage.name], parts) for stage in stages})
+        processors = {stage.name: _processor(stage, states[stage.name], parts) for stage in stages}
+        worker = Worker(connection, stages, processors, membership=membership)
         return await _work(worker, settings.stop_grace, orphaned)
 
 
@@ -93,6 +96,7 @@ def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
             states=states,
             connection=parts.connection,
             pulse=parts.pulse,
+            is_sure=parts.membership.is_sure,
         )
     runs = StageRuns(parts.policy, nothing_recorded, parts.redactor, utc_now)
     return StageProcessor(

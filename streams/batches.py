@@ -19,6 +19,10 @@ KEY = "_key"
 """Key of everything that belongs to a session: connection, slash, session id. Connection names hold no slash."""
 
 
+SESSION_KEY = pl.concat_str("connection", pl.lit("/"), "session_id")
+"""`KEY` of the rows of a frame that has both columns."""
+
+
 @dataclass(frozen=True)
 class StageBatch:
     """Consecutive records of one partition: one frame a record type, each with `_offset` and `_key`, rows by offset."""
@@ -29,8 +33,7 @@ class StageBatch:
     @classmethod
     def of(cls, topic: str, frames: Mapping[str, pl.DataFrame]) -> StageBatch:
         """A batch from frames that have `connection`, `session_id` and `_offset`."""
-        key = pl.concat_str("connection", pl.lit("/"), "session_id").alias(KEY)
-        return cls(topic, {name: frame.with_columns(key) for name, frame in frames.items()})
+        return cls(topic, {name: frame.with_columns(SESSION_KEY.alias(KEY)) for name, frame in frames.items()})
 
     def keys(self) -> list[str]:
         """The sessions in the batch, each once, in no promised order."""

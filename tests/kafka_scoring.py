@@ -135,7 +135,7 @@ class Process:
             now=rig.clock,
             producer=producer,
             states=self.states,
-            **{"pulse": Pulse(1e9), "fail": rig.failures.append} | options,
+            **{"pulse": Pulse(1e9), "is_sure": lambda: True, "fail": rig.failures.append} | options,
         )
         self.mortal = producer
         self._rig = rig

@@ -14,6 +14,7 @@ from aiokafka.structs import ConsumerRecord
 
 from streams.kafka.app import GROUP, Worker
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.membership import Membership
 from streams.kafka.processing import Chunk, Processor
 from streams.kafka.producing import RecordProducer
 from streams.topology import Stage, stage_named
@@ -65,7 +66,12 @@ class Collecting:
 
 @asynccontextmanager
 async def working(
-    connection: KafkaConnection, processors: Mapping[Stage, Processor], *, grace: float = 5.0, **consumer: object
+    connection: KafkaConnection,
+    processors: Mapping[Stage, Processor],
+    *,
+    grace: float = 5.0,
+    membership: Membership | None = None,
+    **consumer: object,
 ) -> AsyncIterator[Worker]:
     """A worker with these processors, stopped at the end."""
     failures: list[BaseException] = []
@@ -73,6 +79,7 @@ async def working(
         connection,
         list(processors),
         {stage.name: processor for stage, processor in processors.items()},
+        membership=membership,
         fail=failures.append,
         settings=FAST,
         consumer={"metadata_max_age_ms": 1000, **consumer},

@@ -15,6 +15,7 @@ import faust
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.deliveries import Deliveries, Delivery, Partition
 from streams.kafka.lanes import Lanes, end_process
+from streams.kafka.membership import Membership
 from streams.kafka.processing import Processor
 from streams.kafka.transport import BatchConsumer, BatchTransport, Seam
 from streams.topology import Stage
@@ -24,6 +25,8 @@ GROUP = "driftline"
 """The consumer group of every worker, whichever stages it has: a source topic belongs to one stage, so they share no offset."""
 SESSION_SECONDS = 15.0
 """A worker of which the broker heard nothing for so long has lost its partitions to others."""
+SURE_SECONDS = SESSION_SECONDS * 2 / 3
+"""How long after a sign of life nobody else can have them, with time for what is on its way to arrive."""
 SETTINGS: dict[str, Any] = {
     "broker_session_timeout": SESSION_SECONDS,
     "broker_heartbeat_interval": 3.0,
@@ -94,6 +97,7 @@ class Worker:
         stages: Iterable[Stage],
         processors: Mapping[str, Processor],
         *,
+        membership: Membership | None = None,
         fail: Callable[[BaseException], None] = end_process,
         settings: Mapping[str, Any] | None = None,
         consumer: Mapping[str, Any] | None = None,
@@ -107,6 +111,7 @@ class Worker:
             holder=self.stages,
             book=self.book,
             chunk_records={stage.source: stage.records_at_once for stage in stages},
+            membership=membership or Membership(SURE_SECONDS),
             options=consumer or {},
         )
         self.app = _app(

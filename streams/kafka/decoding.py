@@ -1,7 +1,9 @@
 """From records as the broker has them to columns: one way for the sink and the workers, so that both reject the same.
 
-A record is rejected when its value is no record of ours, breaks a bound, or is of a type that does not travel on its topic. What is
-kept of it as a dead letter depends on the record alone, its time included: whoever rejects it, and however often, the letter is the same.
+A record is rejected when its value is no record of ours, breaks a bound, or is of a type that does not travel on its topic; and where
+a topic is keyed by session, when its key is not that of its session: it may be on another partition than the session's other records,
+where nobody knows what the session has spent. What is kept of it as a dead letter depends on the record alone, its time included:
+whoever rejects it, and however often, the letter is the same.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ import polars as pl
 
 from audit.redaction import Redactor
 from schemas.arrow import INDEX, DecodedBatch, Rejected, decode_batch
-from schemas.errors import RecordError, UnexpectedTypeError
+from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError
 from schemas.limits import EARLIEST, LATEST
 from schemas.registry import topics
 from streams.admission import Accepted, Door, Place, Refusal
-from streams.batches import OFFSET
+from streams.batches import OFFSET, SESSION_KEY
 from streams.kafka.processing import RawRecord
+from streams.kafka.topics import TOPICS
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
 """Brings values that were framed in another way into single-object encoding."""
@@ -49,27 +52,51 @@ class DecodedChunk:
     rejected: Sequence[RejectedRecord]
 
 
-def decode_values(topic: str, values: Sequence[bytes]) -> DecodedBatch:
-    """Decode values of a topic, named without prefix; those of a type that does not travel on it are rejected, too."""
-    batch = decode_batch(values)
+def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[bytes] | None = None) -> DecodedBatch:
+    """Decode records of a topic, named without prefix; those that do not belong where they are, are rejected, too.
+
+    `values` are given where those of the records were framed in another way: one for each record. Nothing raises for bad input.
+    """
+    batch = decode_batch(values_of(records) if values is None else values)
     for name in batch.frames.keys() - set(topics()[topic]):
         error = UnexpectedTypeError(f"{name}: does not travel on the topic {topic}")
         batch.rejected += [Rejected(place, error) for place in batch.frames.pop(name)[INDEX].to_list()]
+    if TOPICS[topic].is_keyed:
+        keys = pl.Series([record.key for record in records], dtype=pl.Binary)
+        for name, frame in batch.frames.items():
+            batch.frames[name], rejected = _by_key(frame, keys)
+            batch.rejected += rejected
     batch.rejected.sort(key=lambda rejected: rejected.index)
     return batch
 
 
-def decode_chunk(topic: str, records: Sequence[RawRecord], values: Sequence[bytes] | None = None) -> DecodedChunk:
-    """Decode records of one partition of a topic, named without prefix.
+def _by_key(frame: pl.DataFrame, keys: pl.Series) -> tuple[pl.DataFrame, list[Rejected]]:
+    """The rows that came under the key of their session, and the others."""
+    right = keys.gather(frame[INDEX]).eq_missing(frame.select(SESSION_KEY.cast(pl.Binary)).to_series())
+    if right.all():
+        return frame, []
+    others = frame.filter(~right).select(INDEX, key=SESSION_KEY)
+    rejected = [
+        Rejected(place, WrongKeyError(f"the key is not that of the session, which is {key}")) for place, key in others.rows()
+    ]
+    return frame.filter(right), rejected
 
-    `values` are given where those of the records were framed in another way: one for each record. Nothing raises for bad input.
-    """
-    batch = decode_values(topic, values_of(records) if values is None else values)
+
+def decode_chunk(topic: str, records: Sequence[RawRecord], values: Sequence[bytes] | None = None) -> DecodedChunk:
+    """Decode records of one partition of a topic, as `decode_values` does."""
+    batch = decode_values(topic, records, values)
     offsets = pl.Series(OFFSET, [record.offset for record in records], dtype=pl.Int64)
     return DecodedChunk(
         {name: frame.with_columns(offsets.gather(frame[INDEX])).drop(INDEX) for name, frame in batch.frames.items()},
         [RejectedRecord(records[one.index], one.error) for one in batch.rejected],
     )
+
+
+def decodable(topic: str, records: Sequence[RawRecord]) -> list[bytes]:
+    """The values of those records of a topic that are not rejected."""
+    values = values_of(records)
+    rejected = {one.index for one in decode_values(topic, records, values).rejected}
+    return [value for place, value in enumerate(values) if place not in rejected]
 
 
 def values_of(records: Sequence[RawRecord]) -> Sequence[bytes]:

@@ -1,4 +1,8 @@
-"""What one partition has to do with the broker: again and again until it is done, and only as long as the partition is ours."""
+"""What one partition has to do with the broker: again and again until it is done, and only as long as the partition is ours.
+
+Nothing begins while the group may have given the partition to another, and nothing counts as done that was done meanwhile: a broker that
+stood still takes what came to it before, and what its new owner sends, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,17 @@ log = logging.getLogger(__name__)
 
 
 class BrokerLease:
-    """See the module. `lease` raises when others may have the partition, and then `on_lost` is called."""
+    """See the module. `lease` raises when this process stood still, and then `on_lost` is called.
 
-    def __init__(self, producer: Sender, lease: Callable[[], None], on_lost: Callable[[], None]) -> None:
+    `is_sure` tells whether nobody else can have the partition.
+    """
+
+    def __init__(
+        self, producer: Sender, lease: Callable[[], None], is_sure: Callable[[], bool], on_lost: Callable[[], None]
+    ) -> None:
         self._producer = producer
         self._lease = lease
+        self._is_sure = is_sure
         self._on_lost = on_lost
         self._given_up = False
         self._under_way: set[asyncio.Task[object]] = set()
@@ -40,14 +50,23 @@ class BrokerLease:
         swallows a cancellation that meets it while it closes. `end` waits for it.
         """
         while True:
-            self._check()
+            await self._ours()
             try:
                 await asyncio.shield(self._begun(work))
             except BrokerError as error:
                 log.warning("%s; trying again", error)
             else:
-                return
+                break
             await asyncio.sleep(RETRY_SECONDS)
+        if not self._is_sure():
+            await self._ours()
+
+    async def _ours(self) -> None:
+        """Return when the partition is certainly ours. StoppedError when it is not."""
+        self._check()
+        while not self._is_sure():
+            await asyncio.sleep(RETRY_SECONDS)
+            self._check()
 
     async def end(self) -> None:
         """Begin nothing more."""

@@ -19,8 +19,9 @@ from schemas.codec import encode
 from schemas.errors import BrokerError
 from streams.admission import DEAD_LETTERS
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import decode_values
+from streams.kafka.decoding import decodable
 from streams.kafka.keys import key_of
+from streams.kafka.processing import RawRecord
 from streams.kafka.producing import Message, RecordProducer
 from streams.letters import Return
 
@@ -76,7 +77,7 @@ async def _keep(consumer: AIOKafkaConsumer, names: Mapping[str, str], store: Sto
         async with asyncio.timeout(READ_SECONDS):
             found = await consumer.getmany(*waiting, timeout_ms=1000)
         for place, records in found.items():
-            await asyncio.to_thread(_append, store, names[place.topic], [record.value or b"" for record in records])
+            await asyncio.to_thread(_append, store, names[place.topic], records)
         async with asyncio.timeout(READ_SECONDS):
             waiting = await _unread(consumer, ends)
 
@@ -85,10 +86,9 @@ async def _unread(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]
     return [place for place, end in ends.items() if await consumer.position(place) < end]
 
 
-def _append(store: Store, topic: str, values: Sequence[bytes]) -> None:
-    rejected = {one.index for one in decode_values(topic, values).rejected}
+def _append(store: Store, topic: str, records: Sequence[RawRecord]) -> None:
     with store.transaction() as transaction:
-        transaction.append(topic, [value for place, value in enumerate(values) if place not in rejected], skip_known=True)
+        transaction.append(topic, decodable(topic, records), skip_known=True)
 
 
 async def put_back(producer: RecordProducer, returns: Sequence[Return], now: datetime) -> None:

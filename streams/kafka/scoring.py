@@ -27,7 +27,8 @@ from streams.tribunal import SCORING
 class ScoringProcessor:
     """See the module; a `streams.kafka.processing.Processor`. `judge` None: the tiers that want one stay unscored.
 
-    Whoever opened the judge closes it, and `states`, after `stop`. `fail` is told of what nobody can mend in this process.
+    Whoever opened the judge closes it, and `states`, after `stop`. `is_sure` tells whether
+    nobody else can have our partitions; `fail` is told of what nobody can mend in this process.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ScoringProcessor:
         producer: Sender,
         states: StateTopic,
         pulse: Pulse,
+        is_sure: Callable[[], bool],
         fail: Callable[[BaseException], None] = end_process,
     ) -> None:
         self.calls = JudgeCalls()
@@ -54,6 +56,7 @@ class ScoringProcessor:
             producer=producer,
             states=states,
             lease=pulse.check,
+            is_sure=is_sure,
             fail=fail,
             calls=self.calls,
         )

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What every partition scores with. `lease` raises when others may have our partitions; `now` stamps records of calls."""
+    """What every partition scores with. `lease` and `is_sure` are of `BrokerLease`; `now` stamps records of calls."""
 
     connection: KafkaConnection
     policy: Policy
@@ -59,6 +59,7 @@ class Bench:
     producer: Sender
     states: StateTopic
     lease: Callable[[], None]
+    is_sure: Callable[[], bool]
     fail: Callable[[BaseException], None]
     """Told of what nobody can mend in this process."""
     calls: JudgeCalls
@@ -102,7 +103,7 @@ class ScoringPartition:
         self._tribunal = Tribunal(bench.policy, bench.judge, self._record, bench.now)
         self._queues = SessionQueues(self._score, self._failed)
         self._taken_up = False
-        self._lease = BrokerLease(bench.producer, bench.lease, self._stop)
+        self._lease = BrokerLease(bench.producer, bench.lease, bench.is_sure, self._stop)
         self._tasks = self._bytes = 0
         self._changed = asyncio.Event()
 

@@ -118,7 +118,7 @@ class SinkWriter:
     def _decoded(self, topic: str, fetched: Sequence[Fetched]) -> _Part:
         records = [record for one in fetched for record in one.chunk.records]
         partitions = [number for one in fetched for number in itertools.repeat(one.chunk.partition, len(one.chunk.records))]
-        batch = decode_values(topic, [value for one in fetched for value in one.values])
+        batch = decode_values(topic, records, [value for one in fetched for value in one.values])
         places = pl.DataFrame(
             {"_partition": partitions, "_offset": [record.offset for record in records]},
             schema={"_partition": pl.Int32, "_offset": pl.Int64},

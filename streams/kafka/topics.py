@@ -73,7 +73,7 @@ def specs_of(stages: Iterable[Stage]) -> dict[str, TopicSpec]:
 
 
 def _records(name: str, types: tuple[str, ...]) -> TopicSpec:
-    fields = [{field["name"] for field in current_schemas()[record].fields} for record in types]
+    fields = [{field["name"] for field in current_schemas()[record].fields if field["type"] == "string"} for record in types]
     role: Role = "session" if all({"connection", "session_id"} <= names for names in fields) else "few"
     config = {"cleanup.policy": "delete", "retention.ms": _KEPT.get(name, _FOR_EVER), "retention.bytes": _FOR_EVER}
     return TopicSpec(name, role, ", ".join(types), _config(config))

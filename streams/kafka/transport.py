@@ -24,6 +24,7 @@ from faust.types import TP, Message
 
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.deliveries import Deliveries, Partition, split
+from streams.kafka.membership import Membership
 from streams.kafka.processing import Chunk, RawRecord
 
 FETCH_BYTES = 16 * 1024 * 1024
@@ -61,6 +62,7 @@ class Seam:
     book: Deliveries
     chunk_records: Mapping[str, int]
     """Records a chunk may have, by topic (without prefix)."""
+    membership: Membership
     options: Mapping[str, Any] = field(default_factory=dict)
     """For aiokafka's consumer, over what is set here."""
 
@@ -73,6 +75,12 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
     """Runs the client in a thread of its own, so that heartbeats go on whatever the stages do."""
 
     mundane_level = QUIET
+
+    async def on_start(self) -> None:
+        """Start the client, and hear of its place in the group."""
+        await super().on_start()
+        transport = cast("BatchTransport", self.transport)
+        transport.seam.membership.watch(self._ensure_consumer()._coordinator)  # noqa: SLF001 - see `Membership.watch`
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
         conf, seam = self.app.conf, cast("BatchTransport", transport).seam

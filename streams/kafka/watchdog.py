@@ -13,13 +13,12 @@ import time
 from collections.abc import Callable, Collection
 
 from streams.kafka.deliveries import Deliveries
+from streams.kafka.membership import boot_time
 
 STUCK = 75
 """Exit code of a worker that should be started again."""
 STUCK_SECONDS = 120.0
 TICK_SECONDS = 0.5
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Goes on while the machine sleeps, where the system has such a clock."""
 log = logging.getLogger(__name__)
 
 
@@ -33,10 +32,10 @@ def leave(reason: str) -> None:
 class Pulse:
     """Beats with the event loop. Once a beat comes too late the process ends before anything else is produced."""
 
-    def __init__(self, limit: float, end: Callable[[str], None] = leave, now: Callable[[], float] | None = None) -> None:
+    def __init__(self, limit: float, end: Callable[[str], None] = leave, now: Callable[[], float] = boot_time) -> None:
         self._limit = limit
         self._end = end
-        self._now = now or (lambda: time.clock_gettime(CLOCK))
+        self._now = now
         self._last = self._now()
 
     async def run(self) -> None:

@@ -18,7 +18,7 @@ from analytics.store import Store
 from schemas.records import Judgement
 from streams.batches import OFFSET, StageBatch
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import Reframe, decode_chunk, decode_values, values_of
+from streams.kafka.decoding import Reframe, decodable, decode_chunk, values_of
 from streams.kafka.repetitions import sift
 from streams.recorded import Subject, recorded_in
 from streams.replay.consuming import chunks_of
@@ -102,11 +102,8 @@ async def copied(connection: KafkaConnection, topic: str, partition: int, end: i
             start = transaction.watermark(TOPICS, topic)
         async with aclosing(chunks_of(connection, topic, Segment(partition, start, end), _COPIED_AT_ONCE)) as chunks:
             async for records, next_offset in chunks:
-                values = values_of(records)
-                rejected = {one.index for one in decode_values(topic, values).rejected}
                 with store.transaction() as transaction:
-                    good = [value for place, value in enumerate(values) if place not in rejected]
-                    transaction.append(topic, good, skip_known=True)
+                    transaction.append(topic, decodable(topic, records), skip_known=True)
                     transaction.set_watermark(TOPICS, topic, next_offset)
     except BaseException:
         store.close()

@@ -25,6 +25,7 @@ from sinks import producing, sink_over, until
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
+from schemas.arrow import decode_batch
 from schemas.codec import PREFIX_BYTES, decode, encode
 from schemas.errors import RecordError, RegistryFramingError, SettingsError
 from schemas.records import DeadLetter, Exchange, Record
@@ -34,9 +35,9 @@ from service.kafka import framing_of
 from service.settings import load_settings
 from streams.admission import Accepted, Door, Place, Refusal
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import decode_values
 from streams.kafka.foreign import MAX_DEPTH, refusal_of
 from streams.kafka.framing import FORGET_SECONDS, MAX_BODY_BYTES, RegistryFraming, RegistryUnavailableError
+from streams.kafka.keys import key_of
 from streams.kafka.processing import Chunk
 from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.state import StoredState
@@ -48,6 +49,7 @@ from streams.stage_runs import StageRuns
 from streams.topology import stage_named
 
 EXCHANGE = build.exchange("s", 1)
+KEY = key_of(EXCHANGE)
 SCHEMA = schema_of("Exchange")
 
 
@@ -179,7 +181,7 @@ def test_what_ours_cannot_read_is_left_for_the_dead_letters(
     assert [11] == registry.asked
     (logged,) = [record.getMessage() for record in caplog.records if "schema id 11" in record.getMessage()]
     assert reason in logged
-    (rejected,) = decode_values("exchanges", [value]).rejected
+    (rejected,) = decode_batch([value]).rejected
     assert isinstance(rejected.error, RegistryFramingError)
     assert ("registry_framing", True) == (rejected.error.code, "schema id 11" in str(rejected.error))
 
@@ -210,7 +212,7 @@ def test_damaged_bodies_are_left_one_by_one(registry: Registry) -> None:
     values = [framed(4, good), framed(4, good[:-3]), framed(4, good + b"x"), b"\0\0\0", b"", framed(5, good)]
     found = reframed(registry, *values)
     assert [encode(EXCHANGE), *values[1:]] == found
-    errors = {rejected.index: type(rejected.error).__name__ for rejected in decode_values("exchanges", found).rejected}
+    errors = {rejected.index: type(rejected.error).__name__ for rejected in decode_batch(found).rejected}
     assert {
         1: "RegistryFramingError",
         2: "RegistryFramingError",
@@ -429,7 +431,7 @@ async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
         reframe=framing.insist,
     )
     await processor.take(
-        Chunk("exchanges", 0, [Raw(offset, value) for offset, value in enumerate(values)]), lambda: done.append(True)
+        Chunk("exchanges", 0, [Raw(offset, value, KEY) for offset, value in enumerate(values)]), lambda: done.append(True)
     )
     assert [True] == done
     return sent
@@ -466,7 +468,7 @@ def test_framed_values_land_and_what_cannot_be_read_is_set_aside(
 
     async def run() -> None:
         async with producing(kafka) as producer:
-            await producer.send("exchanges", [(b"k", framed(1, body)), (b"k", framed(2, body)), (b"k", encode(EXCHANGE))])
+            await producer.send("exchanges", [(KEY, framed(1, body)), (KEY, framed(2, body)), (KEY, encode(EXCHANGE))])
         with Store(None) as store:
             sink = sink_over(store, kafka, reframe=RegistryFraming(registry.url).reframe)
             await sink.start()
@@ -525,7 +527,7 @@ def test_a_replay_of_the_topics_reads_framed_values(
 
     async def run() -> list[Record]:
         async with producing(kafka) as producer:
-            await producer.send("exchanges", [(b"k", framed(1, encode(EXCHANGE)[PREFIX_BYTES:]))])
+            await producer.send("exchanges", [(KEY, framed(1, encode(EXCHANGE)[PREFIX_BYTES:]))])
         history = TopicHistory(kafka, Part(0, (Segment(0, 0, 1),)), None, RegistryFraming(registry.url).insist)
         return [record async for window in history.windows(0) for _, _, record in window.batch.records()]
 

@@ -500,6 +500,41 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
     run(work())
 
 
+def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
+    kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a broker does not answer, others may already have been given the partitions: two would pay for one call."""
+    monkeypatch.setattr(leases, "RETRY_SECONDS", 0.0)
+
+    async def work() -> None:
+        sure, exchanges = [True], dialogue("s", 2)
+        async with scoring_on(kafka, ALL) as rig:
+            await rig.publish(tasks_of(ALL, exchanges))
+            [partition] = rig.records
+            asked = asyncio.Event()
+
+            class Interrupted(SoundJudge):
+                async def ask(self, question: Question, purse: Purse) -> Verdict:
+                    verdict = await super().ask(question, purse)
+                    sure[0] = asked.is_set()
+                    asked.set()
+                    return verdict
+
+            process = rig.process(Interrupted(), is_sure=lambda: sure[0])
+            await process.work(partition)
+            await asked.wait()
+            for _ in range(100):
+                await asyncio.sleep(0)
+            judgements, reservations = await rig.calls()
+            assert (0, 1, 0) == (len(judgements), len(reservations), len(await rig.scores()))
+            sure[0] = True
+            await process.drained()
+            await process.stop()
+            await rig.check(exchanges)
+
+    run(work())
+
+
 def test_what_the_broker_does_not_take_is_offered_again(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is away for a while costs time, and nothing else."""
     monkeypatch.setattr(leases, "RETRY_SECONDS", 0.0)

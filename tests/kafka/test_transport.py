@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from kafka_server import Broker
 from kafka_workers import (
     EVENTS,
     EXCHANGES,
@@ -24,9 +25,11 @@ from kafka_workers import (
 )
 
 from streams.kafka import deliveries
+from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.deliveries import Deliveries, split
 from streams.kafka.lanes import Lanes
+from streams.kafka.membership import Membership
 from streams.kafka.processing import Chunk
 
 MakeTopics = Callable[..., None]
@@ -289,3 +292,22 @@ def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
         return stage
 
     assert [1] == [chunk.partition for chunk in asyncio.run(run()).chunks]
+
+
+def test_a_member_is_sure_of_its_place_only_while_the_broker_answers(own_broker: Broker) -> None:
+    """A broker that stood still may have given the partitions away by the time it goes on."""
+
+    async def run() -> None:
+        connection = KafkaConnection(own_broker.bootstrap)
+        with TopicAdministration(connection) as administration:
+            administration.create(1)
+        membership = Membership(1.0)
+        assert not membership.is_sure()
+        async with working(connection, {EVENTS: Collecting()}, membership=membership, heartbeat_interval_ms=200):
+            await eventually(membership.is_sure, "the worker to join")
+            own_broker.freeze()
+            await eventually(lambda: not membership.is_sure(), "the last sign of life to grow old")
+            own_broker.thaw()
+            await eventually(membership.is_sure, "a heartbeat to be answered")
+
+    asyncio.run(run())

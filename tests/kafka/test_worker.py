@@ -138,13 +138,15 @@ def test_poison_becomes_a_dead_letter_with_its_place_and_the_rest_goes_on(
         await produce(
             kafka, EVENTS.source, [*keyed(good), (b"local/s", b"poison"), (b"local/s", b""), *keyed([build.closing("s", 1)])]
         )
-        await produce(kafka, EVENTS.source, [(b"local/s", encode(build.exchange("s", 1)))])
+        await produce(
+            kafka, EVENTS.source, [(b"local/s", encode(build.exchange("s", 1))), (b"local/s", encode(build.event("t", 1)))]
+        )
         async with processing(kafka):
             await until_committed(kafka, EVENTS.source, PARTITIONS)
         found = await made(kafka)
         letters = [decode(message) for message in found[DEAD_LETTERS]]
         (place,) = {record.partition for record in await contents(kafka, EVENTS.source, PARTITIONS)}
-        assert {(50, "framing"), (51, "framing"), (53, "unexpected_type")} == {
+        assert {(50, "framing"), (51, "framing"), (53, "unexpected_type"), (54, "wrong_key")} == {
             (one.position, one.reason) for one in letters if isinstance(one, DeadLetter) and one.partition == place
         }
         (diagnosis,) = map(decode, found["diagnoses"])
