@@ -81,16 +81,22 @@ class AuditLog:
                 cursor.execute("DELETE FROM writes WHERE at < ? OR id <= ?", oldest)
             return line
 
-    def end(self, line: int, outcome: Outcome, status: int | None = None) -> None:
-        """Complete a line: how it ended, and what was answered over HTTP."""
+    def end(self, line: int, outcome: Outcome, status: int | None = None, subject: str | None = None) -> None:
+        """Complete a line: how it ended, what was answered over HTTP, and its subject where that was not known before."""
         with self._file.transaction() as cursor:
-            cursor.execute("UPDATE writes SET outcome = ?, status = ? WHERE id = ?", [outcome, status, line])
+            cursor.execute(
+                "UPDATE writes SET outcome = ?, status = ?, subject = coalesce(subject, ?) WHERE id = ?",
+                [outcome, status, subject, line],
+            )
 
-    def lines(self, limit: int, before: int | None = None) -> list[Line]:
-        """The newest lines, newest first; `before` is the number of a line: only older ones."""
+    def lines(
+        self, limit: int, before: int | None = None, *, name: str | None = None, project: str | None = None
+    ) -> list[Line]:
+        """The newest lines, newest first: those before the line of a number, of somebody, of a project."""
         rows = self._file.rows(
-            f"SELECT {_COLUMNS} FROM writes WHERE :before IS NULL OR id < :before ORDER BY id DESC LIMIT :limit",  # noqa: S608 - a literal
-            {"before": before, "limit": limit},
+            f"SELECT {_COLUMNS} FROM writes WHERE (:before IS NULL OR id < :before) AND (:name IS NULL OR name = :name) "  # noqa: S608 - a literal
+            "AND (:project IS NULL OR project = :project) ORDER BY id DESC LIMIT :limit",
+            {"before": before, "limit": limit, "name": name, "project": project},
         )
         return [Line(**dict(zip(_COLUMNS.split(", "), row, strict=True))) for row in rows]
 

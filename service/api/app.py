@@ -1,7 +1,7 @@
 """The application: endpoints, and around them what every request goes through, from the outside in.
 
-record and error answers → host → token → requests in flight → body limits → endpoints. A request without a right token costs no
-more than a look at its head.
+record and error answers → host → token → requests in flight → body limits → ETags → audit log → endpoints. A request without a
+right token costs no more than a look at its head.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
 from service.access import AccessStore
-from service.api import docs, events, ingest, judging, operations, reading, sessions
+from service.api import audit_log, docs, events, ingest, judging, operations, reading, sessions, tokens
+from service.api.audit_trail import AuditTrail, keep_write
 from service.api.authentication import Authentication
 from service.api.context import ApiContext
 from service.api.errors import ApiError, add_error_answers, error_response
+from service.api.etags import Etags
 from service.api.limits import BodyLimits, HostCheck, InFlight
 from service.api.metrics import Metrics
 from service.api.requests import RequestRecord
@@ -28,6 +31,8 @@ RETRY_AFTER = "2"
 """Seconds after which a sender may try again when the log was busy."""
 RETRY_BROKER = "5"
 """Seconds after which a sender may try again when Kafka took nothing."""
+ROUTERS = (ingest, events, sessions, reading, judging, tokens, audit_log, operations, docs)
+"""The modules with the endpoints."""
 log = logging.getLogger(__name__)
 
 
@@ -40,14 +45,18 @@ def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> 
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(keep_write)],
+        generate_unique_id_function=_operation_id,
     )
     metrics = Metrics()
     app.state.context = ApiContext(engine, access, settings, metrics)
-    for part in (ingest, events, sessions, reading, judging, operations, docs):
+    for part in ROUTERS:
         app.include_router(part.router)
     add_error_answers(app)
     app.add_exception_handler(BusyError, _busy)
     app.add_exception_handler(BrokerError, _without_broker)
+    app.add_middleware(AuditTrail, access=access)
+    app.add_middleware(Etags)
     app.add_middleware(BodyLimits, settings=settings)
     app.add_middleware(InFlight, settings=settings)
     app.add_middleware(Authentication, access=access, settings=settings)
@@ -65,6 +74,11 @@ async def _without_broker(_: Request, error: Exception) -> JSONResponse:
     log.warning("a record was not taken: %s", error)
     words = "the log takes no records at the moment"
     return error_response(ApiError(503, "log_unavailable", words, {"Retry-After": RETRY_BROKER}))
+
+
+def _operation_id(route: APIRoute) -> str:
+    """What an endpoint is called in clients that are made from the description: its subject and its function."""
+    return "_".join([*map(str, route.tags[:1]), route.name])
 
 
 def _version() -> str:

@@ -34,13 +34,13 @@ class Place(NamedTuple):
     """UTC."""
     id: str
     """What tells the entries of one time apart."""
-    turn: int = -1
+    number: int = -1
     """What goes before the id, in lists that are ordered by it, too."""
 
 
 def encode_place(place: Place) -> str:
     """The place as a cursor: text that is safe in an address."""
-    body = msgspec.json.encode(((place.at - _EPOCH) // timedelta(microseconds=1), place.turn, place.id))
+    body = msgspec.json.encode(((place.at - _EPOCH) // timedelta(microseconds=1), place.number, place.id))
     return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
 
 
@@ -50,13 +50,13 @@ def decode_place(text: Any) -> Place:
         if not _BASE64.fullmatch(text):
             raise ValueError(NO_CURSOR)
         body = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        micros, turn, identity = msgspec.json.decode(body, type=tuple[int, int, str])
+        micros, number, identity = msgspec.json.decode(body, type=tuple[int, int, str])
         at = _EPOCH + timedelta(microseconds=micros)
     except (TypeError, binascii.Error, msgspec.MsgspecError, UnicodeDecodeError, OverflowError):
         raise ValueError(NO_CURSOR) from None
-    if not (EARLIEST <= at < LATEST and -1 <= turn < 2**63):
+    if not (EARLIEST <= at < LATEST and -1 <= number < 2**63):
         raise ValueError(NO_CURSOR)
-    return Place(at, identity, turn)
+    return Place(at, identity, number)
 
 
 def page_of(entries: Sequence[Entry], limit: int, place: Callable[[Entry], Place]) -> tuple[list[Entry], str | None]:

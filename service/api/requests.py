@@ -44,6 +44,7 @@ class RequestRecord:
             await self._app(scope, receive, send)
             return
         started, request_id = self._clock(), uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
         answer = _Answer(send, request_id)
         try:
             await self._app(scope, receive, answer)

@@ -16,9 +16,9 @@ IDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
 
 
 @given(TIMES, IDS, st.integers(-1, 2**31))
-def test_a_cursor_leads_back_to_its_place(at: datetime, identity: str, turn: int) -> None:
+def test_a_cursor_leads_back_to_its_place(at: datetime, identity: str, number: int) -> None:
     """To the microsecond: a page that begins a little later leaves entries out, and a little earlier repeats them."""
-    place = Place(at, identity, turn)
+    place = Place(at, identity, number)
     assert place == decode_place(encode_place(place))
 
 
