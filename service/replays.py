@@ -117,14 +117,15 @@ def replay_of(settings: Settings, wanted: Wanted) -> Replay:
     policy = policy_of(settings)
     origin = _origin(settings, wanted)
     options = Plan(
-        label=wanted.label or "",
+        label="",
         origin=origin,
         scope=wanted.scope,
         policy_digest=policy.digest,
         asking=wanted.asking,
         range=f"{wanted.offsets.first}..{wanted.offsets.last}".strip("."),
     )
-    options = msgspec.structs.replace(options, label=wanted.label or default_label(options))
+    label = default_label(options) if wanted.label is None else wanted.label
+    options = msgspec.structs.replace(options, label=label)
     files = ReplayFiles(settings.database, options.label)
     if files.result.exists():
         shutil.rmtree(files.parts, ignore_errors=True)

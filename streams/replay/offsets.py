@@ -55,7 +55,10 @@ def bounds_of(option: str, text: str) -> Bounds:
 
 
 async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Bounds) -> tuple[Part, ...]:
-    """A part for each partition that has anything in the range. InputError when there is no topic, or nothing in the range."""
+    """A part for each partition that has anything in the range.
+
+    InputError when there is no topic, when a partition is named that has nothing at its offset, and when there is nothing in the range.
+    """
     places = await asyncio.to_thread(_places, connection)
     _require_partitions(len(places[EXCHANGES]), first, last)
     async with consumer_of(connection) as consumer:
@@ -108,6 +111,12 @@ async def _range(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """From where to where each partition is read; what lies beyond what the partition has is cut."""
     earliest, latest = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+    for one in places:
+        if first.offsets.get(one.partition, 0) > latest[one]:
+            raise InputError(
+                f"--from-offset: partition {one.partition} of the topic exchanges ends at offset {latest[one]}",
+                hint="Name an offset before that, or leave the partition out: it is then read from its beginning.",
+            )
     found = []
     for bounds, otherwise in ((first, earliest), (last, latest)):
         offsets = {one: otherwise[one] if (given := bounds.of(one.partition)) is None else given for one in places}

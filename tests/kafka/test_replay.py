@@ -144,6 +144,8 @@ def test_an_offset_of_a_partition_that_is_not_there_is_refused(driftline: Comman
     make_topics("exchanges", "judgements", "scores", partitions=PARTITIONS)
     code, _, error = driftline("replay", "--from", "topics", "--from-offset", f"{PARTITIONS}:1")
     assert (2, True) == (code, f"has no partition {PARTITIONS}" in error)
+    code, _, error = driftline("replay", "--from", "topics", "--from-offset", "0:1")
+    assert (2, True) == (code, "partition 0 of the topic exchanges ends at offset 0" in error)
 
 
 def test_a_cluster_without_the_topics_is_said_to_have_none(driftline: Command) -> None:

@@ -20,6 +20,7 @@ from analytics.store import Store
         (["--since", "2031-01-01"], "nothing was said in that time"),
         (["--project", "nobody"], "--project: there is no exchange of 'nobody'"),
         (["--label", "Über"], "cannot be the label of a replay"),
+        (["--label", ""], "cannot be the label of a replay"),
         (["--label", "live"], "cannot be the label of a replay"),
         (["--policy", "missing.yaml"], "missing.yaml"),
         (["--from", "nowhere"], "nowhere holds no exchanges.parquet"),
