@@ -1,0 +1,108 @@
+"""People beside the judge, as documents: what was said of a score, which exchange is worth a look, how far all agree."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import duckdb
+
+from analytics.queries import query_records, query_rows
+from audit.agreement import Estimate, Label, agreement
+from schemas.records import Exchange, Review
+from service.documents import Document, iso_time, score_by_id
+
+MAX_SKIPPED = 1000
+"""Scores that a rater can pass over at once."""
+
+
+def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> list[Document]:
+    """Everything people said of a score, newest first; `counts` marks the newest of each."""
+    rows = query_rows(cursor, "human_scores", {"project": project, "score": score_id})
+    return [
+        {
+            "rater": row["rater"],
+            "score": row["score"],
+            "comment": row["comment"],
+            "scoredAt": iso_time(row["scored_at"]),
+            "counts": row["counts"],
+        }
+        for row in rows
+    ]
+
+
+def with_human_score(document: Mapping[str, Any], review: Review) -> Document:
+    """A score's document with what a person has just said of it, which is its newest, whether or not it has landed."""
+    said = {"humanScore": review.score, "humanComment": review.comment, "humanScoredAt": iso_time(review.occurred_at)}
+    return {**document, **said}
+
+
+def next_to_review(
+    cursor: duckdb.DuckDBPyConnection, project: str, rater: str, skip: Sequence[str] = (), *, blind: bool = False
+) -> Document | None:
+    """The exchange that is most worth a look of the rater, with its texts; None when nothing is left.
+
+    With `blind` the judge's verdict is left out, so that it sways nobody. Texts are None where the exchange is not there any more.
+    """
+    rows = query_rows(cursor, "review_queue", {"project": project, "rater": rater, "skip": list(skip)})
+    score = score_by_id(cursor, project, rows[0]["score_id"]) if rows else None
+    if score is None:
+        return None
+    (row,) = rows
+    wanted = {"exchanges": [{"connection": row["connection"], "exchange_id": row["exchange_id"]}]}
+    exchange = next(query_records(cursor, "exchange_records", Exchange, wanted), None)
+    return {
+        "scoreId": row["score_id"],
+        "exchangeId": row["exchange_id"],
+        "connection": row["connection"],
+        "sessionId": score["sessionId"],
+        "turnNumber": score["turnNumber"],
+        "exchangeTimestamp": score["exchangeTimestamp"],
+        "userMessage": exchange and exchange.user_message,
+        "agentResponse": exchange and exchange.agent_response,
+        "agentThinking": exchange and exchange.agent_thinking,
+        "pick": row["pick"],
+        "stratum": None if blind else row["stratum"],
+        "seenBy": row["seen_by"],
+        "score": None if blind else score,
+    }
+
+
+def agreement_document(
+    cursor: duckdb.DuckDBPyConnection, project: str, start: datetime | None = None, end: datetime | None = None
+) -> Document:
+    """How far people and the judge agree on a project, over exchanges from `start` (inclusive) to `end` (exclusive)."""
+    rows = query_rows(cursor, "agreement_pairs", {"project": project, "from": start, "to": end})
+    judged = [row for row in rows if row["judge_score"] is not None]
+    labels = [
+        Label(
+            exchange=row["score_id"],
+            session=(row["connection"], row["session_id"]),
+            rater=row["rater"],
+            human=row["human_score"],
+            judge=row["judge_score"],
+            stratum=row["stratum"],
+        )
+        for row in judged
+    ]
+    population = {row["stratum"]: row["in_stratum"] for row in judged}
+    if judged:
+        population["unseen"] = judged[0]["judged"] - sum(population.values())
+    found = agreement(labels, population)
+    return {
+        "project": project,
+        "overall": estimate_document(found.overall),
+        "raters": [{"rater": name, **estimate_document(one)} for name, one in found.raters.items()],
+        "betweenRaters": estimate_document(found.between_raters),
+        "covered": found.covered,
+        "unjudged": len(rows) - len(judged),
+    }
+
+
+def estimate_document(found: Estimate) -> Document:
+    """An estimate as a document."""
+    values = dataclasses.asdict(found)
+    bounds = {"biasLow": values.pop("bias_low"), "biasHigh": values.pop("bias_high")}
+    return {**values, **bounds}

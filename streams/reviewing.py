@@ -1,0 +1,48 @@
+"""What people say of exchanges, as records: a score from 1 to 5, which stands beside the judge's and changes nothing of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from audit.agreement import HIGHEST, LOWEST
+from audit.fingerprints import stable_id
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.errors import InputError, PolicyError
+from schemas.records import Review
+
+HUMAN_SCORE = "human_score"
+REVIEWS = "reviews"
+"""Topic of what people say."""
+SWITCH_ON = "Say bidirectionalScoring: true in the policy, for the project or in its defaults."
+MAX_COMMENT = 10_000
+"""Characters of a comment."""
+
+
+def require_human_scores(policy: Policy, project: str) -> None:
+    """PolicyError where the project takes no scores of people."""
+    if not policy.for_project(project).settings.bidirectional_scoring:
+        raise PolicyError(f"project {project} takes no scores of people: bidirectionalScoring is off", hint=SWITCH_ON)
+
+
+def human_score(
+    project: str, score_id: str, rater: str, value: int, comment: str | None, *, redactor: Redactor, now: datetime
+) -> Review:
+    """The record of a person's score; InputError for a value that is none. Secrets in the comment are replaced by markers.
+
+    The same said twice at one time is one record, so that it may be sent again.
+    """
+    if not LOWEST <= value <= HIGHEST:
+        raise InputError(f"score: must be {LOWEST} to {HIGHEST}", hint="1 is worst and 5 is best, as in Tier 3.")
+    said = redactor.redact(comment)[0] if comment else None
+    return Review(
+        review_id=stable_id("human_score", project, score_id, rater, value, said or "", now.isoformat()),
+        project=project,
+        kind=HUMAN_SCORE,
+        subject_id=score_id,
+        reviewer=rater,
+        score=value,
+        comment=said,
+        occurred_at=now,
+        ingested_at=now,
+    )

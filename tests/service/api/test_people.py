@@ -1,0 +1,239 @@
+"""People beside the judge over HTTP: their scores with history, the queue, and how far all agree."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from api_server import Call, Tokens
+from builders import exchange, score
+
+from analytics.store import Store
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import encode
+from schemas.records import Record
+from service.access import AccessStore, Holder
+from service.people import human_scores
+from streams.engine import Engine
+
+SCORE = "/api/audit/ops/scores/score s:1/human"
+NEXT = "/api/audit/ops/review/next"
+AGREEMENT = "/api/audit/ops/agreement"
+JUDGED = {"disposition": "scored", "tier2_state": "scored", "tier3_state": "scored", "tier2_score": 0.9, "tier3_score": 4.0}
+
+
+class Clock:
+    """A clock that moves by a second each time it is read."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2026, 10, 1, 12, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        """The next second."""
+        self._now += timedelta(seconds=1)
+        return self._now
+
+
+@pytest.fixture
+def takes_human_scores() -> bool:
+    """What the policy says for the project."""
+    return True
+
+
+@pytest.fixture
+def engine(store: Store, loop: asyncio.Runner, *, takes_human_scores: bool) -> Iterator[Engine]:
+    """A started engine whose policy takes scores of people."""
+    policy = Policy.model_validate({"defaults": {"bidirectionalScoring": takes_human_scores}})
+    started = Engine(store, policy, Redactor(policy.redaction), Clock())
+    loop.run(started.start())
+    yield started
+    loop.run(started.stop())
+
+
+@pytest.fixture
+def judged(store: Store) -> None:
+    """Three judged exchanges in ops, the second anomalous, and one in web."""
+    land(store, "exchanges", [exchange("s", n, f"Answer {n}.") for n in (1, 2, 3)])
+    anomaly = {"anomaly": True, "anomaly_reasons": ("tier 3 says so",), "tier3_score": 1.5}
+    others = [score("s", 1, **JUDGED), score("s", 3, **JUDGED), score("w", 1, project="web", **JUDGED)]
+    land(store, "scores", [*others, score("s", 2, **(JUDGED | anomaly))])
+
+
+def land(store: Store, topic: str, records: list[Record]) -> None:
+    """Put records into the log, as if the stages had read them."""
+    with store.transaction() as transaction:
+        transaction.append(topic, [encode(record) for record in records])
+        transaction.set_watermark("intake", "exchanges", 100)
+
+
+@pytest.mark.usefixtures("judged")
+def test_a_score_shows_what_a_person_said(call: Call, tokens: Tokens) -> None:
+    """The answer has it, and so has every list from then on."""
+    response = call("POST", SCORE, tokens.root, json={"score": 2, "comment": "Too short."})
+    said = response.json()["score"]
+    assert (200, 2, "Too short.") == (response.status_code, said["humanScore"], said["humanComment"])
+    listed = call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"]
+    assert said == next(one for one in listed if one["id"] == said["id"])
+    assert "4.0" == str(said["tier3BehavioralScore"])
+
+
+@pytest.mark.usefixtures("judged")
+def test_of_several_people_each_has_a_history_and_the_newest_is_shown(call: Call, tokens: Tokens) -> None:
+    """Nothing that was said is lost, and nobody speaks for another."""
+    for rater, value in (("ann", 2), ("bob", 5), ("ann", 3)):
+        call("POST", SCORE, tokens.root, json={"score": value, "rater": rater})
+    body = call("GET", SCORE, tokens.root).json()
+    told = [(one["rater"], one["score"], one["counts"]) for one in body["humanScores"]]
+    assert [("ann", 3, True), ("bob", 5, True), ("ann", 2, False)] == told
+    assert 3 == body["count"]
+    listed = call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"]
+    assert [3] == [one["humanScore"] for one in listed if one["id"] == "score s:1"]
+
+
+@pytest.mark.usefixtures("judged")
+def test_without_a_name_it_is_the_operator_who_says_it(call: Call, tokens: Tokens) -> None:
+    """Somebody has to stand for it."""
+    call("POST", SCORE, tokens.root, json={"score": 4})
+    assert ["root"] == [one["rater"] for one in call("GET", SCORE, tokens.root).json()["humanScores"]]
+
+
+@pytest.mark.usefixtures("judged")
+def test_a_comment_keeps_no_secret(call: Call, tokens: Tokens) -> None:
+    """People paste what they see."""
+    secret = "sk-ant-api03-" + "Zz9" * 20
+    said = call("POST", SCORE, tokens.root, json={"score": 1, "comment": f"It showed {secret}"}).json()["score"]
+    assert said["humanComment"].startswith("It showed [SECRET:")
+    assert secret not in json.dumps(call("GET", SCORE, tokens.root).json())
+
+
+@pytest.mark.usefixtures("judged")
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "score"),
+        ({"score": 0}, "score"),
+        ({"score": 6}, "score"),
+        ({"score": "4"}, "score"),
+        ({"score": 3.5}, "score"),
+        ({"score": 3, "comment": 7}, "comment"),
+        ({"score": 3, "comment": "x" * 10_001}, "comment"),
+        ({"score": 3, "rater": " "}, "rater"),
+    ],
+)
+def test_what_is_no_score_is_refused_by_its_field(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
+    """And nothing is written."""
+    response = call("POST", SCORE, tokens.root, json=body)
+    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert response.json()["error"].startswith(f"{field}: ")
+    assert 0 == call("GET", SCORE, tokens.root).json()["count"]
+
+
+@pytest.mark.usefixtures("judged")
+@pytest.mark.parametrize(("project", "score_id"), [("ops", "nothing"), ("ops", "score w:1"), ("new", "score s:1")])
+def test_a_score_that_the_project_does_not_have_is_not_found(call: Call, tokens: Tokens, project: str, score_id: str) -> None:
+    """An id of another project opens nothing, either."""
+    path = f"/api/audit/{project}/scores/{score_id}/human"
+    for response in (call("POST", path, tokens.root, json={"score": 3}), call("GET", path, tokens.root)):
+        assert (404, "not_found") == (response.status_code, response.json()["code"])
+
+
+@pytest.mark.usefixtures("judged")
+@pytest.mark.parametrize("takes_human_scores", [False])
+def test_a_project_that_takes_no_scores_of_people_says_so(call: Call, tokens: Tokens) -> None:
+    """By default: nobody is to believe that what they said counts somewhere."""
+    for response in (call("POST", SCORE, tokens.root, json={"score": 3}), call("GET", NEXT, tokens.root)):
+        assert (409, "human_scores_off") == (response.status_code, response.json()["code"])
+        assert "bidirectionalScoring" in response.json()["error"]
+    assert 200 == call("GET", AGREEMENT, tokens.root).status_code
+
+
+@pytest.mark.usefixtures("judged")
+def test_scores_are_for_operators_of_the_project_who_may_review(call: Call, tokens: Tokens, access: AccessStore) -> None:
+    """A connection's token is in an agent's reach."""
+    reader = access.add(Holder("operator", "eve", None, scopes=("read",)))
+    other = access.add(Holder("operator", "fay", "web"))
+    body = {"score": 3}
+    assert [401, 403, 403, 403] == [
+        call("POST", SCORE, token, json=body).status_code for token in (None, tokens.ops, reader, other)
+    ]
+    assert [401, 403, 403, 403] == [call("GET", NEXT, token).status_code for token in (None, tokens.ops, reader, other)]
+    assert [401, 403, 200, 403] == [call("GET", AGREEMENT, token).status_code for token in (None, tokens.ops, reader, other)]
+    assert [401, 403, 200, 403] == [call("GET", SCORE, token).status_code for token in (None, tokens.ops, reader, other)]
+
+
+@pytest.mark.usefixtures("judged")
+def test_the_queue_serves_each_exchange_once_with_its_texts(call: Call, tokens: Tokens) -> None:
+    """The anomaly first; when all are scored nothing is left, and for another rater all are there again."""
+    served = []
+    while (item := call("GET", NEXT, tokens.root, params={"rater": "ann"}).json()["review"]) is not None:
+        served.append((item["exchangeId"], item["agentResponse"], item["score"]["id"] == item["scoreId"]))
+        path = f"/api/audit/ops/scores/{item['scoreId']}/human"
+        call("POST", path, tokens.root, json={"score": 3, "rater": "ann"})
+    assert ("s:2", "Answer 2.", True) == served[0]
+    assert {("s:1", "Answer 1.", True), ("s:3", "Answer 3.", True)} == set(served[1:])
+    again = call("GET", NEXT, tokens.root, params={"rater": "dan"}).json()["review"]
+    assert 1 == again["seenBy"]
+
+
+@pytest.mark.usefixtures("judged")
+def test_the_same_question_is_answered_the_same_until_it_is_skipped(call: Call, tokens: Tokens) -> None:
+    """A page that is loaded again must not lose what was on it."""
+    asked = [call("GET", NEXT, tokens.root, params={"rater": "ann"}).json() for _ in range(2)]
+    assert asked[0] == asked[1]
+    skipped = asked[0]["review"]["scoreId"]
+    other = call("GET", NEXT, tokens.root, params={"rater": "ann", "skip": [skipped]}).json()["review"]
+    assert skipped != other["scoreId"]
+    everything = ["score s:1", "score s:2", "score s:3"]
+    assert call("GET", NEXT, tokens.root, params={"skip": everything}).json() == {"review": None}
+
+
+@pytest.mark.usefixtures("judged")
+def test_a_blind_look_does_not_show_the_verdict(call: Call, tokens: Tokens) -> None:
+    """Who knows what the judge says tends to agree with it."""
+    item = call("GET", NEXT, tokens.root, params={"blind": True}).json()["review"]
+    assert (None, None) == (item["score"], item["stratum"])
+    assert item["userMessage"]
+
+
+def test_there_is_nothing_to_look_at_in_a_new_project(call: Call, tokens: Tokens) -> None:
+    """Nor any agreement, which is no error."""
+    assert call("GET", NEXT, tokens.root).json() == {"review": None}
+    body = call("GET", AGREEMENT, tokens.root).json()
+    assert ("not_enough_labels", 0, None) == (body["overall"]["state"], body["overall"]["labels"], body["overall"]["kappa"])
+    assert ([], None, 0) == (body["raters"], body["covered"], body["unjudged"])
+
+
+def test_agreement_is_told_with_its_interval_and_for_each_rater(call: Call, tokens: Tokens, store: Store) -> None:
+    """Forty sessions with an exchange each: one rater has scored all, another half."""
+    land(store, "scores", [score(f"s{n}", 1, **(JUDGED | {"tier3_score": float(n % 5 + 1)})) for n in range(40)])
+    land(store, "scores", [score("u", 1)])
+    for n in range(40):
+        path = f"/api/audit/ops/scores/score s{n}:1/human"
+        call("POST", path, tokens.root, json={"score": min(n % 5 + 1 + (n % 3 == 0), 5), "rater": "ann"})
+        if n % 2:
+            call("POST", path, tokens.root, json={"score": n % 5 + 1, "rater": "bob"})
+    call("POST", "/api/audit/ops/scores/score u:1/human", tokens.root, json={"score": 2, "rater": "ann"})
+    body = call("GET", AGREEMENT, tokens.root).json()
+    overall = body["overall"]
+    assert ("enough", 60, 40) == (overall["state"], overall["labels"], overall["exchanges"])
+    assert 0 < overall["low"] < overall["kappa"] < overall["high"] < 1
+    assert overall["biasLow"] < overall["bias"] < overall["biasHigh"]
+    assert [("ann", "enough"), ("bob", "not_enough_labels")] == [(one["rater"], one["state"]) for one in body["raters"]]
+    assert (20, 1.0, 1) == (body["betweenRaters"]["exchanges"], body["covered"], body["unjudged"])
+
+
+@pytest.mark.usefixtures("judged")
+def test_what_was_said_stays_with_the_score_when_it_is_judged_again(call: Call, tokens: Tokens, store: Store) -> None:
+    """A person scored the exchange, not a revision."""
+    call("POST", SCORE, tokens.root, json={"score": 2})
+    land(store, "scores", [score("s", 1, revision=1, **JUDGED)])
+    listed = call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"]
+    assert [(1, 2)] == [(one["revision"], one["humanScore"]) for one in listed if one["id"] == "score s:1"]
+    with contextlib.closing(store.cursor()) as cursor:
+        assert 1 == len(human_scores(cursor, "ops", "score s:1"))
