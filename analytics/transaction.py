@@ -15,7 +15,7 @@ from analytics.known import KnownIdentities
 from analytics.repetitions import CONTENT, unknown
 from analytics.tables import full_name, quote
 from schemas.arrow import INDEX, decode_batch, empty_frame
-from schemas.records import ImportProgress, Record, StageState, Watermark
+from schemas.records import Alert, ImportProgress, Record, StageState, Watermark
 from schemas.registry import RecordSchema, current_schemas, schema_of, topics
 
 __all__ = ["BATCH", "CONTENT", "Appended", "Transaction", "stored_ends"]
@@ -192,6 +192,17 @@ class Transaction:
     def set_progress(self, progress: Sequence[ImportProgress]) -> None:
         """Note how far files have been imported."""
         self._replace(progress)
+
+    def set_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Put alerts into the queue, or in place of their earlier versions."""
+        self._replace(alerts)
+
+    def known_alerts(self, ids: Sequence[str]) -> set[str]:
+        """Those of the ids that are of alerts there are, or ever were."""
+        rows = self._connection.execute(
+            f"SELECT alert_id FROM {full_name(schema_of('Alert'))} WHERE alert_id IN (SELECT unnest(?))", [list(ids)]
+        ).fetchall()
+        return {alert_id for (alert_id,) in rows}
 
     def _replace(self, records: Sequence[Record]) -> None:
         """Put records of one internal type in place of those with the same identity."""

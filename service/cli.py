@@ -20,6 +20,7 @@ import typer
 
 from schemas.errors import DriftlineError
 from service.commands import (
+    alerts,
     comparing,
     connections,
     database,
@@ -52,6 +53,7 @@ app.add_typer(connections.connections_app, name="connections")
 app.add_typer(connections.operators_app, name="operators")
 app.add_typer(topics.topics_app, name="topics")
 app.add_typer(dead_letters.letters_app, name="dead-letters")
+app.add_typer(alerts.alerts_app, name="alerts")
 COMMANDS: dict[str, Callable[..., None]] = {
     "diagnose": diagnosing.diagnose,
     "finalize": sessions.finalize,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from audit.anchor_names import is_reserved
 from schemas.errors import SettingsError
 from schemas.limits import NAME
+from service.alerts.quiet import quiet_hours_of
 from streams.kafka.connection import SaslMechanism, SecurityProtocol
 
 PREFIX = "DRIFTLINE_"
@@ -24,6 +26,22 @@ def _not_of_anchors(name: str) -> str:
 
 
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$"), AfterValidator(_not_of_anchors)]
+_ADDRESS = re.compile(r"https?://[^\s/@?#]+(?:@[^\s/@?#]+)?(?:[/?][^\s#]*)?")
+
+
+def _address(url: SecretStr) -> SecretStr:
+    if not _ADDRESS.fullmatch(url.get_secret_value()):
+        raise ValueError("must be an address that begins with https:// or http://")
+    return url
+
+
+def _quiet_hours(text: str) -> str:
+    quiet_hours_of(text)
+    return text
+
+
+SecretAddress = Annotated[SecretStr, AfterValidator(_address)]
+"""An address that is a secret itself."""
 
 
 class Settings(BaseSettings):
@@ -66,6 +84,20 @@ class Settings(BaseSettings):
     )
     schema_registry_auth: SecretStr | None = Field(
         None, min_length=1, description="Name and password at the schema registry, `name:password`."
+    )
+    alert_webhook: SecretAddress | None = Field(None, description="Address that alerts are posted to as JSON.")
+    alert_secret: SecretStr | None = Field(
+        None, min_length=16, description="Secret that alerts to the webhook are signed with."
+    )
+    alert_slack: SecretAddress | None = Field(None, description="Address of an incoming webhook of Slack, for alerts.")
+    quiet_hours: Annotated[str, AfterValidator(_quiet_hours)] | None = Field(
+        None, description="Hours in which alerts wait, such as `22:00-07:00 Europe/Berlin`; UTC without a zone."
+    )
+    quiet_for: Literal["warning", "all"] = Field(
+        "warning", description="What waits in quiet hours: `warning`, while critical alerts go out, or `all`."
+    )
+    public_url: str | None = Field(
+        None, pattern=r"^https?://[^\s/@|<>]+(/[^\s|<>]*)?$", description="Address of the server for links in alerts."
     )
     batch_records: int = Field(20_000, ge=1, le=1_000_000, description="Records that are taken in or read by a stage at once.")
 

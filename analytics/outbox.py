@@ -1,0 +1,55 @@
+"""The outbox of alerts: what people are to be told waits in the store until it is delivered, across restarts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from analytics.queries import query_records, query_rows
+from analytics.store import Store
+from schemas.records import Alert, Incident
+
+WAITING, DELIVERED, GIVEN_UP = "waiting", "delivered", "given_up"
+STATUSES = (WAITING, DELIVERED, GIVEN_UP)
+
+
+class Outbox:
+    """The alerts of a store. Every change is one transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def put(self, alerts: Sequence[Alert]) -> int:
+        """Put alerts into the queue; those whose id was ever in it are left out. Answers how many are new."""
+        if not alerts:
+            return 0
+        first = {alert.alert_id: alert for alert in reversed(alerts)}
+        with self._store.transaction() as transaction:
+            known = transaction.known_alerts(list(first))
+            fresh = [alert for alert_id, alert in first.items() if alert_id not in known]
+            transaction.set_alerts(fresh[::-1])
+        return len(fresh)
+
+    def settle(self, alerts: Sequence[Alert]) -> None:
+        """Put alerts in place of their earlier versions."""
+        with self._store.transaction() as transaction:
+            transaction.set_alerts(alerts)
+
+    def due(self, now: datetime) -> list[Alert]:
+        """What is to be tried now, oldest first."""
+        with contextlib.closing(self._store.cursor()) as cursor:
+            return list(query_records(cursor, "due_alerts", Alert, {"as_of": now}))
+
+    def untold(self, since: datetime) -> list[Incident]:
+        """Open incidents that were seen since then, and of which nobody was told at their severity."""
+        with contextlib.closing(self._store.cursor()) as cursor:
+            return list(query_records(cursor, "untold_incidents", Incident, {"since": since}))
+
+    def listed(self, status: str | None, limit: int, before: tuple[datetime, str] | None = None) -> list[dict[str, Any]]:
+        """Alerts without their bodies, newest first: of a status or all, after the place where a page ended."""
+        at, alert_id = before or (None, None)
+        values = {"status": status, "before_at": at, "before_id": alert_id, "limit": limit}
+        with contextlib.closing(self._store.cursor()) as cursor:
+            return query_rows(cursor, "alerts", values)

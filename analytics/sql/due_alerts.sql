@@ -1,0 +1,16 @@
+-- purpose: alerts that are to be tried now; one waits while an earlier one of its channel and subject was tried and is to be tried again
+-- grain: one row an alert, oldest first
+-- parameters: $as_of
+WITH waiting AS (
+    SELECT
+        * EXCLUDE (_topic, _partition, _offset),
+        max(not_before) FILTER (WHERE attempts > 0) OVER (
+            PARTITION BY channel, subject_id ORDER BY created_at, alert_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS earlier_not_before
+    FROM log.alerts
+    WHERE status = 'waiting'
+)
+SELECT * EXCLUDE (earlier_not_before)
+FROM waiting
+WHERE not_before <= $as_of::TIMESTAMP AND (earlier_not_before IS NULL OR earlier_not_before <= $as_of::TIMESTAMP)
+ORDER BY created_at, alert_id

@@ -1,0 +1,36 @@
+-- purpose: sessions that are open and were heard within the session gap, with their last sign of life: a record that was no history when it came
+-- grain: one row a session, the longest silent first
+-- parameters: $as_of, $gap_seconds, $project (NULL for all), $silent_since (last heard before then, NULL for all), $after_at and $after_place (where the page before ended, NULL for the first), $limit (NULL for all)
+WITH signs AS (
+    SELECT connection, session_id, project, occurred_at, ingested_at, _offset AS exchange FROM log.exchanges
+    UNION ALL BY NAME
+    SELECT connection, session_id, project, occurred_at, ingested_at, _offset AS event FROM log.agent_events
+    UNION ALL BY NAME
+    SELECT connection, session_id, project, occurred_at, ingested_at, ingested_at AS heartbeat FROM log.heartbeats
+), sessions AS (
+    SELECT
+        connection, session_id, max(exchange) AS last_exchange, max(event) AS last_event, max(heartbeat) AS last_heartbeat,
+        max(ingested_at) AS last_received, arg_max(project, ingested_at) AS project
+    FROM signs
+    WHERE ingested_at >= $as_of::TIMESTAMP - to_seconds($gap_seconds) AND occurred_at >= ingested_at - to_seconds($gap_seconds)
+    GROUP BY connection, session_id
+), closings AS (
+    SELECT
+        connection, session_id, max(ingested_at) AS closed,
+        max(_offset) FILTER (WHERE _topic = 'exchanges') AS last_exchange, max(_offset) FILTER (WHERE _topic = 'agent-events') AS last_event
+    FROM log.session_closings
+    WHERE ingested_at >= $as_of::TIMESTAMP - to_seconds($gap_seconds)
+    GROUP BY connection, session_id
+)
+SELECT connection, session_id, s.project, s.last_received, md5(connection || '/' || session_id) AS place
+FROM sessions AS s
+LEFT JOIN closings AS c USING (connection, session_id)
+WHERE ($project IS NULL OR s.project = $project) AND NOT starts_with(s.project, 'anchors.')
+    AND ($silent_since IS NULL OR s.last_received < $silent_since::TIMESTAMP)
+    AND (
+        s.last_exchange > coalesce(c.last_exchange, -1) OR s.last_event > coalesce(c.last_event, -1)
+        OR (s.last_heartbeat IS NOT NULL AND (c.closed IS NULL OR s.last_heartbeat > c.closed))
+    )
+    AND ($after_at IS NULL OR (s.last_received, place) > ($after_at::TIMESTAMP, $after_place))
+ORDER BY s.last_received, place
+LIMIT $limit

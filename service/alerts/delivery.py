@@ -1,0 +1,110 @@
+"""Delivering alerts: the chore that tells of new incidents and posts what waits in the outbox.
+
+1. Incidents are found by looking: those that are open and of which no alert was made. So none is lost to a kill between the two.
+2. Few alerts that are due go out one by one; when there are many, one digest holds them all: at the end of quiet hours, or when a
+   whole fleet falls silent.
+3. An alert is delivered at least once: a kill between the post and its note sends it again, under the same id.
+4. A receiver that fails is left alone for the rest of the run, and holds up no other channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+import httpx2
+import msgspec
+
+from analytics.outbox import DELIVERED, GIVEN_UP
+from schemas.records import Alert
+from service.alerts.channels import Channel
+from service.alerts.notices import incident_notice
+from service.alerts.posting import open_client, post
+from service.alerts.raising import Alerts
+from service.alerts.retrying import MOST_ATTEMPTS, Outcome, pause
+
+INTERVAL_SECONDS = 10.0
+RECENT = timedelta(days=1)
+"""Incidents that were seen longer ago are not told: a database that is filled anew must not tell of history."""
+MOST_SINGLE = 5
+"""Alerts that go out one by one; more that are due at once are a digest."""
+Chance = Callable[[], float]
+_CHANCE: Chance = random.SystemRandom().random
+log = logging.getLogger(__name__)
+
+
+class Delivery:
+    """The chore `alerts`. `chance` gives numbers from 0 to 1."""
+
+    name = "alerts"
+    interval = INTERVAL_SECONDS
+
+    def __init__(self, alerts: Alerts, chance: Chance = _CHANCE) -> None:
+        self._alerts = alerts
+        self._chance = chance
+
+    async def run(self) -> None:
+        """Tell of new incidents, then try what is due."""
+        if not self._alerts.channels:
+            return
+        await self._tell_of_incidents()
+        due = await asyncio.to_thread(self._alerts.outbox.due, self._alerts.now())
+        if not due:
+            return
+        await self._give_up_orphans(due)
+        async with open_client() as client:
+            channels = self._alerts.channels
+            await asyncio.gather(*(self._deliver(client, one, [a for a in due if a.channel == one.name]) for one in channels))
+
+    async def _tell_of_incidents(self) -> None:
+        since = self._alerts.now() - RECENT
+        incidents = await asyncio.to_thread(self._alerts.outbox.untold, since)
+        await self._alerts.raise_alerts([incident_notice(incident) for incident in incidents])
+
+    async def _give_up_orphans(self, due: Sequence[Alert]) -> None:
+        """Settle what was meant for a channel that the settings no longer name."""
+        names = {channel.name for channel in self._alerts.channels}
+        orphans = [alert for alert in due if alert.channel not in names]
+        if orphans:
+            outcome = Outcome("never", "the settings name no such channel any more")
+            await asyncio.to_thread(self._note, orphans, outcome, tried=False)
+
+    async def _deliver(self, client: httpx2.AsyncClient, channel: Channel, due: Sequence[Alert]) -> None:
+        for alerts in _letters(due):
+            letter = channel.letter(alerts, self._alerts.now())
+            outcome = await post(client, channel, letter, self._alerts.now)
+            await asyncio.to_thread(self._note, alerts, outcome)
+            if outcome.verdict == "later":
+                return
+
+    def _note(self, alerts: Sequence[Alert], outcome: Outcome, *, tried: bool = True) -> None:
+        """Keep what came of a try of these alerts."""
+        now = self._alerts.now()
+        noted = [self._noted(alert, outcome, now, tried=tried) for alert in alerts]
+        self._alerts.outbox.settle(noted)
+        given_up = [alert for alert in noted if alert.status == GIVEN_UP]
+        for alert in given_up[:MOST_SINGLE]:
+            log.error("alert %s was given up after %d tries: %s", alert.alert_id, alert.attempts, alert.last_error)
+        if len(given_up) > MOST_SINGLE:
+            log.error("%d more alerts were given up with it", len(given_up) - MOST_SINGLE)
+
+    def _noted(self, alert: Alert, outcome: Outcome, now: datetime, *, tried: bool) -> Alert:
+        attempts = alert.attempts + tried
+        changed = msgspec.structs.replace(alert, attempts=attempts, last_error=outcome.reason)
+        if outcome.verdict == "delivered":
+            return msgspec.structs.replace(changed, status=DELIVERED, settled_at=now)
+        if outcome.verdict == "never" or attempts >= MOST_ATTEMPTS:
+            return msgspec.structs.replace(changed, status=GIVEN_UP, settled_at=now)
+        again = now + timedelta(seconds=pause(attempts, self._chance(), outcome.retry_after))
+        return msgspec.structs.replace(changed, not_before=self._alerts.not_before(alert.severity, again))
+
+
+def _letters(due: Sequence[Alert]) -> Iterator[Sequence[Alert]]:
+    """The alerts that go into one letter each."""
+    if len(due) > MOST_SINGLE:
+        yield due
+    else:
+        yield from ([alert] for alert in due)

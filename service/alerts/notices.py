@@ -1,0 +1,117 @@
+"""What people are told: one notice a cause, before it is put into the form of a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+from urllib.parse import quote
+
+from audit.fingerprints import stable_id
+from audit.telemetry import Silence
+from schemas.records import Incident
+from service.api.settings import API
+
+Severity = Literal["warning", "critical"]
+INCIDENT, TELEMETRY, TEST = "incident", "telemetry", "test"
+_MISSED = {
+    "warning": "No sign of life for {minutes:g} min, {missed} intervals of {interval:g} min were missed.",
+    "critical": "No sign of life for {minutes:g} min, {missed} intervals of {interval:g} min were missed: taken to have stopped.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to be told once: another notice of the same kind, subject and cause is the same one."""
+
+    kind: str
+    """incident, telemetry or test."""
+    subject: str
+    """Incident or session it is about."""
+    cause: str
+    """What makes the subject worth telling of again, such as a higher severity."""
+    severity: Severity
+    title: str
+    text: str
+    project: str | None = None
+    path: str | None = None
+    """Where more of it is found, below the address of the server."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """For programs: JSON values."""
+
+    def alert_id(self, channel: str) -> str:
+        """Id of its alert on a channel: the same at every time and in every process."""
+        return stable_id("alert", channel, self.kind, self.subject, self.cause)
+
+
+def incident_notice(incident: Incident) -> Notice:
+    """What is told of an incident: once, and once more when it becomes critical."""
+    details = {
+        "type": incident.type,
+        "tier": incident.tier,
+        "direction": incident.direction,
+        "rule": incident.rule,
+        "cause": incident.cause,
+        "status": incident.status,
+        "baselineId": incident.baseline_id,
+        "detectedAt": incident.detected_at.isoformat(),
+    }
+    return Notice(
+        INCIDENT,
+        incident.incident_id,
+        incident.severity,
+        _severity(incident.severity),
+        incident.title,
+        incident.description,
+        incident.project,
+        f"{API}/{quote(incident.project, safe='')}/incidents/{quote(incident.incident_id, safe='')}",
+        details,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SilentSession:
+    """A session of which nothing has been heard for a while."""
+
+    connection: str
+    session_id: str
+    project: str
+    last_received: datetime
+    interval_ms: int
+    silence: Silence
+
+
+def silence_notice(session: SilentSession) -> Notice:
+    """What is told of a silent session: once for each level of each silence."""
+    silence, level = session.silence, _severity(session.silence.level or "")
+    minutes, interval = round(silence.elapsed.total_seconds() / 60, 1), round(session.interval_ms / 60_000, 2)
+    details = {
+        "connection": session.connection,
+        "sessionId": session.session_id,
+        "lastReceived": session.last_received.isoformat(),
+        "missedIntervals": silence.missed,
+        "intervalMs": session.interval_ms,
+        "status": silence.status,
+    }
+    return Notice(
+        TELEMETRY,
+        f"{session.connection}/{session.session_id}",
+        f"{session.last_received.isoformat()} {level}",
+        level,
+        f"Session {session.session_id} {'has stopped' if level == 'critical' else 'is silent'}",
+        _MISSED[level].format(minutes=minutes, missed=silence.missed, interval=interval),
+        session.project,
+        f"{API}/telemetry?project={quote(session.project, safe='')}",
+        details,
+    )
+
+
+def trial_notice(now: datetime) -> Notice:
+    """What tries a channel out."""
+    text = "This is a test. Alerts on incidents and silent sessions arrive here."
+    return Notice(TEST, "test", now.isoformat(), "warning", "Driftline can reach this channel", text)
+
+
+def _severity(given: str) -> Severity:
+    return "critical" if given == "critical" else "warning"

@@ -1,0 +1,78 @@
+"""Posting to a channel: one try with one deadline. What comes back is told without the address, which is a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+
+import httpx2
+
+from service.alerts.channels import Channel, Letter
+from service.alerts.retrying import Outcome, verdict_of
+from service.workspace import Clock
+from streams.judges.limits import retry_after
+
+DEADLINE_SECONDS = 10.0
+"""What a receiver has for the whole of its answer."""
+MOST_READ = 256
+"""Bytes of an answer that are read."""
+_WORD = re.compile(r"[a-z_]{1,40}")
+"""What Slack answers, such as `no_service`; other answers are not repeated."""
+_FAILURES = (
+    (httpx2.TimeoutException, f"no answer within {DEADLINE_SECONDS:g} s"),
+    (TimeoutError, f"no answer within {DEADLINE_SECONDS:g} s"),
+    (httpx2.ConnectError, "no connection"),
+    (httpx2.ProxyError, "the proxy did not pass it on"),
+    (httpx2.TransportError, "the connection broke"),
+)
+
+
+def open_client() -> httpx2.AsyncClient:
+    """A client that follows no redirects: what is posted goes where the settings say, or nowhere."""
+    # At this level it logs every address it calls.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    return httpx2.AsyncClient(follow_redirects=False, timeout=DEADLINE_SECONDS, headers={"Accept-Encoding": "identity"})
+
+
+async def post(client: httpx2.AsyncClient, channel: Channel, letter: Letter, now: Clock) -> Outcome:
+    """Post a letter once, and say what came of it."""
+    url, content, headers = channel.url.get_secret_value(), letter.body.encode(), channel.headers(letter, now())
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS), client.stream("POST", url, content=content, headers=headers) as response:
+            return _outcome(response, await _beginning(response))
+    except (httpx2.HTTPError, TimeoutError) as error:
+        return Outcome("later", _in_words(error))
+    except httpx2.InvalidURL:
+        return Outcome("never", "the address is no URL")
+
+
+async def _beginning(response: httpx2.Response) -> str:
+    """The first bytes of an answer as text; the rest is left."""
+    body = b""
+    async for chunk in response.aiter_raw():
+        body += chunk[:MOST_READ]
+        if len(body) >= MOST_READ:
+            break
+    return body[:MOST_READ].decode("ascii", "replace")
+
+
+def _outcome(response: httpx2.Response, body: str) -> Outcome:
+    verdict = verdict_of(response.status_code)
+    if verdict == "delivered":
+        return Outcome(verdict)
+    word = f": {body}" if _WORD.fullmatch(body) else ""
+    reason = f"the answer was {response.status_code}{word}"
+    if response.is_redirect:
+        reason += ", and redirects are not followed"
+    return Outcome(verdict, reason, retry_after(response.headers, time.time))
+
+
+def _in_words(error: BaseException) -> str:
+    """Why there was no answer. Only types are named: a message may hold the address."""
+    words = next((words for kind, words in _FAILURES if isinstance(error, kind)), "the call failed")
+    root = error
+    while (deeper := root.__cause__ or root.__context__) is not None:
+        root = deeper
+    return f"{words} ({type(root).__name__})"

@@ -1,0 +1,96 @@
+"""Raising alerts: a notice becomes one entry of the outbox for each channel, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Literal
+
+from analytics.outbox import WAITING, Outbox
+from analytics.store import Store
+from audit.redaction import Redactor
+from schemas.records import Alert
+from service.alerts.channels import Channel, channels_of
+from service.alerts.notices import Notice
+from service.alerts.quiet import QuietHours, quiet_hours_of
+from service.settings import Settings
+from service.workspace import Clock
+from streams.auditing import Auditing
+
+Held = Literal["warning", "all"]
+"""What waits for the end of the quiet hours: warnings alone, or everything."""
+
+
+class Alerts:
+    """Puts notices into the outbox. Without a channel it does nothing: there is nobody to tell."""
+
+    def __init__(
+        self,
+        store: Store,
+        channels: Sequence[Channel],
+        redactor: Redactor,
+        now: Clock,
+        *,
+        quiet: QuietHours | None = None,
+        held: Held = "warning",
+    ) -> None:
+        self.channels = tuple(channels)
+        self.outbox = Outbox(store)
+        self.now = now
+        self._redactor = redactor
+        self._quiet = quiet
+        self._held = held
+
+    async def raise_alert(self, notice: Notice) -> int:
+        """Have people told of something; see `raise_alerts`."""
+        return await self.raise_alerts([notice])
+
+    async def raise_alerts(self, notices: Sequence[Notice]) -> int:
+        """Have people told of these; durable on return. What was told before is left out, so that raising twice changes nothing.
+
+        Answers how many entries of the outbox are new.
+        """
+        if not self.channels or not notices:
+            return 0
+        return await asyncio.to_thread(lambda: self.outbox.put(self._entries(notices)))
+
+    def not_before(self, severity: str, moment: datetime) -> datetime:
+        """When an alert may go out that is ready at a moment: then, or when the quiet hours are over."""
+        if self._quiet is None or (self._held == "warning" and severity == "critical"):
+            return moment
+        return self._quiet.over(moment)
+
+    def _entries(self, notices: Sequence[Notice]) -> list[Alert]:
+        now = self.now()
+        clean = [self._redacted(notice) for notice in notices]
+        return [self._entry(notice, channel, now) for notice in clean for channel in self.channels]
+
+    def _redacted(self, notice: Notice) -> Notice:
+        """The notice without secrets: what agents wrote leaves the house."""
+        (title, text), _ = self._redactor.redact_json([notice.title, notice.text])
+        details, _ = self._redactor.redact_json(dict(notice.details))
+        return replace(notice, title=title, text=text, details=details)
+
+    def _entry(self, notice: Notice, channel: Channel, now: datetime) -> Alert:
+        return Alert(
+            alert_id=notice.alert_id(channel.name),
+            channel=channel.name,
+            kind=notice.kind,
+            subject_id=notice.subject,
+            project=notice.project,
+            severity=notice.severity,
+            body=channel.body(notice, now),
+            created_at=now,
+            not_before=self.not_before(notice.severity, now),
+            attempts=0,
+            status=WAITING,
+        )
+
+
+def open_alerts(engine: Auditing, settings: Settings) -> Alerts:
+    """Alerts about what is in an engine's store, by the settings."""
+    quiet = None if settings.quiet_hours is None else quiet_hours_of(settings.quiet_hours)
+    channels = channels_of(settings)
+    return Alerts(engine.store, channels, engine.redactor, engine.now, quiet=quiet, held=settings.quiet_for)

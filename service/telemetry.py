@@ -1,0 +1,132 @@
+"""The watchdog of sessions: who has fallen silent, and what people are told of it.
+
+1. Any record of a session is a sign of life at the time it was taken in, unless it was history even then: older than the session
+   gap. So an import raises no alarm, and a sender whose clock is a little off is heard.
+2. A session is watched until it is closed, or until nothing came for longer than the session gap, after which it is.
+3. Silence counts only while this server listens: whoever was silent during a break may only have gone unheard.
+4. Each level of a silence is told once: to people by the outbox, across restarts; in the log by each process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import duckdb
+
+from analytics.queries import query_rows
+from audit.policy import Policy
+from audit.telemetry import listening_since, silence
+from service.alerts.notices import SilentSession, silence_notice
+from service.alerts.raising import Alerts
+from streams.auditing import Auditing
+
+LONGEST_SECONDS = 30.0
+"""Seconds between two looks, at most."""
+_ALERTED = frozenset({"warning", "critical"})
+_LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
+_LISTENING: WeakKeyDictionary[Auditing, datetime] = WeakKeyDictionary()
+Page = tuple[datetime, str]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An open session, and its place in the list of all of them."""
+
+    session: SilentSession
+    place: str
+
+
+def open_sessions(
+    cursor: duckdb.DuckDBPyConnection,
+    policy: Policy,
+    now: datetime,
+    listening: datetime | None,
+    *,
+    project: str | None = None,
+    silent_since: datetime | None = None,
+    after: Page | None = None,
+    limit: int | None = None,
+) -> list[Listed]:
+    """The sessions that are watched, the longest silent first: of one project or all, last heard before a time, after a place."""
+    at, place = after or (None, None)
+    values = {
+        "as_of": now,
+        "gap_seconds": timedelta(minutes=policy.session_gap_minutes).total_seconds(),
+        "project": project,
+        "silent_since": silent_since,
+        "after_at": at,
+        "after_place": place,
+        "limit": limit,
+    }
+    return [Listed(_session(row, policy, now, listening), row["place"]) for row in query_rows(cursor, "session_signs", values)]
+
+
+def _session(row: dict[str, Any], policy: Policy, now: datetime, listening: datetime | None) -> SilentSession:
+    interval = policy.for_project(row["project"]).settings.heartbeat_interval
+    quiet = silence(row["last_received"], listening, now, timedelta(milliseconds=interval))
+    return SilentSession(row["connection"], row["session_id"], row["project"], row["last_received"], interval, quiet)
+
+
+def listening_of(engine: Auditing) -> datetime | None:
+    """Since when the server over this engine has listened without a break; None where no watchdog runs."""
+    return _LISTENING.get(engine)
+
+
+class Telemetry:
+    """The chore `telemetry`."""
+
+    name = "telemetry"
+
+    def __init__(self, engine: Auditing, alerts: Alerts) -> None:
+        self._engine = engine
+        self._alerts = alerts
+        policy = engine.policy
+        shortest = min(policy.for_project(name).settings.heartbeat_interval for name in ("", *policy.projects))
+        self._shortest = timedelta(milliseconds=shortest)
+        self.interval = min(self._shortest.total_seconds() / 3, LONGEST_SECONDS)
+        self._last_look: datetime | None = None
+        self._told: dict[tuple[str, str], str] = {}
+
+    async def run(self) -> None:
+        """Look after the sessions once."""
+        now, ready = self._engine.now(), self._engine.state().ready
+        patience = timedelta(seconds=2 * self.interval + LONGEST_SECONDS)
+        listening = listening_since(listening_of(self._engine), self._last_look, now, ready=ready, patience=patience)
+        _LISTENING[self._engine], self._last_look = listening, now
+        if now - listening <= self._shortest:
+            return
+        silent = await asyncio.to_thread(self._silent, now, listening)
+        fresh = self._fresh(silent)
+        alerted = [one for one in fresh if one.silence.level in _ALERTED]
+        await self._alerts.raise_alerts([silence_notice(one) for one in alerted])
+        for one in fresh:
+            self._told[one.connection, one.session_id] = _cause(one)
+            words = "session %s of connection %s (%s): no sign of life for %d s, %d intervals missed"
+            seconds, level = one.silence.elapsed.total_seconds(), _LOG_LEVELS[one.silence.level or "info"]
+            log.log(level, words, one.session_id, one.connection, one.project, seconds, one.silence.missed)
+
+    def _silent(self, now: datetime, listening: datetime) -> list[SilentSession]:
+        """The sessions that have missed a sign."""
+        engine = self._engine
+        with contextlib.closing(engine.store.cursor()) as cursor:
+            found = open_sessions(cursor, engine.policy, now, listening, silent_since=now - self._shortest)
+        audited = engine.policy.for_project
+        return [one.session for one in found if one.session.silence.missed and audited(one.session.project).settings.enabled]
+
+    def _fresh(self, silent: Sequence[SilentSession]) -> list[SilentSession]:
+        """Those whose level was not told yet; whoever is silent no longer is forgotten."""
+        present = {(one.connection, one.session_id) for one in silent}
+        self._told = {key: cause for key, cause in self._told.items() if key in present}
+        return [one for one in silent if self._told.get((one.connection, one.session_id)) != _cause(one)]
+
+
+def _cause(session: SilentSession) -> str:
+    return f"{session.last_received.isoformat()} {session.silence.level}"

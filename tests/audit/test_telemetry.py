@@ -1,0 +1,73 @@
+"""The watchdog's rule: intervals missed, and what that calls for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.telemetry import Silence, listening_since, silence
+
+NOW = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
+FIVE = timedelta(minutes=5)
+MICROSECOND = timedelta(microseconds=1)
+spans = st.timedeltas(timedelta(0), timedelta(days=3))
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "missed", "status", "level"),
+    [
+        (timedelta(0), 0, "green", None),
+        (FIVE, 0, "green", None),
+        (FIVE + MICROSECOND, 1, "yellow", "info"),
+        (2 * FIVE, 1, "yellow", "info"),
+        (2 * FIVE + MICROSECOND, 2, "yellow", "warning"),
+        (3 * FIVE, 2, "yellow", "warning"),
+        (3 * FIVE + MICROSECOND, 3, "red", "critical"),
+        (timedelta(days=400), 115199, "red", "critical"),
+    ],
+)
+def test_missed_intervals_call_for_a_status_and_a_level(
+    elapsed: timedelta, missed: int, status: str, level: str | None
+) -> None:
+    """Green up to one interval, yellow up to three, red beyond; told at one, two and three that were missed."""
+    found = silence(NOW - elapsed, None, NOW, FIVE)
+    assert Silence(elapsed, missed) == found
+    assert (status, level) == (found.status, found.level)
+
+
+def test_a_sign_from_the_future_is_one_of_now() -> None:
+    """A sender's clock may be ahead of ours."""
+    assert Silence(timedelta(0), 0) == silence(NOW + FIVE, None, NOW, FIVE)
+
+
+@given(last=spans, listened=spans)
+def test_what_was_before_anybody_listened_does_not_count(last: timedelta, listened: timedelta) -> None:
+    """A server that was down for an hour must not say that everybody has stopped."""
+    found = silence(NOW - last, NOW - listened, NOW, FIVE)
+    assert min(last, listened) == found.elapsed
+    assert (found.missed == 0) == (found.elapsed <= FIVE)
+
+
+@given(first=spans, second=spans)
+def test_silence_only_grows(first: timedelta, second: timedelta) -> None:
+    """A level that was told is never taken back by waiting longer."""
+    shorter, longer = sorted([first, second])
+    assert silence(NOW - shorter, None, NOW, FIVE).missed <= silence(NOW - longer, None, NOW, FIVE).missed
+
+
+@pytest.mark.parametrize(
+    ("last_look", "ready", "expected"),
+    [
+        (NOW - timedelta(seconds=60), True, NOW - FIVE),
+        (NOW - timedelta(seconds=61), True, NOW),
+        (NOW - timedelta(seconds=30), False, NOW),
+        (None, True, NOW),
+    ],
+)
+def test_listening_begins_again_after_every_break(last_look: datetime | None, expected: datetime, *, ready: bool) -> None:
+    """A process that stood still, or took nothing, heard nothing either."""
+    since = listening_since(NOW - FIVE, last_look, NOW, ready=ready, patience=timedelta(seconds=60))
+    assert expected == since
