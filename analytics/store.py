@@ -18,8 +18,9 @@ import polars as pl
 from polars import selectors
 
 from analytics.connection import connect, fetch, store_error
+from analytics.positions import next_stored, stored_ends
 from analytics.tables import LOG, columns_of, full_name, migration_statements, quote
-from analytics.transaction import Appended, Transaction, stored_ends
+from analytics.transaction import Appended, Transaction
 from schemas.registry import schema_of, topics
 
 __all__ = ["Appended", "Store", "Transaction", "fetch"]
@@ -98,6 +99,13 @@ class Store:
         with contextlib.closing(self.cursor()) as cursor:
             cursor.begin()
             return _read(cursor, topic, start, limit)
+
+    def next_position(self, topic: str, start: int) -> int:
+        """The position of the first record from `start` on, or the topic's end: what lies between was deleted."""
+        end = self.end_of(topic)
+        with contextlib.closing(self.cursor()) as cursor:
+            found = next_stored(cursor, topic, start)
+        return end if found is None else min(found, end)
 
     def _migrate(self) -> None:
         rows = self._connection.execute(

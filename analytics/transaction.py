@@ -10,22 +10,24 @@ import duckdb
 import msgspec
 import polars as pl
 
+from analytics.daily_macros import CONSUMER as DAILY
+from analytics.deleting import delete_days, delete_derived, delete_landed, delete_places, delete_states, delete_tables
 from analytics.inserting import BATCH, insert, registered
 from analytics.known import KnownIdentities
+from analytics.positions import END, RETENTION, stored_ends
 from analytics.repetitions import CONTENT, unknown
 from analytics.tables import full_name, quote
 from schemas.arrow import INDEX, decode_batch, empty_frame
 from schemas.records import Alert, ImportProgress, Record, StageState, Watermark
-from schemas.registry import RecordSchema, current_schemas, schema_of, topics
+from schemas.registry import RecordSchema, schema_of
 
-__all__ = ["BATCH", "CONTENT", "Appended", "Transaction", "stored_ends"]
+__all__ = ["BATCH", "CONTENT", "Appended", "Transaction"]
 PARTITION = 0
 """The embedded log has one partition a topic."""
 MADE_HERE = -1
 """Partition of dead letters that whoever lands another log made of records that do not land: they are on no topic."""
 Partition = tuple[str, int]
 """Topic and number of a partition."""
-_STARTS = {"part": pl.Int32, "start": pl.Int64}
 FEW = 4
 """Up to so many keys or records, statements with their values take less time than a frame that is registered first."""
 
@@ -44,24 +46,17 @@ class Appended:
     frames: dict[str, pl.DataFrame] = field(default_factory=dict, compare=False, repr=False)
 
 
-def stored_ends(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """The position the next record of each topic will get."""
-    ends = {}
-    for topic, names in topics().items():
-        tables = " UNION ALL ".join(
-            f"SELECT max(_offset) AS last FROM {full_name(schema_of(name))} WHERE _topic = $topic" for name in names
-        )
-        ((last,),) = connection.execute(f"SELECT max(last) FROM ({tables})", {"topic": topic}).fetchall()
-        ends[topic] = 0 if last is None else last + 1
-    return ends
-
-
 class Transaction:
     """Changes that are committed together. Made by `Store.transaction`."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, ends: dict[str, int]) -> None:
         self._connection = connection
         self._ends = ends
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The connection that the transaction is on, for what is made of the rows inside the database."""
+        return self._connection
 
     def append(
         self, topic: str, messages: Sequence[bytes], *, skip_known: bool = False, seen: KnownIdentities | None = None
@@ -119,16 +114,9 @@ class Transaction:
 
     def drop(self, topic: str, starts: Mapping[int, int]) -> None:
         """Delete what was landed of a topic from these positions on, by partition, and the dead letters that were made of it."""
-        starting = pl.DataFrame({"part": list(starts), "start": list(starts.values())}, schema=_STARTS)
-        landed = [
-            f"{full_name(schema_of(name))} AS old USING {BATCH} WHERE old._topic = $topic AND old._partition = part"
-            " AND old._offset >= start"
-            for name in topics()[topic]
-        ]
-        made = f"{full_name(schema_of('DeadLetter'))} AS old USING {BATCH} WHERE old._partition = {MADE_HERE} AND old.source = $topic"
-        with registered(self._connection, starting):
-            for rows in [*landed, f"{made} AND old.partition = part AND old.position >= start"]:
-                self._connection.execute(f"DELETE FROM {rows}", {"topic": topic})
+        delete_landed(self._connection, topic, starts, MADE_HERE)
+        if topic in schema_of("Score").topics:
+            self._forget_days()
         self._ends.update(stored_ends(self._connection))
 
     def learn(self, topic: str, seen: KnownIdentities) -> None:
@@ -231,12 +219,35 @@ class Transaction:
         ((updated,),) = self._connection.execute(f"UPDATE {full_name(schema)} SET {changed} WHERE {same}", values).fetchall()
         return bool(updated)
 
+    def remove(self, name: str, places: pl.DataFrame) -> int:
+        """Delete the rows of a record type at these places; answers how many. Their positions are never given again."""
+        if not places.height:
+            return 0
+        self.set_watermarks(END, {(topic, PARTITION): self._ends[topic] for topic in places["_topic"].unique().to_list()})
+        return delete_places(self._connection, name, places)
+
+    def drop_states(self, keys: Sequence[str], stages: Sequence[str]) -> None:
+        """Delete what these stages keep of these sessions."""
+        delete_states(self._connection, keys, stages)
+
     def forget(self, tables: Sequence[str]) -> None:
         """Delete every row of the named tables: they are derived and will be made again."""
-        by_table = {schema.table: schema for schema in current_schemas().values()}
-        for table in tables:
-            self._connection.execute(f"DELETE FROM {full_name(by_table[table])}")
+        if schema_of("Score").table in tables:
+            self._forget_days()
+        delete_tables(self._connection, tables)
         self._ends.update(stored_ends(self._connection))
+
+    def forget_derived(self, tables: Sequence[str], but: str) -> None:
+        """Delete what stages made and how far they came, but for sessions of which the stage `but` keeps a state."""
+        self._forget_days()
+        delete_derived(self._connection, tables, but, [END, RETENTION, DAILY])
+        self._ends.update(stored_ends(self._connection))
+
+    def _forget_days(self) -> None:
+        """Delete what scores added up to by day, and count that it was: who is adding up meanwhile must not take it for done."""
+        times = self.watermark(DAILY, "")
+        delete_days(self._connection, DAILY)
+        self.set_watermark(DAILY, "", times + 1)
 
 
 def _last(frame: pl.DataFrame) -> int:

@@ -71,8 +71,8 @@ class ProjectSettings(PolicyModel):
     """Milliseconds between two signs of life of a session."""
     baseline_window_days: Days = 14
     """Days of event time a baseline rests on."""
-    retention_days: Days = 90
-    """Days of event time for which exchanges and scores are kept."""
+    retention_days: Days | None = 90
+    """Days of event time for which exchanges, and what belongs to them, are kept; null keeps them for ever."""
     anchors: Anchors = Anchors()
     """Exchanges that are judged again and again, so that a change of the judge is told from one of the agent."""
     methodology: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = "default"

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from analytics.retention import CUT
 from analytics.store import Appended, Store, Transaction
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec import decode
 from schemas.records import ImportProgress
-from schemas.registry import schema_of
 from streams.admission import Accepted, Door
 from streams.batches import StageBatch
 from streams.conflicts import set_aside_conflict
@@ -108,9 +108,12 @@ class EmbeddedRunner:
         return unfinished
 
     def rebuild(self, report: Callable[[StageProgress], None] = lambda _: None) -> None:
-        """Drop everything derived and make it again from the topics that came from outside."""
+        """Drop everything derived and make it again from the topics that came from outside.
+
+        What was made of a session whose first records are gone stays as it was: what is left would tell another story of it.
+        """
         with self._store.transaction() as transaction:
-            transaction.forget([*derived_tables(), schema_of("StageState").table, schema_of("Watermark").table])
+            transaction.forget_derived(derived_tables(), but=CUT)
             transaction.set_watermark(UNFINISHED, "", 1)
         self.run(report)
 
@@ -120,7 +123,10 @@ class EmbeddedRunner:
         end = min(start + min(self._batch_positions, stage.records_at_once), self._store.end_of(stage.source))
         if start >= end:
             return 0
-        batch = StageBatch.of(stage.source, self._store.read(stage.source, start, end - start))
+        frames = self._store.read(stage.source, start, end - start)
+        if not frames:  # they were deleted: on to the next that is there
+            end = self._store.next_position(stage.source, end)
+        batch = StageBatch.of(stage.source, frames)
         with self._store.transaction() as transaction:
             self.attend(transaction, stage, batch, end)
         return end - start

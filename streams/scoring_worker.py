@@ -111,8 +111,9 @@ class ScoringWorker:
         if full or self._next >= self._store.end_of(SCORING.source):
             return False
         tasks = await asyncio.to_thread(self._read, self._next)
-        if not tasks:
-            return False
+        if not tasks:  # they were deleted before they were scored
+            self._next = await asyncio.to_thread(self._store.next_position, SCORING.source, self._next)
+            return True
         unknown = list({key for _, key, _ in tasks} - self._states.keys())
         self._states |= await asyncio.to_thread(self._read_states, unknown)
         subjects = [subject_of(task) for offset, _, task in tasks if offset < self._begun_before or task.revision]

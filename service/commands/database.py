@@ -110,10 +110,7 @@ def policy_check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file, or a methodology file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Check a policy file and every methodology it names, or one methodology; say what is in force for each project.
-
-    What waits for a baseline or retention is checked and kept, and has no effect in this version.
-    """
+    """Check a policy file and every methodology it names, or one methodology; say what is in force for each project."""
     document, shown, note = _methodology(file) if is_methodology(file) else _policy(file)
     if note:
         err.print(f"note: {note}. {PRICE_IT}", style="yellow", markup=False, soft_wrap=True)

@@ -1,0 +1,53 @@
+# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
+"""Where the next record of each topic goes, whatever was deleted before it.
+
+Stages remember how far they have read by position. A position that was given once is therefore never given again, not even after
+retention or an erasure has emptied the topic: the end of a topic is noted in the transaction that deletes from it.
+"""
+
+from __future__ import annotations
+
+import duckdb
+
+from analytics.tables import full_name
+from schemas.registry import schema_of, topics
+
+END = "end"
+"""Consumer whose watermarks say where topics ended when something was last deleted from them."""
+RETENTION = "retention"
+"""Consumer whose watermarks say, by project, from when on its history is whole: microseconds since 1970, UTC."""
+PLACE = ("_topic", "_partition", "_offset")
+"""The columns that tell a row of a log table from all others."""
+
+
+def stored_ends(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """The position the next record of each topic will get."""
+    noted = dict(
+        connection.execute(
+            f"SELECT topic, next_position FROM {full_name(schema_of('Watermark'))} WHERE consumer = ?",
+            [END],
+        ).fetchall()
+    )
+    return {topic: max(_end_of(connection, topic), noted.get(topic, 0)) for topic in topics()}
+
+
+def next_stored(connection: duckdb.DuckDBPyConnection, topic: str, start: int) -> int | None:
+    """The lowest position from `start` on at which the topic has a record; None where it has none."""
+    tables = " UNION ALL ".join(
+        f"SELECT min(_offset) AS first FROM {full_name(schema_of(name))} WHERE _topic = $topic AND _offset >= $start"
+        for name in topics()[topic]
+    )
+    ((first,),) = connection.execute(
+        f"SELECT min(first) FROM ({tables})",
+        {"topic": topic, "start": start},
+    ).fetchall()
+    return None if first is None else int(first)
+
+
+def _end_of(connection: duckdb.DuckDBPyConnection, topic: str) -> int:
+    """The position after the highest that a record of the topic has."""
+    tables = " UNION ALL ".join(
+        f"SELECT max(_offset) AS last FROM {full_name(schema_of(name))} WHERE _topic = $topic" for name in topics()[topic]
+    )
+    ((last,),) = connection.execute(f"SELECT max(last) FROM ({tables})", {"topic": topic}).fetchall()
+    return 0 if last is None else int(last) + 1

@@ -1,0 +1,107 @@
+"""Retention: what is older than the policy keeps it is deleted, once a day and on demand.
+
+A cutoff is the beginning of a UTC day, so that a day is there or it is not: a record is kept for at least as many days as the policy
+says, and for less than one more. A session that goes on loses its old exchanges and nothing else: it counts its turns and its money
+on, and only exchanges that are gone are taken out of what it waits with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, time, timedelta
+
+import msgspec
+
+from analytics.daily import refresh_daily
+from analytics.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, Unread
+from analytics.store import Store
+from audit.policy import Policy
+from audit.sampling import without
+from streams.auditing import Auditing
+from streams.batches import encoded_exchange
+from streams.embedded import stage_progress
+from streams.feeding import is_fed_by_kafka
+from streams.steps.intake import IntakeState
+from streams.topology import stage_named
+
+INTAKE, SCORING, DIAGNOSIS = (stage_named(name) for name in ("intake", "scoring", "diagnosis"))
+CHECK_SECONDS = 60.0
+"""How often the chore looks whether another day has begun."""
+_AT_ONCE = 1_000
+_DECODER = msgspec.msgpack.Decoder(IntakeState)
+log = logging.getLogger(__name__)
+
+
+def cutoff(now: datetime, days: int | None) -> datetime:
+    """From when on records are kept that are kept for so many days; None keeps them for ever."""
+    if days is None:
+        return FOR_EVER
+    return datetime.combine(now.astimezone(UTC).date() - timedelta(days=days), time(), UTC)
+
+
+def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) -> Purged:
+    """Delete what is too old by the policy or, where `days` are given, what is older than that, whatever the project.
+
+    Beside whoever writes: it waits for moments only.
+    """
+
+    def kept_from(project: str) -> datetime:
+        return cutoff(now, days if days is not None else policy.for_project(project).settings.retention_days)
+
+    # What the scores of a day add up to stays, so that has to be all of them.
+    refresh_daily(store)
+    unread = None if is_fed_by_kafka(store) else _unread(store)
+    purged = Retention(store, Cutoffs(kept_from, kept_from("")), unread).run()
+    if unread is not None:
+        _unpark(store, kept_from)
+    if purged.rows.total():
+        store.checkpoint()
+        log.info("retention: %d exchanges, %d scores and what belongs to them deleted", purged.exchanges, purged.scores)
+    return purged
+
+
+class RetentionChore:
+    """Runs retention at the start and whenever a day has begun, as soon as the engine takes records."""
+
+    name = "retention"
+    interval = CHECK_SECONDS
+
+    def __init__(self, engine: Auditing) -> None:
+        self._engine = engine
+        self._done: datetime | None = None
+
+    async def run(self) -> None:
+        """Run where today's run is still to come. Before everything has landed nobody knows what belongs to what."""
+        now = self._engine.now()
+        today = cutoff(now, 0)
+        if today == self._done or not self._engine.state().ready:
+            return
+        await asyncio.to_thread(purge, self._engine.store, self._engine.policy, now)
+        self._done = today
+
+
+def _unread(store: Store) -> Unread:
+    exchanges, tasks, events = (stage_progress(store, stage).position for stage in (INTAKE, SCORING, DIAGNOSIS))
+    return Unread(exchanges, tasks, events)
+
+
+def _unpark(store: Store, kept_from: Callable[[str], datetime]) -> None:
+    """Take exchanges that are gone out of the states of sessions that go on: they are not scored at the end any more."""
+    rows = store.cursor().execute("SELECT key FROM log.stage_state WHERE stage = ? ORDER BY key", [CUT]).fetchall()
+    for start in range(0, len(rows), _AT_ONCE):
+        with store.transaction() as transaction:
+            states = transaction.states(INTAKE.name, [key for (key,) in rows[start : start + _AT_ONCE]])
+            changed = {key: left for key, state in states.items() if (left := _without_gone(state, kept_from)) != state}
+            transaction.set_states(INTAKE.name, changed, transaction.watermark(INTAKE.name, INTAKE.source))
+
+
+def _without_gone(state: bytes, kept_from: Callable[[str], datetime]) -> bytes:
+    """A session's state without the exchanges it waits with that are too old."""
+    session = _DECODER.decode(state)
+    for parked in session.sampling.parked:
+        exchange = encoded_exchange(parked.record)
+        if exchange.occurred_at < kept_from(exchange.project):
+            session.sampling = without(session.sampling, parked.exchange_id)
+    return msgspec.msgpack.encode(session)

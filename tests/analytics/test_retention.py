@@ -1,0 +1,276 @@
+"""Retention: what goes, what stays, and what a session that goes on still knows."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import polars as pl
+import pytest
+from avro_samples import SampleMaker
+from builders import closing, event, exchange, judgement, reservation, score
+from engines import Clock, policy_of, rows, runner_over
+
+from analytics.daily import refresh_daily
+from analytics.retention import CUT, whole_since
+from analytics.store import Store, Transaction
+from audit.policy import Policy, ProjectSettings, Sampling
+from audit.redaction import Redactor
+from schemas.codec import encode
+from schemas.records import DeadLetter, Heartbeat, Record
+from schemas.registry import schema_of
+from streams.admission import Accepted
+from streams.embedded import EmbeddedRunner
+from streams.retention import cutoff, purge
+from streams.steps.intake import IntakeState
+from streams.topology import TOPOLOGY
+
+NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+OLD, NEW = NOW - timedelta(days=100), NOW - timedelta(days=10)
+POLICY = Policy()
+
+
+def publish(store: Store, topic: str, *records: Record, policy: Policy = POLICY) -> None:
+    """Take records in and let the stages decide on them."""
+    accepted = Accepted()
+    for record in records:
+        accepted.add(topic, encode(record))
+    runner = EmbeddedRunner(store, policy, Redactor(policy.redaction), Clock(NOW))
+    runner.publish(accepted)
+    runner.run()
+
+
+def said(session: str, number: int, at: datetime, **fields: object) -> Record:
+    """An exchange at a time."""
+    return exchange(session, number, occurred_at=at, ingested_at=at + timedelta(seconds=5), **fields)
+
+
+def count(store: Store, table: str) -> int:
+    """How many rows a log table has."""
+    return len(rows(store, table, "1"))
+
+
+def test_a_day_is_kept_or_not() -> None:
+    """The cutoff is midnight: half a day would have averages of its own."""
+    assert datetime(2026, 8, 3, tzinfo=UTC) == cutoff(NOW, 90)
+    assert cutoff(NOW, None) < datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def test_old_exchanges_go_with_their_scores(store: Store) -> None:
+    """By the time they happened, not by the time they came."""
+    publish(store, "exchanges", said("old", 1, OLD), said("new", 1, NEW))
+
+    purged = purge(store, POLICY, NOW)
+
+    assert (1, 1) == (purged.exchanges, purged.scores)
+    assert [("new:1",)] == rows(store, "exchanges", "exchange_id")
+    assert [("new:1",)] == rows(store, "scores", "exchange_id")
+    assert [("new:1",)] == rows(store, "scoring_tasks", "exchange_id")
+    assert 0 == purge(store, POLICY, NOW).rows.total()
+
+
+def test_everything_about_an_old_exchange_goes(store: Store) -> None:
+    """What is left of an exchange would be its text, in the words of a judge."""
+    publish(store, "exchanges", said("s", 1, OLD))
+    with store.transaction() as transaction:
+        transaction.append("judgements", [encode(reservation("s", 1)), encode(judgement("s", 1, judged_at=NEW))])
+        transaction.append("scores", [encode(score("lost", 1, exchange_at=OLD)), encode(score("late", 1, exchange_at=NEW))])
+
+    purge(store, POLICY, NOW)
+
+    left = {table: count(store, table) for table in ("exchanges", "judgements", "reservations", "scoring_tasks", "scores")}
+    assert {"exchanges": 0, "judgements": 0, "reservations": 0, "scoring_tasks": 0, "scores": 1} == left
+
+
+def test_each_project_has_its_own_retention(store: Store) -> None:
+    """Null keeps for ever; another number goes for another project."""
+    policy = Policy(projects={"brief": ProjectSettings(retention_days=5), "ever": ProjectSettings(retention_days=None)})
+    publish(
+        store, "exchanges", *(said(name, 1, at, project=name) for name, at in (("brief", NEW), ("ever", OLD), ("ops", NEW)))
+    )
+
+    purge(store, policy, NOW)
+
+    assert [("ever",), ("ops",)] == rows(store, "exchanges", "project")
+
+
+def test_positions_are_never_given_twice(path: Path) -> None:
+    """A topic that retention emptied goes on where it ended: stages would take new records for read ones."""
+    with Store(path) as store:
+        publish(store, "exchanges", said("old", 1, OLD), said("old", 2, OLD))
+        publish(store, "agent-events", event("old", 1))
+        purge(store, POLICY, NOW, 1)
+        assert [0, 0] == [count(store, table) for table in ("exchanges", "agent_events")]
+    with Store(path) as store:
+        publish(store, "exchanges", said("new", 1, NEW))
+        publish(store, "agent-events", event("new", 1, type="session_end"))
+        assert [(2, "new:1")] == rows(store, "exchanges", "_offset, exchange_id")
+        assert [("new:1",)] == rows(store, "scores", "exchange_id")
+        assert [("new",)] == rows(store, "diagnoses", "session_id")
+
+
+def test_a_session_that_goes_on_counts_on(store: Store) -> None:
+    """Its first turns are gone, but it has had them: the next one is no first turn, and its money is not given back."""
+    publish(store, "exchanges", *(said("s", number, OLD if number < 6 else NEW) for number in range(1, 8)))
+
+    purge(store, POLICY, NOW)
+    publish(store, "exchanges", said("s", 8, NEW))
+
+    assert [("s:6", 6), ("s:7", 7), ("s:8", 8)] == rows(store, "scores", "exchange_id, turn_number")
+
+
+def test_a_rebuild_leaves_a_session_alone_whose_start_is_gone(store: Store) -> None:
+    """What is left would tell another story: turns would be counted from one, and a diagnosis would miss half the evidence."""
+    publish(
+        store, "exchanges", *(said("s", number, OLD if number < 6 else NEW) for number in range(1, 8)), said("whole", 1, NEW)
+    )
+    events = [msgspec.structs.replace(event("s", n), occurred_at=OLD if n < 5 else NEW, ingested_at=NEW) for n in range(8)]
+    end = msgspec.structs.replace(event("s", 8, type="session_end"), occurred_at=NEW, ingested_at=NEW)
+    publish(store, "agent-events", *events, end)
+    purge(store, POLICY, NOW)
+    tables = {"scores": "* EXCLUDE (_offset)", "diagnoses": "*", "stage_state": "stage, key, state"}
+    before = {table: rows(store, table, columns) for table, columns in tables.items()}
+    assert [("s:6", 6), ("s:7", 7), ("whole:1", 1)] == rows(store, "scores", "exchange_id, turn_number")
+
+    runner_over(store).rebuild()
+    assert before["scores"] == rows(store, "scores", tables["scores"])
+    assert before["diagnoses"] == rows(store, "diagnoses", tables["diagnoses"])
+    publish(store, "exchanges", said("s", 8, NEW))
+
+    assert [(8,)] == rows(store, "scores WHERE exchange_id = 's:8'", "turn_number")
+
+
+def test_a_session_of_which_nothing_is_left_is_forgotten(store: Store) -> None:
+    """Its states and its end go: when its id comes again, it is another session."""
+    publish(store, "exchanges", said("s", 1, OLD), msgspec.structs.replace(closing("s", 1), closed_at=OLD, ingested_at=OLD))
+    publish(store, "exchanges", said("on", 1, OLD), said("on", 2, NEW))
+
+    purge(store, POLICY, NOW)
+
+    assert 0 == count(store, "session_closings")
+    assert {("intake", "local/on"), ("scoring", "local/on"), (CUT, "local/on")} == set(rows(store, "stage_state", "stage, key"))
+
+
+def test_what_waits_for_the_end_of_its_session_goes_too(store: Store) -> None:
+    """A skipped exchange is kept whole in its session's state: that is no place to survive in."""
+    policy = policy_of(sampling=Sampling(always_score_first=0, routine_interval=1000))
+    publish(store, "exchanges", said("s", 1, OLD), said("s", 2, NEW), policy=policy)
+
+    purge(store, policy, NOW)
+
+    ((state,),) = rows(store, "stage_state WHERE stage = 'intake'", "state")
+    sampling = msgspec.msgpack.decode(state, type=IntakeState).sampling
+    assert ["s:2"] == [one.exchange_id for one in sampling.parked]
+    assert 2 == sampling.exchanges
+    publish(store, "exchanges", closing("s", 1), policy=policy)
+    assert [("s:2",)] == rows(store, "scoring_tasks", "exchange_id")
+
+
+def test_what_is_not_scored_yet_stays(store: Store) -> None:
+    """A stage that is behind finds everything where it was; the next run takes it."""
+    with store.transaction() as transaction:
+        transaction.append("exchanges", [encode(said("s", 1, OLD))])
+        transaction.append("agent-events", [encode(event("s", 1))])
+    purge(store, POLICY, NOW, 1)
+    assert [1, 1] == [count(store, table) for table in ("exchanges", "agent_events")]
+    runner = runner_over(store)
+    runner.advance(TOPOLOGY[0])
+
+    purge(store, POLICY, NOW, 1)
+    assert [1, 1] == [count(store, table) for table in ("exchanges", "scoring_tasks")]
+
+    runner.run()
+    purge(store, POLICY, NOW, 1)
+    assert [0, 0, 0] == [count(store, table) for table in ("exchanges", "scoring_tasks", "agent_events")]
+
+
+def test_stages_go_over_what_was_deleted_before_they_read_it(store: Store) -> None:
+    """A hole in a topic is not its end."""
+    with store.transaction() as transaction:
+        transaction.append("exchanges", [encode(said("s", number, NEW)) for number in range(10)])
+        holes = pl.DataFrame({"_topic": "exchanges", "_partition": 0, "_offset": list(range(8))})
+        assert 8 == transaction.remove("Exchange", holes)
+    runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), Clock(NOW), batch_positions=2)
+
+    runner.run()
+
+    assert ["s:8", "s:9"] == sorted(one for (one,) in rows(store, "scores", "exchange_id"))
+
+
+def test_baselines_incidents_and_anchors_stay(store: Store, samples: SampleMaker) -> None:
+    """They are light, and what is normal is known from them for longer than texts may be kept."""
+    kept = {"Baseline": "baselines", "Incident": "incidents", "Anchor": "anchors", "Erasure": "erasures"}
+    with store.transaction() as transaction:
+        for name, topic in kept.items():
+            transaction.append(topic, [encode(one) for one in samples.records(name, 5)])
+        review = samples.records("Review", 1)[0]
+        decision = msgspec.structs.replace(review, kind="incident_decision", occurred_at=OLD, ingested_at=NEW)
+        transaction.append("reviews", [encode(decision)])
+
+    purge(store, POLICY, NOW, 1)
+
+    assert [5] * 4 + [1] == [count(store, schema_of(name).table) for name in (*kept, "Review")]
+
+
+def test_what_belongs_to_no_exchange_goes_by_its_own_time(store: Store) -> None:
+    """Signs of life, dead letters and diagnoses are of a day, too."""
+    with store.transaction() as transaction:
+        for at in (OLD, NEW):
+            sign = Heartbeat(connection="local", project="ops", session_id="s", occurred_at=at, ingested_at=NEW)
+            letter = DeadLetter(
+                dead_letter_id=str(at), source="http", position=0, stage="http", reason="no", detail="", digest="", size=0,
+                body=b"", rejected_at=at,
+            )  # fmt: skip
+            transaction.append("heartbeats", [encode(sign)])
+            transaction.append("dead-letters", [encode(letter)])
+
+    purge(store, POLICY, NOW)
+
+    assert [1, 1] == [count(store, table) for table in ("heartbeats", "dead_letters")]
+
+
+def test_daily_sums_outlive_their_scores(store: Store) -> None:
+    """They hold no texts, and trends go back for longer than exchanges do; a rebuild does not empty them either."""
+    publish(store, "exchanges", said("old", 1, OLD), said("new", 1, NEW))
+
+    purge(store, POLICY, NOW)
+    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")
+    assert {"ops": cutoff(NOW, 90)} == whole_since(store)
+    runner_over(store).rebuild()
+    refresh_daily(store)
+
+    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")
+
+
+def test_a_run_that_is_cut_short_leaves_nothing_that_another_does_not_find(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the last transaction was, a second run ends where one would have ended."""
+    steps = 0
+
+    class StopError(Exception):
+        """The end of a process."""
+
+    whole = Transaction.remove
+
+    def stopping(transaction: Transaction, name: str, places: pl.DataFrame) -> int:
+        nonlocal steps
+        steps += 1
+        if steps in stops:
+            raise StopError
+        return whole(transaction, name, places)
+
+    stops = set(range(1, 40, 2))
+    publish(store, "exchanges", *(said("s", number, OLD if number < 6 else NEW) for number in range(1, 8)), said("o", 1, OLD))
+    with store.transaction() as transaction:
+        transaction.append("judgements", [encode(reservation("s", 1)), encode(judgement("s", 1, judged_at=NEW))])
+    monkeypatch.setattr(Transaction, "remove", stopping)
+    for _ in range(20):
+        with contextlib.suppress(StopError):
+            purge(store, POLICY, NOW)
+
+    assert [("s:6",), ("s:7",)] == rows(store, "scores", "exchange_id")
+    assert [0, 0] == [count(store, table) for table in ("judgements", "reservations")]
+    assert {"local/s"} == {key for (key,) in rows(store, "stage_state", "key")}
