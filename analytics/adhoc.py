@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import duckdb
 
 from analytics.connection import store_error
+from analytics.readable_views import add_temporary_views
 from schemas.errors import QueryError
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
@@ -40,6 +43,7 @@ HINTS = {
     "read-only mode": "The database is opened for reading only.",
     "disabled by configuration": "A statement reads the database and nothing else: no files, no network, no extensions.",
     "configuration has been locked": "A statement reads the database and changes no setting.",
+    "maximum execution time": "Ask for less: a shorter time, fewer sessions, no join of everything with everything.",
     "Out of Memory": "Ask for less at once: fewer columns, a shorter time, fewer rows to sort.",
 }
 """What to do, by a phrase of DuckDB's message."""
@@ -56,18 +60,25 @@ def read_only_rows(path: Path, statement: str, limit: int) -> tuple[list[str], l
         connection = duckdb.connect(str(path), read_only=True, config=LOCKED)
     except duckdb.Error as error:
         raise store_error(path, error) from error
-    with connection:
-        try:
-            for setting in LOCKING:
-                connection.execute(setting)
-            return _answer(connection, statement, limit)
-        except duckdb.Error as error:
-            hints = (hint for phrase, hint in HINTS.items() if phrase in str(error))
-            raise QueryError(_without_blank_lines(str(error)), hint=next(hints, LOOK_FIRST)) from error
+    with connection, refusals():
+        add_temporary_views(connection)
+        for setting in LOCKING:
+            connection.execute(setting)
+        return _answer(connection, statement, limit)
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """What DuckDB says against a statement as a QueryError, with what to do about it."""
+    try:
+        yield
+    except duckdb.Error as error:
+        hints = (hint for phrase, hint in HINTS.items() if phrase in str(error))
+        raise QueryError(_without_blank_lines(str(error)), hint=next(hints, LOOK_FIRST)) from error
 
 
 def _answer(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    result = connection.execute(_only_statement(connection, statement))
+    result = connection.execute(only_statement(connection, statement))
     names = [column[0] for column in result.description]
     types = [str(column[1]) for column in result.description]
     if any(zoned in kind for kind in types for zoned in ZONED):
@@ -79,7 +90,8 @@ def _answer(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -
     return names, rows[:limit], len(rows) > limit
 
 
-def _only_statement(connection: duckdb.DuckDBPyConnection, statement: str) -> duckdb.Statement:
+def only_statement(connection: duckdb.DuckDBPyConnection, statement: str) -> duckdb.Statement:
+    """The one statement that was given; QueryError when there are none or several, or when it does not read."""
     try:
         statement.encode()
     except UnicodeEncodeError as error:

@@ -56,6 +56,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         engine = _gateway(workspace) if by_workers else _engine(workspace, opened)
         allowed = LOOPBACK_NAMES | {settings.host} | set(names)
         app = create_app(engine, access, ApiSettings(allowed_hosts=frozenset(allowed)))
+        stack.push_async_callback(app.state.desk.close)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         config = server_of(app, host, port).config

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
 from service.access import AccessStore
-from service.api import audit_log, docs, events, ingest, judging, operations, reading, sessions, tokens
+from service.api import audit_log, docs, events, ingest, judging, operations, people, query, reading, sessions, tokens
 from service.api.audit_trail import AuditTrail, keep_write
 from service.api.authentication import Authentication
 from service.api.context import ApiContext
@@ -25,13 +25,14 @@ from service.api.limits import BodyLimits, HostCheck, InFlight
 from service.api.metrics import Metrics
 from service.api.requests import RequestRecord
 from service.api.settings import ApiSettings
+from service.querying.desk import QueryDesk
 from streams.auditing import Auditing
 
 RETRY_AFTER = "2"
 """Seconds after which a sender may try again when the log was busy."""
 RETRY_BROKER = "5"
 """Seconds after which a sender may try again when Kafka took nothing."""
-ROUTERS = (ingest, events, sessions, reading, judging, tokens, audit_log, operations, docs)
+ROUTERS = (ingest, events, sessions, reading, people, judging, tokens, audit_log, query, operations, docs)
 """The modules with the endpoints."""
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> 
     )
     metrics = Metrics()
     app.state.context = ApiContext(engine, access, settings, metrics)
+    app.state.desk = QueryDesk(engine.store, engine.now, settings.queries)
     for part in ROUTERS:
         app.include_router(part.router)
     add_error_answers(app)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from service.querying.questions import QueryLimits
+
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 API = "/api/audit"
 """What the path of every call begins with."""
@@ -30,3 +32,5 @@ class ApiSettings:
     """Wrong tokens a minute from one address that are answered 401; one more is answered 429."""
     max_readers: int = 4
     """Queries that run at once; others wait."""
+    queries: QueryLimits = QueryLimits()
+    """What bounds the statements of analysts."""

@@ -1,0 +1,159 @@
+# ruff: noqa: S608 - statements are built from the names in the schemas, quoted
+"""Snapshots for analysts: a file of its own with the latest revisions, made from a copy that keeps nobody from writing.
+
+1. A checkpoint folds the write-ahead log into the file. From then on DuckDB appends to a new log and touches no block that the
+   file's header refers to, until the next checkpoint has written the header anew.
+2. So the file is copied while others go on writing; checkpoints by size are put off meanwhile, and a copy during which the header
+   changed is thrown away and made again.
+3. From the copy, in another process and without hurry, the tables that analysts read are made: each identity once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+
+from analytics.readable_views import view_statements
+from analytics.store import Store
+from analytics.tables import LOG, columns_of, literal, quote
+from schemas.errors import StoreError
+from schemas.registry import RecordSchema, current_schemas
+
+LEFT_OUT = {
+    "agent_events": ("payload",),
+    "anchors": ("exchange",),
+    "dead_letters": ("body",),
+    "exchanges": ("user_message", "agent_response", "agent_thinking", "raw_user_message"),
+    "judgements": ("answer",),
+}
+"""What a snapshot has not: texts and bytes as they came. What they were judged to be is there."""
+WORK = frozenset({"scoring_tasks", "judging_requests", "evaluation_requests"})
+"""Tables of work on its way between stages, which tell nothing that their outcome does not tell."""
+HEADER = 3 * 4096
+"""Bytes of a DuckDB file's headers; each checkpoint changes them."""
+ATTEMPTS = 5
+CHUNK = 64 * 1024 * 1024
+FICLONE = 0x40049409
+"""Linux's request for a copy that shares its blocks, on file systems that can (btrfs, XFS, bcachefs)."""
+NEVER = "1TB"
+BUILD_MEMORY = "1GB"
+
+
+def changes_of(path: Path) -> tuple[bytes, int]:
+    """What differs after anything was committed: the file's headers and the length of its write-ahead log."""
+    try:
+        length = Path(f"{path}.wal").stat().st_size
+    except FileNotFoundError:
+        length = 0
+    return _headers(path), length
+
+
+def copy_database(store: Store, target: Path) -> None:
+    """Copy the store's file as it is after a checkpoint, without keeping anybody from writing.
+
+    StoreError for a store in memory, or when each attempt was overtaken by a checkpoint.
+    """
+    if store.path is None:
+        raise StoreError("a database in memory has no snapshots", hint="Open a file.")
+    with _no_checkpoint_by_size(store):
+        for _ in range(ATTEMPTS):
+            store.checkpoint()
+            before = _headers(store.path)
+            _copy(store.path, target)
+            if before == _headers(store.path):
+                return
+    target.unlink(missing_ok=True)
+    raise StoreError(f"{store.path}: checkpoints came faster than the file can be copied", hint="Try again a little later.")
+
+
+@contextlib.contextmanager
+def _no_checkpoint_by_size(store: Store) -> Iterator[None]:
+    with contextlib.closing(store.cursor()) as cursor:
+        ((threshold,),) = cursor.execute("SELECT current_setting('checkpoint_threshold')").fetchall()
+        cursor.execute(f"SET GLOBAL checkpoint_threshold = {literal(NEVER)}")
+        try:
+            yield
+        finally:
+            cursor.execute(f"SET GLOBAL checkpoint_threshold = {literal(threshold)}")
+
+
+def _headers(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEADER)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file, sharing its blocks where the file system can, else within the kernel."""
+    with source.open("rb") as reading, target.open("wb") as writing:
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(writing.fileno(), FICLONE, reading.fileno())
+            return
+        while os.copy_file_range(reading.fileno(), writing.fileno(), CHUNK):
+            pass
+
+
+def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
+    """Make the analysts' file from a copy of the database: a table a record type, in its latest revisions, and the readable views.
+
+    `spill` is a folder for what does not fit into memory. StoreError when the copy cannot be read or the file not be written.
+    """
+    config: dict[str, str | int | bool] = {
+        "threads": 1,
+        "memory_limit": BUILD_MEMORY,
+        "temp_directory": str(spill),
+        "preserve_insertion_order": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+    try:
+        with duckdb.connect(str(target), config=config) as connection:  # type: ignore[arg-type]
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute(f"ATTACH {literal(str(copy))} AS source (READ_ONLY)")
+            for schema in shown_schemas():
+                for statement in _table_statements(schema):
+                    connection.execute(statement)
+            connection.execute("DETACH source")
+            for statement in view_statements():
+                connection.execute(statement)
+            connection.execute("CHECKPOINT")
+    except duckdb.Error as error:
+        raise StoreError(f"{target}: {str(error).splitlines()[0]}", hint="See that the disk has room for it.") from error
+
+
+def shown_schemas() -> list[RecordSchema]:
+    """The record types that a snapshot has a table of: what travels on topics, without work that is on its way."""
+    return [schema for schema in current_schemas().values() if schema.topics and schema.table not in WORK]
+
+
+def shown_columns(schema: RecordSchema) -> list[str]:
+    """The columns that a snapshot has of a record type."""
+    return [name for name in columns_of(schema) if name not in LEFT_OUT.get(schema.table, ())]
+
+
+def _table_statements(schema: RecordSchema) -> Iterator[str]:
+    """The statements that fill a table.
+
+    Few identities have a second revision: they are found first, for sorting all rows would take most of the time.
+    """
+    table, names = f"main.{quote(schema.table)}", shown_columns(schema)
+    columns, rows = ", ".join(map(quote, names)), f"source.{LOG}.{quote(schema.table)}"
+    if schema.has_revisions or len(schema.topics) > 1:
+        identity = ", ".join(map(quote, schema.identity))
+        order = "revision DESC, _offset DESC" if schema.has_revisions else "_topic, _offset DESC"
+        yield f"CREATE OR REPLACE TEMP TABLE repeated AS SELECT {identity} FROM {rows} GROUP BY ALL HAVING count(*) > 1"
+        yield (
+            f"CREATE TABLE {table} AS SELECT {columns} FROM {rows} ANTI JOIN repeated USING ({identity}) UNION ALL "
+            f"SELECT {columns} FROM (FROM {rows} SEMI JOIN repeated USING ({identity}) "
+            f"QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) = 1)"
+        )
+    else:
+        yield f"CREATE TABLE {table} AS SELECT {columns} FROM {rows}"
+    yield f"COMMENT ON TABLE {table} IS {literal(schema.definition['doc'])}"
+    for field in schema.fields:
+        if field["name"] in names:
+            yield f"COMMENT ON COLUMN {table}.{quote(field['name'])} IS {literal(field['doc'])}"

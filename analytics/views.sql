@@ -1,0 +1,91 @@
+-- Views for analysts, over the latest revisions. Days are UTC days of the event time. Weight is 1 / sampling_probability: how many
+-- exchanges a judged one stands for. Anchors, which are judged to watch the judge, are in anchor_turns and nowhere else.
+CREATE VIEW all_turns AS
+SELECT
+    exchange_at::DATE AS day, project, agent, "connection", session_id, turn_number, exchange_id, score_id, revision,
+    exchange_at, scored_at, disposition, sampling_reason,
+    CASE WHEN disposition = 'scored' THEN 1 / coalesce(sampling_probability, 1) END AS weight,
+    tier1_score AS tier1,
+    CASE WHEN tier2_state = 'scored' THEN tier2_score END AS tier2,
+    CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END AS tier2_5,
+    CASE WHEN tier3_state = 'scored' THEN tier3_score END AS tier3,
+    tier2_state, tier2_5_state, tier3_state, tier1_flags, tier2_flagged, tier2_5_sycophancy AS sycophancy,
+    tier2_5_advocacy_suppression AS advocacy_suppression, anomaly, anomaly_reasons, judge_model, cost_usd,
+    methodology || ' ' || methodology_version AS methodology, policy_digest, rule_version, simulated
+FROM scores;
+COMMENT ON VIEW all_turns IS 'turns and anchor_turns together.';
+CREATE VIEW turns AS FROM all_turns WHERE NOT starts_with(project, 'anchors.');
+COMMENT ON VIEW turns IS 'One row an exchange: what the tiers say of it, in its latest revision. A tier that was not scored is NULL, never 0.';
+COMMENT ON COLUMN turns.day IS 'Day of the exchange, UTC.';
+COMMENT ON COLUMN turns.weight IS 'How many exchanges this one stands for, 1 / sampling_probability; NULL where it was not judged.';
+COMMENT ON COLUMN turns.tier1 IS 'Rules, 0 to 1; on every exchange, so its mean needs no weight.';
+COMMENT ON COLUMN turns.tier2 IS 'Judge: scope and completeness, 0 to 1.';
+COMMENT ON COLUMN turns.tier2_5 IS 'Judge: how well the thinking supports the answer, 0 to 1.';
+COMMENT ON COLUMN turns.tier3 IS 'Judge: behaviour, 1 to 5; only of what its gate let through.';
+COMMENT ON COLUMN turns.disposition IS 'scored, sampling_skip, skipped_cost_cap or unscored.';
+COMMENT ON COLUMN turns.sampling_reason IS 'Why the exchange was sampled or left out.';
+COMMENT ON COLUMN turns.anomaly_reasons IS 'Why it is anomalous, in words.';
+COMMENT ON COLUMN turns.cost_usd IS 'What judging it cost in USD; NULL where a price is unknown.';
+COMMENT ON COLUMN turns.methodology IS 'Name and version of the methodology.';
+COMMENT ON COLUMN turns.simulated IS 'Whether a simulated judge was used.';
+CREATE VIEW anchor_turns AS
+SELECT * REPLACE (substr(project, length('anchors.') + 1) AS project) FROM all_turns WHERE starts_with(project, 'anchors.');
+COMMENT ON VIEW anchor_turns IS 'Like turns, for anchors: exchanges that never change and are judged again, so what moves here is the judge.';
+CREATE VIEW dimensions AS
+SELECT day, project, agent, "connection", session_id, exchange_id, score_id, exchange_at, weight, tier, judge_model, methodology,
+    dimension.dimension AS dimension, dimension.score AS score, dimension.reasoning AS reasoning
+FROM (
+    SELECT t.*, 'tier2' AS tier, unnest(s.tier2_dimensions) AS dimension FROM turns AS t JOIN scores AS s USING (score_id)
+    WHERE t.tier2 IS NOT NULL
+    UNION ALL
+    SELECT t.*, 'tier3' AS tier, unnest(s.tier3_dimensions) AS dimension FROM turns AS t JOIN scores AS s USING (score_id)
+    WHERE t.tier3 IS NOT NULL
+);
+COMMENT ON VIEW dimensions IS 'One row an exchange and dimension the judge scored, with its words.';
+COMMENT ON COLUMN dimensions.tier IS 'tier2 (0 to 1) or tier3 (1 to 5).';
+COMMENT ON COLUMN dimensions.score IS 'On the scale of the tier.';
+COMMENT ON COLUMN dimensions.reasoning IS 'The words of the judge.';
+CREATE VIEW days AS
+SELECT
+    project, agent, day, count(*) AS exchanges, count(*) FILTER (disposition = 'scored') AS judged,
+    avg(tier1) AS tier1,
+    sum(tier2 * weight) / sum(weight) FILTER (tier2 IS NOT NULL) AS tier2,
+    sum(tier2_5 * weight) / sum(weight) FILTER (tier2_5 IS NOT NULL) AS tier2_5,
+    sum(tier3 * weight) / sum(weight) FILTER (tier3 IS NOT NULL) AS tier3,
+    avg(tier2) AS tier2_unweighted, avg(tier3) AS tier3_unweighted,
+    count(*) FILTER (anomaly) AS anomalies, count(*) FILTER (anomaly) / count(*) AS anomaly_rate, sum(cost_usd) AS cost_usd
+FROM turns
+GROUP BY project, agent, day;
+COMMENT ON VIEW days IS 'One row a project, agent and day with exchanges: means weighted by what each judged exchange stands for.';
+COMMENT ON COLUMN days.tier2_unweighted IS 'Mean over what was judged: it moves with the mix of what is sampled.';
+COMMENT ON COLUMN days.tier3_unweighted IS 'Mean over what was judged: it moves with the mix of what is sampled.';
+CREATE VIEW judge_calls AS
+SELECT
+    judged_at::DATE AS day, project, session_id, subject_id AS exchange_id, purpose AS tier,
+    coalesce(answering_model, requested_model) AS model, outcome, attempts, cost_usd, latency_ms, input_tokens, output_tokens,
+    cache_read_tokens, cache_write_tokens, batched, simulated, judged_at
+FROM judgements;
+COMMENT ON VIEW judge_calls IS 'One row a question to the judge: what it cost and how it ended. The day is the one of the call, not of the exchange.';
+COMMENT ON COLUMN judge_calls.outcome IS 'answered, refused, cut_off, provider_error, timeout, invalid, cost_cap or interrupted.';
+COMMENT ON COLUMN judge_calls.cost_usd IS 'USD; NULL where the price is unknown.';
+CREATE VIEW human_scores AS
+SELECT
+    t.day, t.project, t.agent, t.session_id, t.exchange_id, r.subject_id AS score_id, r.reviewer AS rater, r.score AS human,
+    t.tier3 AS judge, t.tier2, r.comment, r.occurred_at AS rated_at
+FROM reviews AS r JOIN all_turns AS t ON t.score_id = r.subject_id
+WHERE r.kind = 'human_score'
+QUALIFY row_number() OVER (PARTITION BY r.subject_id, r.reviewer ORDER BY r.occurred_at DESC, r.review_id DESC) = 1;
+COMMENT ON VIEW human_scores IS 'One row an exchange and rater: the last score they gave (1 to 5), beside the judge.';
+COMMENT ON COLUMN human_scores.judge IS 'Tier 3 of the judge, 1 to 5.';
+CREATE VIEW session_summaries AS
+SELECT
+    t.project, t.agent, t."connection", t.session_id, min(t.exchange_at) AS started_at, max(t.exchange_at) AS ended_at,
+    count(*) AS exchanges, count(*) FILTER (t.disposition = 'scored') AS judged, avg(t.tier1) AS tier1,
+    sum(t.tier2 * t.weight) / sum(t.weight) FILTER (t.tier2 IS NOT NULL) AS tier2,
+    sum(t.tier3 * t.weight) / sum(t.weight) FILTER (t.tier3 IS NOT NULL) AS tier3,
+    count(*) FILTER (t.anomaly) AS anomalies, sum(t.cost_usd) AS cost_usd,
+    any_value(d.trust_score) AS trust_score, any_value(d.primary_failure_type) AS failure
+FROM turns AS t LEFT JOIN diagnoses AS d ON d."connection" = t."connection" AND d.session_id = t.session_id
+GROUP BY ALL;
+COMMENT ON VIEW session_summaries IS 'One row a session with exchanges: its means, anomalies and cost, and what the diagnosis of its events says.';
+COMMENT ON COLUMN session_summaries.trust_score IS 'Of the diagnosis; NULL where the session has none.';

@@ -1,0 +1,54 @@
+"""Where analysts' questions come in: so many at once, each over the present snapshot."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from analytics.store import Store
+from schemas.errors import BusyError
+from service.querying.keeping import Snapshots
+from service.querying.processes import ask
+from service.querying.questions import Outcome, QueryLimits, Question
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The bytes of an answer, what they hold, and of what time they are."""
+
+    outcome: Outcome
+    body: bytes
+    at: datetime
+
+
+class QueryDesk:
+    """Answers questions about a store; made once for a server."""
+
+    def __init__(self, store: Store, now: Callable[[], datetime], limits: QueryLimits | None = None) -> None:
+        self.limits = limits or QueryLimits()
+        self._snapshots = Snapshots(store, now, self.limits)
+        self._running = 0
+
+    async def answer(self, question: Question) -> Answer:
+        """The answer to a question.
+
+        QueryError when it cannot be answered within the limits, BusyError when too many are being answered or there is no snapshot
+        yet, StoreError when none can be made. Cancelled, it stops the work at once.
+        """
+        if self._running >= self.limits.at_once:
+            raise BusyError(f"{self._running} statements are being answered")
+        self._running += 1
+        try:
+            snapshot = await self._snapshots.fresh()
+            with self._snapshots.reading(snapshot) as file:
+                outcome, body = await ask(file, question, self.limits)
+            return Answer(outcome, body, snapshot.at)
+        finally:
+            self._running -= 1
+
+    async def close(self) -> None:
+        """Give back what it holds; questions under way are ended by whoever asked them."""
+        with contextlib.suppress(OSError):
+            await self._snapshots.close()

@@ -1,0 +1,142 @@
+"""The snapshot that analysts' statements read: made when it is first asked for, and again when it is old and something has changed.
+
+1. Never two at once: one task copies and builds; whoever needs it waits for that one.
+2. A snapshot that is ready has no name: it is deleted as soon as it is open, and its room on the disk is free again when the last
+   statement that reads it has ended. A crash leaves at most a copy or a half of one, which the next start removes.
+3. While a new one is made there is the old one. Each answer says of what time it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from analytics.snapshots import changes_of, copy_database
+from analytics.store import Store
+from schemas.errors import BusyError, DriftlineError, StoreError
+from service.querying.processes import build
+from service.querying.questions import QueryLimits
+
+SUFFIX = ".analysts"
+"""What the folder beside the database ends with in which snapshots are made."""
+REST = 5
+"""A snapshot is used for this many times as long as it took to make, so that making them takes a small share of one processor."""
+ROOM = 2.2
+"""Free disk that is needed, in sizes of the database: for the copy, what is made of it, and what is committed meanwhile."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Snapshot:
+    """An open file without a name, and of when it is."""
+
+    file: int
+    at: datetime
+    changes: tuple[bytes, int]
+    made: float
+    seconds: float
+    users: int = 0
+    replaced: bool = False
+
+    def close_when_unused(self) -> None:
+        """Give its room back once nobody reads it and there is a newer one."""
+        if self.replaced and not self.users and self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+class Snapshots:
+    """The present snapshot of a store, and the making of the next one."""
+
+    def __init__(self, store: Store, now: Callable[[], datetime], limits: QueryLimits) -> None:
+        self._store, self._now, self._limits = store, now, limits
+        self._current: Snapshot | None = None
+        self._making: asyncio.Task[None] | None = None
+
+    async def fresh(self) -> Snapshot:
+        """The snapshot to read. Where a new one is due it is waited for a little, then the old one is taken.
+
+        StoreError when there is none and none can be made; BusyError when the first one is still being made.
+        """
+        if self._is_due() and self._making is None:
+            self._making = asyncio.create_task(self._make())
+        if self._making is not None:
+            patience = self._limits.patience if self._current else self._limits.first_patience
+            await asyncio.wait([self._making], timeout=patience)
+        if self._current is None:
+            if self._making is not None and not self._making.done():
+                raise BusyError("the first snapshot for analysts is being made")
+            raise StoreError("no snapshot for analysts could be made", hint="The log of the server says why.")
+        return self._current
+
+    @contextlib.contextmanager
+    def reading(self, snapshot: Snapshot) -> Iterator[int]:
+        """The open file of a snapshot, kept while the context is."""
+        snapshot.users += 1
+        try:
+            yield snapshot.file
+        finally:
+            snapshot.users -= 1
+            snapshot.close_when_unused()
+
+    async def close(self) -> None:
+        """End what is being made, and give the room back."""
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.wait([self._making])
+        self._replace(None)
+
+    def _is_due(self) -> bool:
+        current, path = self._current, self._store.path
+        if current is None or path is None:
+            return True
+        age = time.monotonic() - current.made
+        return age > max(self._limits.fresh_for, REST * current.seconds) and changes_of(path) != current.changes
+
+    async def _make(self) -> None:
+        try:
+            self._replace(await self._made())
+        except (DriftlineError, OSError):
+            log.exception("no snapshot for analysts was made")
+        finally:
+            self._making = None
+
+    async def _made(self) -> Snapshot:
+        path = self._store.path
+        if path is None:
+            raise StoreError("a database in memory has no snapshots", hint="Open a file.")
+        folder = path.with_name(path.name + SUFFIX)
+        copy, target, spill = (folder / name for name in ("copy.duckdb", "driftline.duckdb", "spill"))
+        began = time.monotonic()
+        try:
+            await asyncio.to_thread(_prepare, folder, path)
+            at, changes = self._now(), changes_of(path)
+            await asyncio.to_thread(copy_database, self._store, copy)
+            await build(copy, target, spill, self._limits)
+            file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return Snapshot(file, at, changes, time.monotonic(), time.monotonic() - began)
+
+    def _replace(self, snapshot: Snapshot | None) -> None:
+        before, self._current = self._current, snapshot
+        if before is not None:
+            before.replaced = True
+            before.close_when_unused()
+
+
+def _prepare(folder: Path, database: Path) -> None:
+    """An empty folder, readable by its owner alone, on a disk with room; what a crash left in it is removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    needed, free = int(ROOM * database.stat().st_size), shutil.disk_usage(folder).free
+    if free < needed:
+        raise StoreError(f"a snapshot needs {needed} bytes and the disk has {free}", hint="Make room beside the database.")

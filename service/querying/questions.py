@@ -1,0 +1,62 @@
+"""What is asked, within which limits, and what comes back; these go between the server and the processes it starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+MIB = 1024 * 1024
+MAX_ROWS = 1_000_000
+DEFAULT_ROWS = 10_000
+
+
+class QueryLimits(msgspec.Struct, frozen=True):
+    """What bounds one statement, and how many run at once."""
+
+    seconds: float = 10.0
+    """Wall time of a statement; its process is killed `grace` seconds later, whatever it does."""
+    grace: float = 2.0
+    memory: int = 512 * MIB
+    """Bytes DuckDB may take."""
+    address_space: int = 3072 * MIB
+    """Bytes the process may map, which bounds what DuckDB does not count."""
+    answer: int = 64 * MIB
+    """Bytes of an answer."""
+    at_once: int = 2
+    """Statements that run at once; one more is refused."""
+    fresh_for: float = 60.0
+    """Seconds for which a snapshot is taken as it is. Later, what was committed since asks for a new one."""
+    patience: float = 2.0
+    """Seconds a statement waits for a new snapshot while there is an old one."""
+    first_patience: float = 20.0
+    """Seconds it waits for the very first one."""
+    building: float = 1800.0
+    """Seconds the making of a snapshot may take."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A statement with its values, the format of the answer and how many rows it may have."""
+
+    sql: str
+    parameters: dict[str, Any] = {}
+    format: str = "json"
+    limit: int = DEFAULT_ROWS
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What a process is told: the question, the file it may read and its limits."""
+
+    file: str
+    question: Question
+    limits: QueryLimits
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a process says before the bytes of its answer: how it went."""
+
+    columns: list[tuple[str, str]] = []
+    rows: int = 0
+    truncated: bool = False
+    error: str = ""
+    hint: str = ""
