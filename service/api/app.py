@@ -15,7 +15,21 @@ from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
 from service.access import AccessStore
-from service.api import audit_log, docs, events, ingest, judging, operations, people, query, reading, sessions, tokens
+from service.api import (
+    alerts,
+    audit_log,
+    docs,
+    events,
+    ingest,
+    judging,
+    operations,
+    people,
+    query,
+    reading,
+    sessions,
+    telemetry,
+    tokens,
+)
 from service.api.audit_trail import AuditTrail, keep_write
 from service.api.authentication import Authentication
 from service.api.context import ApiContext
@@ -32,7 +46,7 @@ RETRY_AFTER = "2"
 """Seconds after which a sender may try again when the log was busy."""
 RETRY_BROKER = "5"
 """Seconds after which a sender may try again when Kafka took nothing."""
-ROUTERS = (ingest, events, sessions, reading, people, judging, tokens, audit_log, query, operations, docs)
+ROUTERS = (ingest, events, sessions, telemetry, alerts, reading, people, judging, tokens, audit_log, query, operations, docs)
 """The modules with the endpoints."""
 log = logging.getLogger(__name__)
 
