@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from analytics.daily_macros import macro_statements
 from schemas.errors import StoreError
 from schemas.registry import Json, RecordSchema, current_schemas
 
@@ -29,6 +30,10 @@ PRIMITIVES = {
     "float": "FLOAT",
     "double": "DOUBLE",
 }
+
+
+KEPT = {"scores": ("project", "exchange_at")}
+"""What every revision has alike, by table: a query that asks for it then meets only the rows of which it is true."""
 
 
 def quote(name: str) -> str:
@@ -108,7 +113,7 @@ def view_statements(schema: RecordSchema) -> Iterator[str]:
     latest = ""
     # A record that travels on two topics is in the table twice.
     if schema.has_revisions or len(schema.topics) > 1:
-        identity = ", ".join(quote(name) for name in schema.identity)
+        identity = ", ".join(quote(name) for name in (*KEPT.get(schema.table, ()), *schema.identity))
         order = "revision DESC, _offset DESC" if schema.has_revisions else "_topic, _offset DESC"
         latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) = 1"
     yield f"CREATE OR REPLACE VIEW main.{quote(schema.table)} AS SELECT {columns} FROM {full_name(schema)}{latest}"
@@ -148,3 +153,4 @@ def migration_statements(existing: dict[str, dict[str, str]]) -> Iterator[str]:
     if changed:
         for schema in current_schemas().values():
             yield from view_statements(schema)
+        yield from macro_statements()

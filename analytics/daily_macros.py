@@ -1,0 +1,107 @@
+# ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
+"""Macros that the queries share: what scores add up to by project and UTC day, and the statistics of such sums.
+
+Queries read `log.score_days`, never the kept daily sums themselves. Where scores came since the sums of their day were made,
+where a window cuts a day in two, and where nothing is kept yet, the macro goes back to the single scores: its answer is at any
+time that of the scores, and keeping the sums only makes it fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+CONSUMER = "daily scores"
+"""Name under which the watermarks of the daily sums stand."""
+KEY = "project, day, agent, sampling_reason, disposition, simulated, weight"
+"""What tells the rows of the daily sums apart."""
+_TIERS = {
+    "tier1": "tier1_score",
+    "tier2": "CASE WHEN tier2_state = 'scored' THEN tier2_score END",
+    "tier2_5": "CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END",
+    "tier3": "CASE WHEN tier3_state = 'scored' THEN tier3_score END",
+}
+"""What counts as the score of each tier."""
+_SCORES = ", ".join(
+    (
+        "project, date_trunc('day', exchange_at) AS day, coalesce(agent, '') AS agent, sampling_reason, disposition, simulated",
+        "1 / coalesce(sampling_probability, 1) AS weight, anomaly, round(cost_usd * 1e9)::BIGINT AS nano_usd",
+        *(f"round(({score}) * 1e9)::BIGINT AS {tier}" for tier, score in _TIERS.items()),
+    )
+)
+# Billionths are added as whole numbers: the sums do not depend on the order in which scores are met.
+_SUMS = ", ".join(
+    (
+        "count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies",
+        *(
+            f"count({tier}) AS {tier}_count, coalesce(sum({tier}), 0)::BIGINT AS {tier}_sum,"
+            f" coalesce(sum({tier}::HUGEINT * {tier}), 0)::HUGEINT AS {tier}_squares"
+            for tier in _TIERS
+        ),
+        "coalesce(sum(nano_usd), 0)::BIGINT AS nano_usd, count(*) - count(nano_usd) AS unknown_costs",
+    )
+)
+_WHOLE = ", ".join(f"{tier}_squares::HUGEINT AS {tier}_squares" for tier in _TIERS)
+_LATEST = "QUALIFY row_number() OVER (PARTITION BY project, score_id ORDER BY revision DESC, _offset DESC) = 1"
+_FIRST_DAY = "date_trunc('day', first + INTERVAL 1 DAY - INTERVAL 1 MICROSECOND)"
+_END_DAY = "date_trunc('day', until)"
+_ASKED = "(asked IS NULL OR project = asked)"
+_MARKS = f"(SELECT partition, next_position FROM log.watermarks WHERE consumer = '{CONSUMER}' AND topic = 'scores')"
+# Told in two parts, because an inner join tells the scan where to begin: then only new rows are read.
+_CHANGED = f"""
+    SELECT project, date_trunc('day', exchange_at) AS day, s._partition AS partition, s._offset + 1 AS next_position
+    FROM log.scores AS s JOIN {_MARKS} AS w ON s._partition = w.partition AND s._offset >= w.next_position
+    UNION ALL
+    SELECT project, date_trunc('day', exchange_at) AS day, s._partition AS partition, s._offset + 1 AS next_position
+    FROM log.scores AS s ANTI JOIN {_MARKS} AS w ON s._partition = w.partition"""
+
+
+def sums_of(scores: str) -> str:
+    """The statement that adds up the latest revisions of some rows of the log's scores, given as what follows FROM.
+
+    Of an exchange the rows have all revisions or none.
+    """
+    return f"SELECT {KEY}, {_SUMS} FROM (SELECT {_SCORES} FROM {scores} {_LATEST}) GROUP BY {KEY}"
+
+
+_SCORE_DAYS = f"""
+    WITH changed AS MATERIALIZED (
+        SELECT DISTINCT project, day FROM log.changed_scores() WHERE {_ASKED} AND day >= {_FIRST_DAY} AND day < {_END_DAY}
+    )
+    SELECT * EXCLUDE (_topic, _partition, _offset) REPLACE ({_WHOLE})
+    FROM log.daily_scores ANTI JOIN changed USING (project, day)
+    WHERE {_ASKED} AND day >= {_FIRST_DAY} AND day < {_END_DAY}
+    UNION ALL BY NAME
+    {
+    sums_of(
+        f'''(
+            SELECT * FROM log.scores
+            WHERE {_ASKED} AND exchange_at >= first AND exchange_at < least({_FIRST_DAY}, until)
+            UNION ALL
+            SELECT * FROM log.scores
+            WHERE {_ASKED} AND exchange_at >= greatest({_FIRST_DAY}, {_END_DAY}) AND exchange_at < until
+            UNION ALL
+            SELECT * FROM log.scores
+            SEMI JOIN changed ON scores.project = changed.project AND date_trunc('day', exchange_at) = changed.day
+            WHERE {_ASKED} AND exchange_at >= {_FIRST_DAY} AND exchange_at < {_END_DAY}
+        )'''
+    )
+}"""
+
+
+def macro_statements() -> Iterator[str]:
+    """The statements that make the macros, or make them again."""
+    macros = {
+        "is_asked(project, asked)": "(CASE WHEN asked IS NULL THEN NOT starts_with(project, 'anchors.') ELSE project = asked END)",
+        "mean_of(n, total)": "(total / nullif(n, 0) / 1e9)",
+        "deviation_of(n, total, squares)": (
+            "(sqrt(greatest(0, n::HUGEINT * squares - total::HUGEINT * total)::DOUBLE) / nullif(n, 0) / 1e9)"
+        ),
+        "weighted_deviation_of(n, total, squares)": (
+            "(CASE WHEN n > 0 THEN sqrt(greatest(0, squares / n - (total / n) ** 2)) / 1e9 END)"
+        ),
+        "first_day_of(until, days)": ("(date_trunc('day', until - INTERVAL 1 MICROSECOND) - to_days(days::INTEGER - 1))"),
+        "changed_scores()": f"TABLE {_CHANGED}",
+        "score_days(asked, first, until)": f"TABLE {_SCORE_DAYS}",
+    }
+    for name, text in macros.items():
+        yield f"CREATE OR REPLACE MACRO log.{name} AS {text}"
