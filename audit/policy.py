@@ -106,7 +106,7 @@ class Policy(PolicyModel):
             raise PolicyError(_unknown_methodology(settings.methodology), hint="Paths are resolved when the policy is a file.")
         price, cap = price_of(settings.judge_model, self.prices), settings.cost_cap_per_session
         content = {
-            "settings": settings.model_dump(mode="json", by_alias=True, exclude={"methodology", "anchors"}),
+            "settings": settings.model_dump(mode="json", by_alias=True, exclude={"methodology", "anchors", "incident_rules"}),
             "methodology": [methodology.name, methodology.digest],
             "redaction": self.redaction.model_dump(mode="json", by_alias=True),
             "sessionGapMinutes": self.session_gap_minutes,

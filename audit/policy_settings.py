@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -38,6 +38,10 @@ class Sampling(PolicyModel):
     """Output tokens beyond which a response is long."""
 
 
+IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio"]
+"""The rules that find drift and anomaly spikes."""
+
+
 class Anchors(PolicyModel):
     """How often the project's anchors are judged again. None are until somebody chooses some, because each round is paid for."""
 
@@ -71,6 +75,8 @@ class ProjectSettings(PolicyModel):
     """Milliseconds between two signs of life of a session."""
     baseline_window_days: Days = 14
     """Days of event time a baseline rests on."""
+    incident_rules: Annotated[tuple[IncidentRule, ...], Field(max_length=3)] = ("sequential", "consecutive_days", "rate_ratio")
+    """What makes incidents: changes beyond chance, runs of days off the baseline, anomaly spikes. None: nothing does."""
     retention_days: Days | None = 90
     """Days of event time for which exchanges, and what belongs to them, are kept; null keeps them for ever."""
     anchors: Anchors = Anchors()

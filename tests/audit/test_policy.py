@@ -34,6 +34,7 @@ DEFAULTS = {
     "costCapPerSession": 1.0,
     "heartbeatInterval": 300000,
     "baselineWindowDays": 14,
+    "incidentRules": ("sequential", "consecutive_days", "rate_ratio"),
     "retentionDays": 90,
     "anchors": {"enabled": True, "count": 20, "intervalHours": 24},
     "methodology": "default",
@@ -338,6 +339,12 @@ def test_how_often_anchors_are_judged_changes_no_score() -> None:
     """So it is not in the digest that every score carries."""
     often = Policy(defaults=ProjectSettings(anchors=Anchors(interval_hours=1)))
     assert Policy().digest == often.digest
+
+
+def test_what_makes_incidents_changes_no_score() -> None:
+    """Who switches a rule off must not make every score look as if it were made by another policy."""
+    fewer = Policy(defaults=ProjectSettings(incident_rules=("sequential",)))
+    assert Policy().for_project("ops").digest == fewer.for_project("ops").digest
 
 
 @pytest.mark.parametrize("name", ["anchors", "anchors.ops"])

@@ -1,0 +1,17 @@
+-- purpose: what people decided on incidents, and which decision an incident does not show yet
+-- grain: one row a decision, oldest first; pending: it is the newest on its incident, and the incident's latest revision knows nothing of it
+-- parameters: $projects (list, NULL for all), $incident (NULL for all)
+WITH decisions AS (
+    SELECT
+        review_id, project, subject_id AS incident_id, reviewer, status, comment, occurred_at,
+        row_number() OVER (PARTITION BY subject_id ORDER BY occurred_at DESC, review_id DESC) = 1 AS is_newest
+    FROM reviews
+    WHERE kind = 'incident_decision' AND ($projects::VARCHAR[] IS NULL OR list_contains($projects::VARCHAR[], project))
+        AND ($incident IS NULL OR subject_id = $incident)
+)
+SELECT
+    d.* EXCLUDE (is_newest),
+    d.is_newest AND (i.status <> d.status OR (d.status <> 'open' AND i.resolved_at IS DISTINCT FROM d.occurred_at)) AS pending
+FROM decisions AS d
+JOIN incidents AS i USING (incident_id)
+ORDER BY d.occurred_at, d.review_id

@@ -1,0 +1,31 @@
+-- purpose: the exchanges that moved a tier's mean, or the rate of anomalies, most: those farthest off what was expected, on the side of the change; one that stands for several counts as many times
+-- grain: one row an exchange: its score, how many exchanges it stands for, how far it is off (weight times distance), and what the judge or the rules say of it
+-- parameters: $project, $tier (tier1, tier2, tier2_5 or tier3; NULL: anomalies), $since (inclusive), $until (exclusive), $expected, $direction (up or down), $limit
+WITH latest AS (
+    SELECT score_id, max((revision, _offset)) AS version
+    FROM log.scores
+    WHERE project = $project AND exchange_at >= $since::TIMESTAMP AND exchange_at < $until::TIMESTAMP
+    GROUP BY score_id
+), measured AS (
+    SELECT
+        s.*, CASE WHEN coalesce($tier, 'tier1') = 'tier1' THEN 1.0 ELSE 1 / coalesce(sampling_probability, 1) END AS weight,
+        CASE
+            WHEN $tier IS NULL THEN anomaly::INTEGER::DOUBLE
+            WHEN $tier = 'tier1' THEN tier1_score
+            WHEN $tier = 'tier2' AND tier2_state = 'scored' THEN tier2_score
+            WHEN $tier = 'tier2_5' AND tier2_5_state = 'scored' THEN tier2_5_alignment
+            WHEN $tier = 'tier3' AND tier3_state = 'scored' THEN tier3_score
+        END AS score
+    FROM log.scores AS s
+    SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
+), moved AS (
+    SELECT *, weight * (score - $expected::DOUBLE) * CASE WHEN $direction = 'down' THEN -1 ELSE 1 END AS moved
+    FROM measured
+    WHERE moved > 0
+)
+SELECT
+    score_id, connection, agent, session_id, turn_number, exchange_id, exchange_at, score, weight, round(moved, 6) AS moved,
+    sampling_reason, tier1_flags, tier2_flag_reason, tier2_dimensions, tier2_5_reasoning, tier3_dimensions, anomaly_reasons
+FROM moved
+ORDER BY round(moved, 6) DESC, exchange_at DESC, score_id
+LIMIT $limit

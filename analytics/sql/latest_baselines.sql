@@ -1,0 +1,8 @@
+-- purpose: the latest baseline of each of some projects
+-- grain: one row a project, with the columns of its record
+-- parameters: $projects (list, NULL for all)
+SELECT * EXCLUDE (_topic, _partition, _offset)
+FROM log.baselines
+WHERE $projects::VARCHAR[] IS NULL OR list_contains($projects::VARCHAR[], project)
+QUALIFY row_number() OVER (PARTITION BY project ORDER BY computed_at DESC, window_start, baseline_id) = 1
+ORDER BY project

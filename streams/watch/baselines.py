@@ -1,0 +1,60 @@
+"""Baselines: what is normal for a project, over a window that ends with the moment they are computed at.
+
+A baseline is computed anew when it is older than a day, or when the scores it would rest on were made with something else. While an
+incident of drift is open it is left as it was before: a baseline that has taken in the changed days would call them normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta
+
+from audit.fingerprints import stable_id
+from audit.policy import Policy
+from schemas.records import Baseline, Incident
+from streams.watch.findings import DRIFT
+from streams.watch.measured import Measured, midnight
+
+FRESH = timedelta(days=1)
+"""How old a baseline may be before another one is computed."""
+OPEN = "open"
+
+
+def first_day(as_of: datetime, days: int) -> date:
+    """The first of so many UTC days that end with the one of `as_of`."""
+    return as_of.date() - timedelta(days=days - 1)
+
+
+def baseline_of(measured: Measured, policy: Policy, days: int) -> Baseline | None:
+    """The baseline over the last `days` days, today's part included; None without scores. The same as-of gives the same record."""
+    as_of = measured.as_of
+    start = first_day(as_of, days)
+    found = measured.statistics(start, as_of.date())
+    if not found.exchanges:
+        return None
+    return Baseline(
+        baseline_id=stable_id("baseline", measured.project, midnight(start).isoformat(), as_of.isoformat()),
+        project=measured.project,
+        computed_at=as_of,
+        window_start=midnight(start),
+        window_end=as_of,
+        **found.tiers,
+        anomaly_rate=found.anomalies / found.exchanges,
+        exchange_count=found.exchanges,
+        policy_digest=policy.for_project(measured.project).digest,
+        yardstick=measured.yardstick(start, as_of.date()),
+    )
+
+
+def is_comparable(baseline: Baseline, measured: Measured) -> bool:
+    """Whether what a baseline rests on was made with the same means as what stands there now."""
+    last = min(baseline.window_end, measured.as_of).date()
+    return baseline.yardstick == measured.yardstick(baseline.window_start.date(), last)
+
+
+def needs_another(baseline: Baseline | None, measured: Measured, incidents: Iterable[Incident]) -> bool:
+    """Whether a baseline is to be computed by itself."""
+    if baseline is None or not is_comparable(baseline, measured):
+        return True
+    held = any(one.type == DRIFT and one.status == OPEN for one in incidents)
+    return not held and measured.as_of - baseline.computed_at > FRESH

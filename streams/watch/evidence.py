@@ -1,0 +1,123 @@
+"""The evidence of an incident: what it was measured against, what moved it, and the queries that find the same again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import duckdb
+
+from analytics.queries import queries, query_rows
+from schemas.records import Baseline
+from streams.watch.findings import DOWN, Finding
+from streams.watch.measured import Measured
+
+EXCHANGES = 10
+"""How many of the exchanges that moved an incident most it carries."""
+REASON = 300
+"""Characters of the judge's words that it carries of each; the score has them whole."""
+POLICY_CHANGED = "The policy is not the same before and after: a change of gates or sampling can move a tier, too."
+_DIMENSIONS = {"tier2": "tier2_dimensions", "tier3": "tier3_dimensions"}
+Row = Mapping[str, Any]
+
+
+def gather(
+    cursor: duckdb.DuckDBPyConnection, finding: Finding, measured: Measured, baseline: Baseline | None
+) -> dict[str, Any]:
+    """What an incident of this finding carries, as JSON, apart from what the rules saw."""
+    project, (start, end) = measured.project, finding.after
+    before = finding.before if finding.before[0] < finding.before[1] else (start, start)
+    exchanges = {
+        "project": project,
+        "tier": finding.key.tier,
+        "since": start,
+        "until": end,
+        "expected": finding.expected,
+        "direction": finding.key.direction,
+        "limit": EXCHANGES,
+    }
+    mix = {
+        "project": project,
+        "before_since": before[0],
+        "before_until": before[1],
+        "after_since": start,
+        "after_until": end,
+    }
+    policies = {
+        "before": measured.policies(before[0].date(), before[1].date()),
+        "after": measured.policies(start.date(), end.date()),
+    }
+    return {
+        "rule": finding.rule,
+        "note": None if not policies["before"] or policies["before"] == policies["after"] else POLICY_CHANGED,
+        "baseline": None if baseline is None else _baseline(baseline, finding.key.tier),
+        "madeWith": measured.made_with,
+        "policies": policies,
+        "samplingMix": query_rows(cursor, "sampling_change", mix),
+        "exchanges": [_exchange(row, finding) for row in query_rows(cursor, "incident_exchanges", exchanges)],
+        "queries": [
+            _query(finding.looked.query, finding.looked.parameters),
+            _query("incident_exchanges", exchanges),
+            _query("sampling_change", mix),
+        ],
+    }
+
+
+def _baseline(baseline: Baseline, tier: str | None) -> dict[str, Any]:
+    known = None if tier is None else getattr(baseline, tier)
+    numbers = {} if known is None else {"mean": known.mean, "stddev": known.stddev, "count": known.count}
+    return {
+        "id": baseline.baseline_id,
+        "computedAt": _json(baseline.computed_at),
+        "windowStart": _json(baseline.window_start),
+        "windowEnd": _json(baseline.window_end),
+        "exchangeCount": baseline.exchange_count,
+        "anomalyRate": baseline.anomaly_rate,
+        **numbers,
+    }
+
+
+def _exchange(row: Row, finding: Finding) -> dict[str, Any]:
+    return {
+        "scoreId": row["score_id"],
+        "exchangeId": row["exchange_id"],
+        "connection": row["connection"],
+        "agent": row["agent"],
+        "sessionId": row["session_id"],
+        "turnNumber": row["turn_number"],
+        "exchangeTimestamp": _json(row["exchange_at"]),
+        "score": row["score"],
+        "weight": row["weight"],
+        "moved": row["moved"],
+        "samplingReason": row["sampling_reason"],
+        "reason": _reason(row, finding)[:REASON],
+    }
+
+
+def _reason(row: Row, finding: Finding) -> str:
+    """What was said of an exchange on that which changed; nothing where nothing was."""
+    tier = finding.key.tier
+    if tier is None:
+        return "; ".join(row["anomaly_reasons"])
+    if tier == "tier1":
+        return ", ".join(row["tier1_flags"])
+    if tier == "tier2_5":
+        return row["tier2_5_reasoning"] or ""
+    flag = row["tier2_flag_reason"] if tier == "tier2" else None
+    return flag or _farthest(row[_DIMENSIONS[tier]], finding.key.direction)
+
+
+def _farthest(dimensions: Sequence[Row], direction: str | None) -> str:
+    """The dimension that is lowest, or highest where scores rose, with the judge's words on it."""
+    sign = 1 if direction == DOWN else -1
+    ordered = sorted(dimensions, key=lambda one: (sign * one["score"], one["dimension"]))
+    return next((f"{one['dimension']} {one['score']:g}: {one['reasoning'] or ''}".rstrip(": ") for one in ordered), "")
+
+
+def _query(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "parameters": {key: _json(value) for key, value in parameters.items()}, "sql": queries()[name].text}
+
+
+def _json(value: Any) -> Any:
+    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value

@@ -1,0 +1,145 @@
+"""What a project's scores say day by day and session by session, as far as they were made with the same means.
+
+1. Scores by another judge, another methodology or other rules are another measure. Only those are compared that were made as most of
+   the last seven days were; history that was judged again counts as it stands now.
+2. Days are UTC days of the exchanges, whenever they came and whenever they were scored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from analytics.queries import run_query
+from audit.drift import DAYS, DailyAverage
+from audit.fingerprints import canonical_json, digest
+from audit.sequential import Unit
+from schemas.records import TierStatistics
+
+TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
+"""The tiers by their columns, and how people call them."""
+QUERY = "watched_sessions"
+RULES = ("methodology", "methodology_version", "methodology_digest", "rule_version")
+JUDGE = ("judge_model", "simulated")
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a window of scores adds up to."""
+
+    tiers: Mapping[str, TierStatistics]
+    exchanges: int
+    anomalies: int
+
+
+class Measured:
+    """The comparable scores of one project, from rows of the query `watched_sessions`."""
+
+    def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime) -> None:
+        self.project = project
+        self.as_of = as_of
+        lately = rows.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
+        self.rules = _commonest(lately, RULES, "exchanges")
+        self.judge = _commonest(lately.filter(pl.col("judge_model").is_not_null()), JUDGE, "exchanges")
+        self._rows = _matching(rows, self.rules, self.judge)
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether there is anything of the last seven days to look at."""
+        return bool(self.rules)
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """What the scores were made with, in words for people."""
+        return {**self.rules, **self.judge}
+
+    def policies(self, start: date, end: date) -> list[str]:
+        """The digests of the policies that were in force, from `start` to `end`, both included."""
+        return sorted(self._between(start, end)["policy_digest"].unique().to_list())
+
+    def yardstick(self, start: date, end: date) -> str:
+        """Digest of what the scores between two days were made with, the policies included; nothing where there are none."""
+        policies = self.policies(start, end)
+        return digest(canonical_json([self.rules, self.judge, policies])) if policies else ""
+
+    def statistics(self, start: date, end: date) -> Statistics:
+        """What the scores between two days, both included, add up to; deviations are of the population."""
+        rows = self._between(start, end)
+        tiers = {tier: _statistics(rows, tier) for tier in TIERS}
+        return Statistics(tiers, int(rows["exchanges"].sum()), int(rows["anomalies"].sum()))
+
+    def days(self, tier: str) -> dict[DailyAverage, int]:
+        """The average of a tier on each day that has any, oldest first, and how many scores it is of."""
+        sums = self._rows.group_by("day").agg(pl.col(f"{tier}_sum").sum(), pl.col(f"{tier}_count").sum()).sort("day")
+        return {DailyAverage(day, total / count): count for day, total, count in sums.iter_rows() if count}
+
+    def units(self, tier: str) -> list[Unit]:
+        """The scores of a tier by session and day, oldest first; times are UTC and naive."""
+        sums = (
+            self._rows.filter(pl.col(f"{tier}_count") > 0)
+            .group_by("day", "connection", "session_id")
+            .agg(
+                pl.col("last_at").max(),
+                pl.col(f"{tier}_count").sum(),
+                pl.col(f"{tier}_weight").sum(),
+                pl.col(f"{tier}_total").sum(),
+            )
+            .sort("last_at", "connection", "session_id")
+        )
+        columns = ("last_at", f"{tier}_count", f"{tier}_weight", f"{tier}_total")
+        return [Unit(*row) for row in sums.select(columns).iter_rows()]
+
+    def _between(self, start: date, end: date) -> pl.DataFrame:
+        return self._rows.filter(pl.col("day").is_between(start, end))
+
+
+def measure(
+    cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, as_of: datetime
+) -> tuple[dict[str, Measured], dict[str, Any]]:
+    """What the scores of some projects say from a day on, until a moment; and the parameters of the query that told it.
+
+    A project that has none is left out.
+    """
+    values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of}
+    rows = run_query(cursor, QUERY, values)
+    parts = rows.partition_by("project", as_dict=True, maintain_order=True)
+    return {str(name): Measured(str(name), part, as_of) for (name,), part in parts.items()}, values
+
+
+def midnight(day: date) -> datetime:
+    """The first moment of a day, UTC."""
+    return datetime.combine(day, time(), UTC)
+
+
+def _commonest(rows: pl.DataFrame, columns: Sequence[str], count: str) -> dict[str, Any]:
+    """The values of the columns that most of the rows share, the newest among equals; nothing where there are no rows."""
+    if rows.is_empty():
+        return {}
+    groups = rows.group_by(columns).agg(pl.col(count).sum().alias("_count"), pl.col("last_at").max().alias("_last"))
+    order = groups.sort("_count", "_last", *columns, descending=[True, True, *[False] * len(columns)])
+    return {name: order[name][0] for name in columns}
+
+
+def _matching(rows: pl.DataFrame, rules: Mapping[str, Any], judge: Mapping[str, Any]) -> pl.DataFrame:
+    """The rows that were made by these rules and, where a judge was asked, by this judge."""
+    unjudged = pl.col("judge_model").is_null()
+    judged = [pl.col(name) == value for name, value in judge.items()]
+    made_so = [pl.col(name) == value for name, value in rules.items()]
+    return rows.filter(*made_so, unjudged | pl.all_horizontal(judged) if judged else unjudged)
+
+
+def _statistics(rows: pl.DataFrame, tier: str) -> TierStatistics:
+    count = int(rows[f"{tier}_count"].sum())
+    if not count:
+        return TierStatistics(count=0)
+    mean = float(rows[f"{tier}_sum"].sum()) / count
+    # Sums of floats leave a hair below zero where all scores are the same.
+    variance = max(0.0, float(rows[f"{tier}_squares"].sum()) / count - mean * mean)
+    stddev = math.sqrt(variance)
+    return TierStatistics(mean=mean, stddev=0.0 if stddev < 1e-7 else stddev, count=count)

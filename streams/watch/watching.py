@@ -1,0 +1,166 @@
+"""The watch over an engine, a gateway or a store: checks and people's decisions, taking turns.
+
+1. Checks and decisions never run at the same time, so that no revision is given to two records.
+2. Where records land later than they are published, as over Kafka, what was published is known until the tables show it.
+3. A decision is a review first and a revision of its incident second. A check makes the revision where only the review came through.
+4. A check that is cut off has written a baseline, or nothing, or all: each topic's records are published together, incidents last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from analytics.store import Store
+from audit.fingerprints import stable_id
+from audit.policy import Policy
+from schemas.records import Baseline, Incident, Record, Review
+from streams.watch.baselines import OPEN, first_day
+from streams.watch.checking import CauseOf, Checked, Checker
+from streams.watch.findings import Finding
+from streams.watch.incidents import decided, key_of
+from streams.watch.known import Known, Published
+from streams.watch.measured import measure
+
+DECISION = "incident_decision"
+"""The kind of review that decides on an incident."""
+AT_ONCE = 50
+"""Projects that are checked together: their scores are read in one scan."""
+OnIncident = Callable[[Incident, bool], object]
+"""Told an incident that was opened (True) or got more severe (False)."""
+
+
+class Log(Protocol):
+    """What a watch reads from and publishes to: an engine, a gateway, or a store alone."""
+
+    @property
+    def store(self) -> Store:
+        """Where everything lands and is read from."""
+        ...
+
+    @property
+    def policy(self) -> Policy:
+        """What is judged by."""
+        ...
+
+    def now(self) -> datetime:
+        """The present, UTC."""
+        ...
+
+    async def publish(self, topic: str, records: Sequence[Record]) -> object:
+        """Take records in, durable on return; known ones are left out."""
+        ...
+
+
+def _nobody(_incident: Incident, _opened: bool) -> None:
+    """Nobody is told."""
+
+
+def _untold(_project: str, _finding: Finding) -> str | None:
+    """Nobody can tell."""
+    return None
+
+
+class Watch:
+    """See the module. `on_incident` is told once a record is durable, `cause_of` asked before it is made."""
+
+    def __init__(self, over: Log, *, on_incident: OnIncident = _nobody, cause_of: CauseOf = _untold) -> None:
+        self._log = over
+        self._on_incident = on_incident
+        self._checker = Checker(over.policy, cause_of)
+        self._published = Published()
+        self._turn = asyncio.Lock()
+
+    async def check(self, projects: Sequence[str], as_of: datetime | None = None) -> list[Checked]:
+        """Check some projects as of a moment (now); those that are not audited are left out."""
+        wanted = [project for project in projects if self._log.policy.for_project(project).settings.enabled]
+        checked: list[Checked] = []
+        for start in range(0, len(wanted), AT_ONCE):
+            checked += await self._check(wanted[start : start + AT_ONCE], as_of)
+        return checked
+
+    async def _check(self, projects: Sequence[str], as_of: datetime | None) -> list[Checked]:
+        async with self._turn:
+            checked = await asyncio.to_thread(self._examine, projects, as_of or self._log.now())
+            baselines = [one.baseline for one in checked if one.baseline is not None and one.is_new_baseline]
+            await self._publish(baselines, [incident for one in checked for incident in one.incidents])
+        for one in checked:
+            for incident in one.opened:
+                self._on_incident(incident, True)
+            for incident in one.worsened:
+                self._on_incident(incident, False)
+        return checked
+
+    async def recompute(self, project: str, days: int | None = None) -> Baseline | None:
+        """Compute a baseline over the last days (the policy's window) now and make it the latest; None without scores."""
+        async with self._turn:
+            baseline = await asyncio.to_thread(self._baseline, project, days, self._log.now())
+            await self._publish([] if baseline is None else [baseline], [])
+        return baseline
+
+    async def baseline(self, project: str) -> Baseline | None:
+        """The latest baseline of a project."""
+        return (await asyncio.to_thread(self._known, [project])).baselines.get(project)
+
+    async def incident(self, project: str, incident_id: str) -> Incident | None:
+        """An incident of a project in its latest revision; None where there is none of this id."""
+        known = (await asyncio.to_thread(self._known, [project])).incidents.get(project, ())
+        return next((one for one in known if one.incident_id == incident_id), None)
+
+    async def decide(
+        self, project: str, incident_id: str, status: str, who: str, comment: str | None = None
+    ) -> tuple[Incident | None, bool]:
+        """Accept, dismiss or re-open an incident; answers it as it now is (None: there is none), and whether that was done.
+
+        It is not done where the incident is in that state already, and where another open one of its kind stands in the way.
+        """
+        async with self._turn:
+            known = (await asyncio.to_thread(self._known, [project])).incidents.get(project, ())
+            current = next((one for one in known if one.incident_id == incident_id), None)
+            if current is None or current.status == status:
+                return current, False
+            if status == OPEN and any(one.status == OPEN and key_of(one) == key_of(current) for one in known):
+                return current, False
+            now = self._log.now()
+            await self._log.publish("reviews", [_review(current, status, who, comment, now)])
+            made = decided(current, status, who, now)
+            await self._publish([], [made])
+        return made, True
+
+    def _examine(self, projects: Sequence[str], as_of: datetime) -> list[Checked]:
+        with contextlib.closing(self._log.store.cursor()) as cursor:
+            cursor.begin()  # everything that a check reads is of one moment
+            return list(self._checker.check(cursor, projects, as_of, self._published.read(cursor, projects)))
+
+    def _baseline(self, project: str, days: int | None, as_of: datetime) -> Baseline | None:
+        window = days or self._log.policy.for_project(project).settings.baseline_window_days
+        with contextlib.closing(self._log.store.cursor()) as cursor:
+            measured, _ = measure(cursor, [project], first_day(as_of, window), as_of)
+        return self._checker.baseline(measured[project], window) if project in measured else None
+
+    def _known(self, projects: Sequence[str]) -> Known:
+        with contextlib.closing(self._log.store.cursor()) as cursor:
+            return self._published.read(cursor, projects)
+
+    async def _publish(self, baselines: Sequence[Baseline], incidents: Sequence[Incident]) -> None:
+        for topic, records in (("baselines", baselines), ("incidents", incidents)):
+            if records:
+                await self._log.publish(topic, records)
+        self._published.note(baselines, incidents)
+
+
+def _review(incident: Incident, status: str, who: str, comment: str | None, now: datetime) -> Review:
+    return Review(
+        review_id=stable_id("review", incident.incident_id, status, who, now.isoformat()),
+        project=incident.project,
+        kind=DECISION,
+        subject_id=incident.incident_id,
+        reviewer=who,
+        status=status,
+        comment=comment,
+        occurred_at=now,
+        ingested_at=now,
+    )
