@@ -20,7 +20,7 @@ Outcome = Literal["done", "refused", "failed"]
 KEPT = timedelta(days=400)
 """How long lines are kept: a year, and what it takes to look at it."""
 MAX_LINES = 1_000_000
-_PRUNED_EVERY = 1000
+PRUNED_EVERY = 1000
 _COLUMNS = "id, at, kind, name, token, method, route, project, subject, request_id, status, outcome"
 
 
@@ -76,7 +76,7 @@ class AuditLog:
                 values,
             )
             line = cursor.lastrowid or 0
-            if line % _PRUNED_EVERY == 0:
+            if line % PRUNED_EVERY == 0:
                 oldest = [_stamped(self._now() - KEPT), line - MAX_LINES]
                 cursor.execute("DELETE FROM writes WHERE at < ? OR id <= ?", oldest)
             return line

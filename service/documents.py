@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,20 +16,39 @@ Row = Mapping[str, Any]
 Document = dict[str, Any]
 
 
-def project_scores(
-    cursor: duckdb.DuckDBPyConnection,
-    project: str,
-    *,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    anomalies: bool = False,
-    limit: int = 100,
-) -> list[Document]:
-    """The current scores of a project as documents, newest exchange first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which scores of a project are wanted."""
 
-    `start` (inclusive) and `end` (exclusive) bound the time of the exchange; with `anomalies` only anomalous ones are there.
-    """
-    values = {"project": project, "from": start, "to": end, "anomalies": anomalies, "limit": limit}
+    start: datetime | None = None
+    """Only exchanges at or after this time."""
+    end: datetime | None = None
+    """Only exchanges before this time."""
+    since: datetime | None = None
+    """Only what was scored, or scored again, at or after this time."""
+    session: str | None = None
+    anomalies: bool = False
+    """Only those with an anomaly."""
+    limit: int = 100
+    after: tuple[datetime, str, int] | None = None
+    """Where a page before ended: the exchange's time, the score's id, the turn (-1 where there is none)."""
+
+
+def project_scores(cursor: duckdb.DuckDBPyConnection, project: str, wanted: Wanted) -> list[Document]:
+    """The current scores of a project as documents, newest exchange first, of one moment the later turn."""
+    at, identity, turn = wanted.after or (None, None, None)
+    values = {
+        "project": project,
+        "from": wanted.start,
+        "to": wanted.end,
+        "since": wanted.since,
+        "session": wanted.session,
+        "anomalies": wanted.anomalies,
+        "limit": wanted.limit,
+        "after_at": at,
+        "after_turn": turn,
+        "after_id": identity,
+    }
     return [score_document(row) for row in query_rows(cursor, "project_scores", values)]
 
 

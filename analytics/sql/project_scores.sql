@@ -1,19 +1,21 @@
 -- purpose: the current scores of a project, newest exchange first, each with the newest score a person gave it and with when it was first scored
 -- grain: one row an exchange: every column of its score, created_at, human_score, human_comment, human_scored_at
--- parameters: $project (NULL for all), $from (inclusive) and $to (exclusive) in event time (NULL: no bound), $anomalies (true: only anomalous ones), $limit
+-- parameters: $project (NULL for all), $from (inclusive) and $to (exclusive) in event time (NULL: no bound), $since (only what was scored at or after it, NULL: all), $session (NULL for all), $anomalies (true: only anomalous ones), $limit; $after_at, $after_turn, $after_id: exchange_at, turn_number (-1 for none) and score_id of the row after which to go on (NULL: from the newest)
 WITH latest AS (
-    -- An exchange keeps its project and its time, so they may be asked for first; whether it is anomalous can change.
+    -- An exchange keeps its project, session, turn and time, so they may be asked for first; whether it is anomalous can change.
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
     WHERE ($project IS NULL OR project = $project)
         AND ($from IS NULL OR exchange_at >= $from::TIMESTAMP) AND ($to IS NULL OR exchange_at < $to::TIMESTAMP)
+        AND ($session IS NULL OR session_id = $session)
+        AND ($after_at IS NULL OR (exchange_at, coalesce(turn_number, -1), score_id) < ($after_at::TIMESTAMP, $after_turn, $after_id))
     GROUP BY score_id
 ), picked AS (
     SELECT score_id, revision, _offset
     FROM log.scores AS s
     SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
-    WHERE NOT $anomalies OR anomaly
-    ORDER BY exchange_at DESC, session_id, turn_number DESC, exchange_id, score_id
+    WHERE (NOT $anomalies OR anomaly) AND ($since IS NULL OR scored_at >= $since::TIMESTAMP)
+    ORDER BY exchange_at DESC, coalesce(turn_number, -1) DESC, score_id DESC
     LIMIT $limit
 ), first_scored AS (
     SELECT score_id, arg_min(scored_at, (revision, _offset)) AS created_at
@@ -34,4 +36,4 @@ FROM log.scores AS s
 SEMI JOIN picked AS p ON s.score_id = p.score_id AND s.revision = p.revision AND s._offset = p._offset
 JOIN first_scored AS f ON s.score_id = f.score_id
 LEFT JOIN reviewed AS r ON s.score_id = r.score_id
-ORDER BY s.exchange_at DESC, s.session_id, s.turn_number DESC, s.exchange_id, s.score_id
+ORDER BY s.exchange_at DESC, coalesce(s.turn_number, -1) DESC, s.score_id DESC

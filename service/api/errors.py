@@ -109,11 +109,11 @@ def add_error_answers(app: FastAPI) -> None:
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of an endpoint, for its documentation."""
+    """The error answers of an endpoint, for its documentation: those that every endpoint has, and its own."""
     return {
         status: {"description": HTTPStatus(status).phrase, "content": {"application/json": {"schema": ERROR_SCHEMA}}}
-        for status in sorted({401, 403, 429, 500, 503, *statuses})
-    } | {"default": {"description": "Any other error", "content": {"application/json": {"schema": ERROR_SCHEMA}}}}
+        for status in sorted({400, 401, 403, 429, 500, 503, *statuses})
+    }
 
 
 ERROR_SCHEMA = json.loads("""{

@@ -11,11 +11,11 @@ import binascii
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Query
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from schemas.limits import EARLIEST, LATEST
 
@@ -27,7 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BASE64 = re.compile(r"[A-Za-z0-9_-]{1,1024}")
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True, order=True):
     """Where an entry stands in a list that is ordered by all of these, the largest first."""
 
     at: datetime
@@ -68,7 +68,7 @@ def page_of(entries: Sequence[Entry], limit: int, place: Callable[[Entry], Place
 Cursor = Annotated[
     Place | None,
     Query(description="Where to go on: the nextCursor of an earlier answer."),
-    BeforeValidator(lambda text: None if text is None else decode_place(text)),
+    PlainValidator(lambda text: None if text is None else decode_place(text)),
     WithJsonSchema({"type": "string", "maxLength": MAX_CURSOR, "pattern": "^[A-Za-z0-9_-]+$"}),
 ]
 """The parameter `cursor` of a list: the place after which to go on, or None for its beginning."""

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from service.api.answers import Answer
+from service.api.paging import NextCursor
 
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Share = Annotated[float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]
@@ -88,6 +89,7 @@ class ScoresAnswer(Answer):
 
     scores: list[ScoreAnswer]
     count: int
+    next_cursor: NextCursor
 
 
 class AnomaliesAnswer(Answer):
@@ -95,6 +97,13 @@ class AnomaliesAnswer(Answer):
 
     anomalies: list[ScoreAnswer]
     count: int
+    next_cursor: NextCursor
+
+
+class OneScoreAnswer(Answer):
+    """A score."""
+
+    score: ScoreAnswer
 
 
 class ExchangeCounts(ProjectAnswer):

@@ -42,5 +42,7 @@ def words_of(error: Mapping[str, Any]) -> str:
     if kind == "string_pattern_mismatch":
         return _FORMS.get(context["pattern"], f"must be of the form {context['pattern']}")
     if kind in _WORDS:
-        return _WORDS[kind].format_map(context)
+        return _WORDS[kind].format_map(
+            {name: f"{value:g}" if isinstance(value, float) else value for name, value in context.items()}
+        )
     return str(error["msg"]).removeprefix("Value error, ")

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from analytics.store import Store
 from service.api.project_answers import ExchangeCounts, ScoreAnswer, ScoreFigures, SummaryAnswer
-from service.documents import project_scores, project_summary
+from service.documents import Wanted, project_scores, project_summary
 from streams.engine import Engine
 
 SCORES = "/api/audit/ops/scores"
@@ -34,6 +34,53 @@ def test_scores_are_those_of_the_project_newest_first(call: Call, tokens: Tokens
     assert ["s1:8"] == [score["exchangeId"] for score in body["scores"] if score["disposition"] == "sampling_skip"]
     assert {"ops"} == {score["project"] for score in body["scores"]}
     assert len(body["scores"]) == body["count"]
+
+
+def test_pages_of_scores_are_the_list(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio.Runner, engine: Engine
+) -> None:
+    """Nothing twice, nothing left out, and what comes in meanwhile moves no page."""
+    limit = 2
+    for number in range(1, 6):
+        call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number, timestamp="2026-10-01T09:00:00Z"))
+    loop.run(engine.drained())
+    whole = [score["id"] for score in call("GET", SCORES, tokens.root).json()["scores"]]
+    seen: list[str] = []
+    asked = {"limit": limit}
+    while True:
+        body = call("GET", SCORES, tokens.root, params=asked).json()
+        seen += [score["id"] for score in body["scores"]]
+        if body["nextCursor"] is None:
+            break
+        asked = {"limit": limit, "cursor": body["nextCursor"]}
+        call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(10 + len(seen)))
+        loop.run(engine.drained())
+    assert 5 == len(whole)
+    assert whole == seen
+
+
+@pytest.mark.usefixtures("filled")
+def test_polling_since_a_time_answers_what_was_scored_since(
+    call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine
+) -> None:
+    """By the time of scoring: an old exchange that was judged again is news, though its own time is long past."""
+    loop.run(engine.drained())
+    assert 3 == call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00Z"}).json()["count"]
+    assert 0 == call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00.000001Z"}).json()["count"]
+    assert 3 == call("GET", SCORES, tokens.root, params={"session": "s1"}).json()["count"]
+    assert 0 == call("GET", SCORES, tokens.root, params={"session": "web-session"}).json()["count"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_one_score_is_found_in_its_project_only(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -> None:
+    """The same document as in the list; of another project it is not there, and whether it is anywhere is not told."""
+    loop.run(engine.drained())
+    [first, *_] = call("GET", SCORES, tokens.root).json()["scores"]
+    assert {"score": first} == call("GET", f"{SCORES}/{first['id']}", tokens.root).json()
+    elsewhere = call("GET", f"/api/audit/web/scores/{first['id']}", tokens.root)
+    nowhere = call("GET", "/api/audit/web/scores/no-such-score", tokens.root)
+    assert [404, 404] == [elsewhere.status_code, nowhere.status_code]
+    assert elsewhere.json() == nowhere.json()
 
 
 @pytest.mark.usefixtures("filled")
@@ -77,8 +124,8 @@ def test_eight_digits_are_a_day(call: Call, tokens: Tokens) -> None:
 
 def test_nothing_is_known_of_a_project_nobody_named(call: Call, tokens: Tokens) -> None:
     """Projects come into being with their first record."""
-    assert {"scores": [], "count": 0} == call("GET", "/api/audit/new/scores", tokens.root).json()
-    assert {"anomalies": [], "count": 0} == call("GET", "/api/audit/new/anomalies", tokens.root).json()
+    assert {"scores": [], "count": 0, "nextCursor": None} == call("GET", "/api/audit/new/scores", tokens.root).json()
+    assert {"anomalies": [], "count": 0, "nextCursor": None} == call("GET", "/api/audit/new/anomalies", tokens.root).json()
 
 
 @pytest.mark.usefixtures("filled")
@@ -105,7 +152,7 @@ def test_scores_and_summary_are_answered_as_they_are_documented(
     """The models add nothing to the documents, leave nothing out and keep their order."""
     loop.run(engine.drained())
     with contextlib.closing(store.cursor()) as cursor:
-        documents, summary = project_scores(cursor, "ops"), project_summary(cursor, "ops")
+        documents, summary = project_scores(cursor, "ops", Wanted()), project_summary(cursor, "ops")
     answered = call("GET", SCORES, tokens.root).json()["scores"]
     assert documents == answered
     assert [list(document) for document in documents] == [list(score) for score in answered]
@@ -151,6 +198,10 @@ def test_the_banner_is_text_with_the_settings_in_force(call: Call, tokens: Token
         ("limit=ten", "limit"),
         ("limit=99999999999999999999", "limit"),
         ("anomalies=maybe", "anomalies"),
+        ("cursor=", "cursor"),
+        ("cursor=MQ", "cursor"),
+        ("since=soon", "since"),
+        ("session=", "session"),
     ],
 )
 def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens: Tokens, query: str, field: str) -> None:

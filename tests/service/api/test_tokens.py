@@ -1,0 +1,193 @@
+"""Access over HTTP: by admins of every project, within what they have themselves, and never a secret twice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+from api_server import BodyBuilder, Call, Tokens
+
+from schemas.errors import StoreError
+from service.access import AccessStore, Holder
+
+CONNECTIONS, OPERATORS = "/api/audit/connections", "/api/audit/operators"
+
+
+def with_scopes(access: AccessStore, *scopes: str, project: str | None = None) -> str:
+    """The token of an operator who has these scopes."""
+    return access.add(Holder("operator", "-".join([project or "all", *scopes]), project, scopes=frozenset(scopes)))
+
+
+def test_a_connection_is_added_and_delivers(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """Nobody has to be on the server's machine to take a further agent in."""
+    added = call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops", "agent": "cleo"})
+    assert (201, "no-store") == (added.status_code, added.headers["cache-control"])
+    assert 201 == call("POST", "/api/audit/ingest", added.json()["token"], json=exchange_body()).status_code
+    listed = call("GET", CONNECTIONS, tokens.root).json()["connections"]
+    [west] = [one for one in listed if one["name"] == "west"]
+    assert ("ops", "cleo", ["live"]) == (west["project"], west["agent"], [token["state"] for token in west["tokens"]])
+
+
+def test_an_operator_has_the_scopes_asked_for(call: Call, tokens: Tokens) -> None:
+    """Without a word only reading: what grants more is asked for by name."""
+    body = {"name": "wall", "project": "ops"}
+    token = call("POST", OPERATORS, tokens.root, json=body).json()["token"]
+    assert 200 == call("GET", "/api/audit/ops/scores", token).status_code
+    assert 403 == call("GET", "/api/audit/web/scores", token).status_code
+    refused = call("POST", "/api/audit/ops/rejudge", token, json={})
+    assert (403, "scope_required") == (refused.status_code, refused.json()["code"])
+    [wall] = [one for one in call("GET", OPERATORS, tokens.root).json()["operators"] if one["name"] == "wall"]
+    assert ("ops", ["read"]) == (wall["project"], wall["scopes"])
+
+
+@pytest.mark.parametrize("kind", ["connections", "operators"])
+def test_rotation_leaves_no_gap_and_revocation_holds_at_once(
+    call: Call, tokens: Tokens, access: AccessStore, kind: str
+) -> None:
+    """Two live tokens at most; the old one by its prefix, or all of them."""
+    name, old = ("north", tokens.ops) if kind == "connections" else ("reader", tokens.ops_reader)
+    address = f"/api/audit/{kind}/{name}"
+    new = call("POST", f"{address}/rotate", tokens.root, json={"graceHours": 1}).json()["token"]
+    assert access.find(old.encode()) == access.find(new.encode()) is not None
+    full = call("POST", f"{address}/rotate", tokens.root)
+    assert (409, "conflict") == (full.status_code, full.json()["code"])
+    revoked = call("POST", f"{address}/revoke", tokens.root, json={"token": old[:15]})
+    assert {"name": name, "revoked": 1} == revoked.json()
+    assert access.find(old.encode()) is None
+    assert access.find(new.encode()) is not None
+    assert 1 == call("POST", f"{address}/revoke", tokens.root).json()["revoked"]
+    assert access.find(new.encode()) is None
+
+
+def test_a_token_is_revoked_under_its_own_name_only(call: Call, tokens: Tokens, access: AccessStore) -> None:
+    """A slip in the address must not close somebody else's door."""
+    answer = call("POST", f"{CONNECTIONS}/south/revoke", tokens.root, json={"token": tokens.ops[:15]})
+    assert 404 == answer.status_code
+    assert access.find(tokens.ops.encode()) is not None
+
+
+@pytest.mark.parametrize(
+    "method_path", [("GET", CONNECTIONS), ("GET", OPERATORS), ("GET", "/api/audit/audit-log"), ("POST", CONNECTIONS)]
+)
+def test_access_is_for_admins_of_every_project(
+    call: Call, tokens: Tokens, access: AccessStore, method_path: tuple[str, str]
+) -> None:
+    """Who administers one project has no say in others, and who may read everything has none at all."""
+    readers = with_scopes(access, "read", "review", "query")
+    body = {"name": "west", "project": "ops"}
+    answers = [call(*method_path, token, json=body) for token in (tokens.ops_reader, readers, tokens.ops)]
+    assert [(403, "other_project"), (403, "scope_required"), (403, "operator_token_required")] == [
+        (answer.status_code, answer.json()["code"]) for answer in answers
+    ]
+    assert access.holder("connection", "west") is None
+
+
+@pytest.mark.usefixtures("tokens")
+def test_nobody_gives_more_than_they_have(call: Call, access: AccessStore) -> None:
+    """Neither by adding an operator, nor by having somebody's token made anew and answered to oneself."""
+    admin = with_scopes(access, "admin")
+    answers = [
+        call("POST", OPERATORS, admin, json={"name": "more", "scopes": ["admin", "query"]}),
+        call("POST", f"{OPERATORS}/root/rotate", admin),
+    ]
+    assert [(403, "scope_required")] * 2 == [(answer.status_code, answer.json()["code"]) for answer in answers]
+    assert access.holder("operator", "more") is None
+    assert 201 == call("POST", OPERATORS, admin, json={"name": "same", "scopes": ["admin"]}).status_code
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "refusal"),
+    [
+        (CONNECTIONS, {"name": "north", "project": "ops"}, (409, "name: is taken")),
+        (CONNECTIONS, {"name": "North", "project": "ops"}, (400, "name: must be")),
+        (CONNECTIONS, {"name": "dl_x", "project": "ops"}, (400, "looks like a token")),
+        (CONNECTIONS, {"name": "west"}, (400, "project: is missing")),
+        (OPERATORS, {"name": "west", "scopes": []}, (400, "scopes: must hold 1 or more")),
+        (OPERATORS, {"name": "west", "scopes": ["root"]}, (400, "scopes[0]: ")),
+        (f"{CONNECTIONS}/nobody/rotate", {}, (404, "no connection of this name")),
+        (f"{CONNECTIONS}/north/rotate", {"graceHours": -1}, (400, "graceHours: must be 0 or more")),
+        (f"{CONNECTIONS}/north/revoke", {"token": "north"}, (400, "token: must be of the form")),
+        (f"{OPERATORS}/nobody/revoke", {}, (404, "no operator of this name")),
+    ],
+)
+def test_what_cannot_be_done_is_said_by_the_field(
+    call: Call, tokens: Tokens, path: str, body: dict[str, Any], refusal: tuple[int, str]
+) -> None:
+    """So that it can be mended without looking into the server."""
+    answer = call("POST", path, tokens.root, json=body)
+    assert refusal[0] == answer.status_code
+    assert refusal[1] in answer.json()["error"]
+
+
+def test_no_list_and_no_log_shows_a_secret(call: Call, tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
+    """What is answered once is nowhere afterwards."""
+    caplog.set_level("DEBUG")
+    made = [
+        call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops"}),
+        call("POST", f"{OPERATORS}/reader/rotate", tokens.root),
+    ]
+    secrets = [answer.json()["token"].split("_", 2)[2] for answer in made] + [tokens.root.split("_", 2)[2]]
+    shown = [call("GET", path, tokens.root).text for path in (CONNECTIONS, OPERATORS, "/api/audit/audit-log")]
+    told = [*shown, caplog.text, json.dumps([vars(record) for record in caplog.records], default=str)]
+    assert [] == [secret for secret in secrets for text in told if secret in text]
+
+
+def lines_of(call: Call, token: str, **asked: Any) -> list[dict[str, Any]]:
+    """The lines of the audit log."""
+    answer: httpx2.Response = call("GET", "/api/audit/audit-log", token, params=asked)
+    assert 200 == answer.status_code
+    lines: list[dict[str, Any]] = answer.json()["lines"]
+    return lines
+
+
+class TestAuditLog:
+    """Who changed what."""
+
+    def test_every_change_of_an_operator_is_a_line(self, call: Call, tokens: Tokens) -> None:
+        """Refused ones too: trying is what is looked for afterwards."""
+        call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops"})
+        refused = call("POST", "/api/audit/web/rejudge", tokens.ops_reader, json={})
+        call("POST", f"{CONNECTIONS}/north/revoke", tokens.root)
+        assert [
+            ("root", "/api/audit/connections/{name}/revoke", None, "north", 200, "done"),
+            ("reader", "/api/audit/{project}/rejudge", "web", None, 403, "refused"),
+            ("root", "/api/audit/connections", None, "west", 201, "done"),
+        ] == [
+            tuple(line[name] for name in ("name", "route", "project", "subject", "status", "outcome"))
+            for line in lines_of(call, tokens.root)
+        ]
+        line = lines_of(call, tokens.root, name="reader")[0]
+        assert (tokens.ops_reader[:15], refused.headers["x-request-id"]) == (line["token"], line["requestId"])
+        assert ("operator", "POST", "2026-10-01T12:00:00.000000+00:00") == (line["kind"], line["method"], line["at"])
+
+    def test_reading_and_delivering_leave_none(self, call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+        """Records say themselves whose they are; a line for each would be a second log."""
+        call("GET", "/api/audit/ops/scores", tokens.root)
+        call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
+        call("POST", "/api/audit/heartbeat", tokens.ops, json={"session_id": "s1"})
+        call("POST", "/api/audit/whatever", tokens.root, json={})
+        assert [] == lines_of(call, tokens.root)
+
+    def test_pages_are_the_log(self, call: Call, tokens: Tokens) -> None:
+        """Newest first, nothing twice; by project too."""
+        for number in range(5):
+            call("POST", f"/api/audit/{'ops' if number % 2 else 'web'}/rejudge", tokens.root, json={})
+        first = call("GET", "/api/audit/audit-log", tokens.root, params={"limit": 3}).json()
+        second = lines_of(call, tokens.root, limit=3, cursor=first["nextCursor"])
+        assert [5, 4, 3, 2, 1] == [line["id"] for line in first["lines"] + second]
+        assert ["ops", "ops"] == [line["project"] for line in lines_of(call, tokens.root, project="ops")]
+
+    def test_a_change_that_cannot_be_noted_is_not_made(
+        self, call: Call, tokens: Tokens, access: AccessStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A log with gaps proves nothing."""
+
+        def broken(*_: object) -> int:
+            raise StoreError("no space left on device")
+
+        monkeypatch.setattr(access.audit_log, "begin", broken)
+        answer = call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops"})
+        assert (503, "log_unavailable") == (answer.status_code, answer.json()["code"])
+        assert access.holder("connection", "west") is None
