@@ -15,7 +15,7 @@ import msgspec
 
 from schemas.records import Alert
 from service.alerts.notices import Notice
-from service.terminal import plain
+from service.terminal import MISSING, plain
 
 MAX_HEADER = 150
 """Characters that Slack takes in a header."""
@@ -66,7 +66,8 @@ def _plain(text: str, limit: int) -> dict[str, Any]:
 def _visible(text: str, limit: int) -> str:
     """At most `limit` characters of the text; what is invisible or turns directions is shown as its code point."""
     lines = (plain(line, limit) for line in _CALLS.sub("@ ", text[:limit]).splitlines())
-    shown = "\n".join(lines)
+    # An empty text is refused.
+    shown = "\n".join(lines).strip() or MISSING
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 

@@ -56,7 +56,9 @@ def test_an_end_that_comes_twice_in_a_night_is_the_one_to_come() -> None:
     moment=st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - bounds are naive
     zone=st.sampled_from([UTC, ZoneInfo(BERLIN), ZoneInfo("America/New_York"), ZoneInfo("Asia/Kathmandu")]),
 )
-def test_nothing_goes_out_early_or_is_held_for_more_than_a_day(start: time, end: time, moment: datetime, zone: ZoneInfo) -> None:
+def test_nothing_goes_out_early_or_is_held_for_more_than_a_day(
+    start: time, end: time, moment: datetime, zone: ZoneInfo
+) -> None:
     """An alert that never went out would be worse than one at night."""
     assume(start != end)
     released = QuietHours(start, end, zone).over(moment)

@@ -57,4 +57,9 @@ def test_a_receiver_is_not_asked_sooner_than_it_said(attempts: int, chance: floa
 def test_an_alert_is_given_up_after_hours_and_not_after_minutes() -> None:
     """A receiver may be rebooted, or stand still over lunch."""
     tries = range(1, MOST_ATTEMPTS)
-    assert 2.5 * 3600 < sum(pause(number, 0, None) for number in tries) < sum(pause(number, 1, None) for number in tries) < 8 * 3600
+    assert (
+        2.5 * 3600
+        < sum(pause(number, 0, None) for number in tries)
+        < sum(pause(number, 1, None) for number in tries)
+        < 8 * 3600
+    )

@@ -1,0 +1,92 @@
+"""A receiver of alerts for tests: a real HTTP server on loopback that answers as it was told and keeps what it was sent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is answered: status, headers, body; `hangs` never answers."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    hangs: bool = False
+
+
+@dataclass(frozen=True)
+class Post:
+    """What was sent."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The body's JSON."""
+        return msgspec.json.decode(self.body)  # type: ignore[no-any-return]
+
+
+class Receiver:
+    """Answers the posts in turn with `answers`, the last one for ever."""
+
+    def __init__(self) -> None:
+        self.posts: list[Post] = []
+        self.answers: list[Answer] = [Answer()]
+        self._over = threading.Event()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                receiver.posts.append(Post(self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+                answer = receiver.answers[0]
+                if len(receiver.answers) > 1:
+                    receiver.answers.pop(0)
+                if answer.hangs:
+                    receiver._over.wait(60)
+                    return
+                self.send_response(answer.status)
+                for name, value in answer.headers.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(answer.body)))
+                self.end_headers()
+                self.wfile.write(answer.body)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Its address, with what a credential would be in the path."""
+        return f"http://127.0.0.1:{self._server.server_port}/services/T0/B0/hush-hush"
+
+    def close(self) -> None:
+        """End it."""
+        self._over.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """A receiver that listens."""
+    receiver = Receiver()
+    try:
+        yield receiver
+    finally:
+        receiver.close()

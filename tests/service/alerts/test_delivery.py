@@ -1,0 +1,297 @@
+"""The outbox and its delivery: once, in order, again after a failure, and never with an address in what is kept."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+import httpx2
+import pytest
+from alerting import Desk, slack, webhook
+from receivers import Answer, Receiver
+
+from schemas.codec import encode
+from schemas.records import Incident
+from service.alerts import posting
+from service.alerts.notices import Notice, incident_notice
+from service.alerts.quiet import quiet_hours_of
+from service.alerts.retrying import MOST_ATTEMPTS
+
+HUSH = "hush-hush"
+
+
+def notice(number: int = 1, severity: str = "warning", subject: str = "i1", **fields: object) -> Notice:
+    """A notice that no other number has."""
+    values = {"title": f"Notice {number}", "text": "Something happened.", "project": "ops"} | fields
+    return Notice("incident", subject, f"cause {number}", severity, **values)  # type: ignore[arg-type]
+
+
+def incident(desk: Desk, **fields: object) -> Incident:
+    """An open incident that a check has just seen."""
+    values: dict[str, object] = {
+        "incident_id": "i1",
+        "revision": 0,
+        "project": "ops",
+        "type": "drift",
+        "tier": "tier2",
+        "direction": "down",
+        "status": "open",
+        "severity": "warning",
+        "title": "Tier 2 falls",
+        "description": "Three days below the baseline.",
+        "metadata": "{}",
+        "detected_at": desk.now,
+    }
+    return Incident(**(values | fields))  # type: ignore[arg-type]
+
+
+def publish(desk: Desk, record: Incident) -> None:
+    """Append an incident to its topic."""
+    with desk.store.transaction() as transaction:
+        transaction.append("incidents", [encode(record)])
+
+
+def titles(receiver: Receiver) -> list[str]:
+    """The titles of what a receiver got."""
+    return [post.document["title"] for post in receiver.posts]
+
+
+def test_an_alert_is_delivered_once(desk: Desk, receiver: Receiver) -> None:
+    """Nobody is woken twice for one thing."""
+    desk.channels = (webhook(receiver),)
+    assert 1 == desk.tell(notice())
+    for _ in range(3):
+        desk.deliver()
+        desk.wait(hours=1)
+    assert ["Notice 1"] == titles(receiver)
+    assert [("webhook", "i1", "delivered", 1, None)] == desk.rows()
+
+
+def test_raising_twice_or_after_a_restart_changes_nothing(desk: Desk, receiver: Receiver) -> None:
+    """A check that sees the same thing again, or a process that forgot, raises no second alert."""
+    desk.channels = (webhook(receiver),)
+    assert [1, 0] == [desk.tell(notice(), notice()), desk.tell(notice())]
+    desk.deliver()
+    desk.wait(days=1)
+    assert [0, 1] == [desk.tell(notice()), desk.tell(notice(2))]
+
+
+def test_every_channel_is_told(desk: Desk, receiver: Receiver, other: Receiver) -> None:
+    """One that is down keeps nobody else from hearing of it."""
+    desk.channels = (webhook(receiver), slack(other))
+    receiver.answers = [Answer(503)]
+    desk.tell(notice())
+    desk.deliver()
+    rows = [("slack", "i1", "delivered", 1, None), ("webhook", "i1", "waiting", 1, "the answer was 503")]
+    assert rows == sorted(desk.rows())
+
+
+def test_without_a_channel_nothing_is_queued(desk: Desk) -> None:
+    """There is nobody to tell, and what waits for nobody would be sent to whoever comes first."""
+    publish(desk, incident(desk))
+    assert 0 == desk.tell(notice())
+    desk.deliver()
+    assert [] == desk.rows()
+
+
+def test_a_failure_is_tried_again_later_and_later(desk: Desk, receiver: Receiver) -> None:
+    """A receiver that comes back gets what it missed."""
+    desk.channels = (webhook(receiver),)
+    receiver.answers = [Answer(500), Answer(429, {"retry-after": "120"}), Answer(200)]
+    desk.tell(notice())
+    seen = []
+    for _ in range(3):
+        desk.deliver()
+        ((status, waits),) = desk.store.cursor().execute("SELECT status, not_before FROM log.alerts").fetchall()
+        seen.append((status, waits - desk.now.replace(tzinfo=None)))
+        desk.deliver()
+        desk.now = waits.replace(tzinfo=desk.now.tzinfo)
+    assert [("waiting", timedelta(seconds=5)), ("waiting", timedelta(seconds=120))] == seen[:2]
+    assert ("delivered", 3) == (seen[2][0], len(receiver.posts))
+    assert 1 == len({post.headers["driftline-delivery"] for post in receiver.posts})
+
+
+def test_what_is_refused_is_given_up_with_its_reason(desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    """Asking again would not help; the log and the list say why."""
+    desk.channels = (slack(receiver),)
+    receiver.answers = [Answer(404, body=b"no_service")]
+    desk.tell(notice())
+    desk.deliver()
+    assert [("slack", "i1", "given_up", 1, "the answer was 404: no_service")] == desk.rows()
+    assert "was given up after 1 tries: the answer was 404: no_service" in caplog.text
+
+
+def test_what_fails_for_hours_is_given_up(desk: Desk, receiver: Receiver) -> None:
+    """An outbox that is never emptied would deliver old news for weeks."""
+    desk.channels = (webhook(receiver),)
+    receiver.answers = [Answer(500)]
+    desk.tell(notice())
+    for _ in range(MOST_ATTEMPTS + 3):
+        desk.deliver()
+        desk.wait(hours=1)
+    assert [("webhook", "i1", "given_up", MOST_ATTEMPTS, "the answer was 500")] == desk.rows()
+    assert MOST_ATTEMPTS == len(receiver.posts)
+
+
+def test_a_redirect_is_not_followed(desk: Desk, receiver: Receiver, other: Receiver) -> None:
+    """What an alert says goes where the settings say, and nowhere else."""
+    desk.channels = (webhook(receiver),)
+    receiver.answers = [Answer(307, {"location": other.url})]
+    desk.tell(notice())
+    desk.deliver()
+    assert [] == other.posts
+    assert [("webhook", "i1", "given_up", 1, "the answer was 307, and redirects are not followed")] == desk.rows()
+
+
+def test_a_receiver_that_never_answers_costs_one_deadline(
+    desk: Desk, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run tries the next alert; this one waits."""
+    monkeypatch.setattr(posting, "DEADLINE_SECONDS", 0.05)
+    desk.channels = (webhook(receiver),)
+    receiver.answers = [Answer(hangs=True)]
+    desk.tell(notice(1, subject="a"), notice(2, subject="b"))
+    desk.deliver()
+    assert [0, 1] == sorted(row[3] for row in desk.rows())  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("answer", [Answer(500), Answer(404, body=b"http://127.0.0.1/hush-hush"), Answer(200), None])
+def test_an_address_is_nowhere(desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture, answer: Answer | None) -> None:
+    """Whoever knows Slack's address can post there: it is in no table and in no line of the log."""
+    caplog.set_level(logging.INFO)
+    desk.channels = (webhook(receiver, "a secret of the receiver"), slack(receiver))
+    if answer is None:
+        receiver.close()
+    else:
+        receiver.answers = [answer]
+    desk.tell(notice())
+    desk.deliver()
+    assert len(desk.rows()) == 2
+    assert HUSH not in str(desk.rows("*")) + caplog.text + repr(desk.channels)
+    assert "a secret of the receiver" not in repr(desk.channels) + caplog.text
+
+
+def test_no_answer_is_told_by_its_kind(desk: Desk, receiver: Receiver) -> None:
+    """A refused connection and a wrong certificate are mended in different places."""
+    desk.channels = (webhook(receiver),)
+    receiver.close()
+    desk.tell(notice())
+    desk.deliver()
+    assert [("webhook", "i1", "waiting", 1, "no connection (ConnectionRefusedError)")] == desk.rows()
+
+
+def test_what_fails_in_a_library_names_only_types() -> None:
+    """The words of a library may hold an address."""
+    error = httpx2.ReadError(f"no {HUSH}")
+    error.__cause__ = OSError(HUSH)
+    assert "the connection broke (OSError)" == posting._in_words(error)
+
+
+def test_alerts_on_a_subject_keep_their_order(desk: Desk, receiver: Receiver) -> None:
+    """That it got worse must not be told before that it is bad; another subject does not wait."""
+    desk.channels = (webhook(receiver),)
+    receiver.answers = [Answer(503), Answer()]
+    desk.tell(notice(1))
+    desk.deliver()
+    desk.wait(seconds=1)
+    desk.tell(notice(2, "critical"), notice(3, subject="i2"))
+    desk.deliver()
+    assert ["Notice 1", "Notice 3"] == titles(receiver)
+    desk.wait(seconds=10)
+    desk.deliver()
+    assert ["Notice 1", "Notice 3", "Notice 1", "Notice 2"] == titles(receiver)
+
+
+def test_many_alerts_are_one_digest(desk: Desk, receiver: Receiver, other: Receiver) -> None:
+    """When a fleet falls silent, one message says so, and not a thousand."""
+    desk.channels = (webhook(receiver), slack(other))
+    desk.tell(*(notice(number, subject=f"s{number}") for number in range(1, 131)), notice(200, "critical", "s"))
+    desk.deliver()
+    ((digest,), (message,)) = ([post.document for post in one.posts] for one in (receiver, other))
+    assert ("digest", "critical", 131, 100) == (
+        digest["kind"], digest["severity"], digest["count"], len(digest["alerts"])
+    )  # fmt: skip
+    assert "Driftline: 131 alerts" == message["text"]
+    assert "and 111 more" == message["blocks"][-1]["text"]["text"]
+    assert {"delivered"} == {row[2] for row in desk.rows()}
+
+
+def test_a_digest_that_fails_is_tried_again_whole(desk: Desk, receiver: Receiver) -> None:
+    """Under the same id, so that a receiver knows it when the answer was lost."""
+    desk.channels = (webhook(receiver),)
+    receiver.answers = [Answer(500), Answer()]
+    desk.tell(*(notice(number, subject=f"s{number}") for number in range(9)))
+    desk.deliver()
+    desk.wait(seconds=10)
+    desk.deliver()
+    first, second = receiver.posts
+    assert first.document["id"] == second.document["id"] == second.headers["driftline-delivery"]
+    assert {("delivered", 2)} == {row[2:4] for row in desk.rows()}
+
+
+def test_warnings_wait_for_the_morning_and_critical_alerts_do_not(desk: Desk, receiver: Receiver) -> None:
+    """Nobody is woken for what can wait; what cannot, wakes somebody, whatever waits before it."""
+    desk.channels, desk.quiet = (webhook(receiver),), quiet_hours_of("11:00-13:00")
+    desk.tell(notice(1))
+    desk.wait(minutes=1)
+    desk.tell(notice(2, "critical"))
+    desk.deliver()
+    assert ["Notice 2"] == titles(receiver)
+    desk.wait(hours=1)
+    desk.deliver()
+    assert ["Notice 2", "Notice 1"] == titles(receiver)
+
+
+def test_critical_alerts_wait_too_where_that_is_wanted(desk: Desk, receiver: Receiver) -> None:
+    """Some teams have nobody to wake."""
+    desk.channels, desk.quiet, desk.held = (webhook(receiver),), quiet_hours_of("11:00-13:00"), "all"
+    desk.tell(notice(2, "critical"))
+    desk.deliver()
+    assert [] == receiver.posts
+
+
+def test_another_try_does_not_fall_into_quiet_hours(desk: Desk, receiver: Receiver) -> None:
+    """A failure just before ten is no reason to ring just after."""
+    desk.channels, desk.quiet = (webhook(receiver),), quiet_hours_of("12:00-13:00")
+    receiver.answers = [Answer(500)]
+    desk.wait(seconds=-2)
+    desk.tell(notice(1))
+    desk.deliver()
+    assert [(datetime(2026, 10, 1, 13, 0),)] == desk.rows("not_before")  # noqa: DTZ001 - as the table has it
+
+
+def test_what_was_meant_for_a_channel_that_is_gone_is_given_up(desk: Desk, receiver: Receiver, other: Receiver) -> None:
+    """A channel that comes back next month must not tell old news."""
+    desk.channels = (slack(other),)
+    desk.tell(notice())
+    desk.channels = (webhook(receiver),)
+    desk.deliver()
+    assert [("slack", "i1", "given_up", 0, "the settings name no such channel any more")] == desk.rows()
+
+
+def test_an_incident_is_told_once_and_again_when_it_is_critical(desk: Desk, receiver: Receiver) -> None:
+    """By looking at the incidents: none is lost to a kill between finding and telling."""
+    desk.channels = (webhook(receiver),)
+    for revision, severity in enumerate(["warning", "warning", "critical", "warning", "critical"]):
+        publish(desk, incident(desk, revision=revision, severity=severity, checked_at=desk.now))
+        desk.deliver()
+        desk.deliver()
+        desk.wait(minutes=1)
+    assert ["warning", "critical"] == [post.document["severity"] for post in receiver.posts]
+
+
+def test_what_raises_an_incident_itself_raises_it_under_the_same_id(desk: Desk, receiver: Receiver) -> None:
+    """Whether it is found by looking or told at once, it is one alert."""
+    desk.channels = (webhook(receiver),)
+    publish(desk, incident(desk))
+    desk.deliver()
+    assert 0 == desk.tell(incident_notice(incident(desk)))
+
+
+def test_history_and_what_people_decided_is_not_told(desk: Desk, receiver: Receiver) -> None:
+    """A database that is filled anew from its topics tells nobody of last year."""
+    desk.channels = (webhook(receiver),)
+    publish(desk, incident(desk, detected_at=desk.now - timedelta(days=2)))
+    publish(desk, incident(desk, incident_id="i2", status="dismissed"))
+    desk.deliver()
+    assert [] == desk.rows()

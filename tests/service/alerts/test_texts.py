@@ -1,0 +1,147 @@
+"""What is posted: the documented JSON with its signature, and messages in which hostile text means nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from alerting import PUBLIC_URL, Desk, slack, webhook
+from hypothesis import given
+from hypothesis import strategies as st
+from receivers import Receiver
+
+from audit.telemetry import silence
+from service.alerts.notices import Notice, SilentSession, silence_notice
+from service.alerts.slack import slack_body, slack_digest
+
+SECRET = "a secret of the receiver"
+AT = datetime(2026, 10, 1, 11, 40, tzinfo=UTC)
+HOSTILE = "<!channel> @here & <https://evil.example|Open the incident> \u202egnp.exe *b*"
+
+
+def session(**fields: object) -> SilentSession:
+    """A session that has stopped."""
+    values: dict[str, Any] = {
+        "connection": "north",
+        "session_id": "deploy-1",
+        "project": "ops",
+        "last_received": AT,
+        "interval_ms": 300_000,
+        "silence": silence(AT, None, AT + timedelta(minutes=16), timedelta(minutes=5)),
+    }
+    return SilentSession(**(values | fields))
+
+
+def texts_of(value: Any) -> list[dict[str, Any]]:
+    """Every text object of a message."""
+    if isinstance(value, list):
+        return [text for one in value for text in texts_of(one)]
+    if not isinstance(value, dict):
+        return []
+    own = [value] if isinstance(value.get("text"), str) and "type" in value else []
+    return own + [text for one in value.values() for text in texts_of(one)]
+
+
+def test_a_webhook_gets_the_documented_fields(desk: Desk, receiver: Receiver) -> None:
+    """Programs of others read them: a name that changes breaks them."""
+    desk.channels = (webhook(receiver),)
+    desk.tell(silence_notice(session()))
+    desk.deliver()
+    ((post,), ((alert_id,),)) = receiver.posts, desk.rows("alert_id")
+    assert "application/json" == post.headers["content-type"]
+    assert {
+        "version": 1,
+        "id": alert_id,
+        "kind": "telemetry",
+        "severity": "critical",
+        "project": "ops",
+        "subject": "north/deploy-1",
+        "title": "Session deploy-1 has stopped",
+        "text": "No sign of life for 16 min, 3 intervals of 5 min were missed: taken to have stopped.",
+        "url": f"{PUBLIC_URL}api/audit/telemetry?project=ops",
+        "createdAt": "2026-10-01T12:00:00+00:00",
+        "details": {
+            "connection": "north",
+            "sessionId": "deploy-1",
+            "lastReceived": "2026-10-01T11:40:00+00:00",
+            "missedIntervals": 3,
+            "intervalMs": 300_000,
+            "status": "red",
+        },
+    } == post.document
+
+
+def test_a_signature_is_over_the_time_and_the_body(desk: Desk, receiver: Receiver) -> None:
+    """As the documentation tells receivers to check it."""
+    desk.channels = (webhook(receiver, SECRET),)
+    desk.tell(silence_notice(session()))
+    desk.deliver()
+    (post,) = receiver.posts
+    fields = dict(part.split("=", 1) for part in post.headers["driftline-signature"].split(","))
+    signed = f"{fields['t']}.".encode() + post.body
+    assert hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest() == fields["v1"]
+    assert int(desk.now.timestamp()) == int(fields["t"])
+
+
+def test_without_a_secret_there_is_no_signature(desk: Desk, receiver: Receiver) -> None:
+    """One by an empty secret would look like protection."""
+    desk.channels = (webhook(receiver), slack(receiver))
+    desk.tell(silence_notice(session()))
+    desk.deliver()
+    assert 2 == len(receiver.posts)
+    assert not any("driftline-signature" in post.headers for post in receiver.posts)
+
+
+def test_a_secret_that_an_agent_wrote_stays_inside(desk: Desk, receiver: Receiver) -> None:
+    """Alerts leave the house."""
+    desk.channels = (webhook(receiver), slack(receiver))
+    planted = "sk-ant-api03-" + "A1b2C3d4" * 12
+    desk.tell(Notice("incident", "i1", "c", "warning", f"Title {planted}", f"Text {planted}", details={"said": planted}))
+    desk.deliver()
+    assert 2 == len(receiver.posts)
+    assert not any(planted.encode() in post.body for post in receiver.posts)
+
+
+def test_hostile_text_means_nothing_to_slack() -> None:
+    """An agent must not ring everybody's phone, or pass a link of its own for ours."""
+    notice = Notice("incident", "i1", "c", "critical", HOSTILE, HOSTILE, HOSTILE, "/api")
+    message = msgspec.json.decode(slack_body(notice, "https://audit.example/api"))
+    texts = texts_of(message["blocks"])
+    marked = [text for text in texts if text["type"] == "mrkdwn"]
+    assert [{"type": "mrkdwn", "text": "<https://audit.example/api|Open>", "verbatim": True}] == marked
+    assert all(text["emoji"] is False for text in texts if text["type"] == "plain_text")
+    assert not any("\u202e" in text["text"] or "@here" in text["text"] for text in texts)
+    assert not {"<", ">", "\u202e"} & set(message["text"])
+    assert "@here" not in message["text"]
+    assert "&lt;!channel&gt;" in message["text"]
+
+
+@given(title=st.text(max_size=500), text=st.text(max_size=8000), count=st.integers(2, 60))
+def test_a_message_is_never_larger_than_slack_takes(title: str, text: str, count: int) -> None:
+    """One character too many, and nobody is told at all."""
+    body = slack_body(Notice("incident", "i", "c", "warning", title, text, "ops"), None)
+
+    class Entry:
+        def __init__(self) -> None:
+            self.body = body
+
+    for message in (msgspec.json.decode(body), msgspec.json.decode(slack_digest([Entry()] * count, "many"))):  # type: ignore[list-item]
+        assert len(message["blocks"]) <= 50
+        assert len(message["text"]) <= 3000
+        for block in message["blocks"]:
+            limit = 150 if block["type"] == "header" else 3000
+            assert all(1 <= len(one["text"]) <= limit for one in texts_of(block))
+
+
+def test_each_level_of_each_silence_is_a_notice_of_its_own() -> None:
+    """The same silence is told once a level; the next one again."""
+    warned = session(silence=silence(AT, None, AT + timedelta(minutes=11), timedelta(minutes=5)))
+    later = session(silence=silence(AT, None, AT + timedelta(minutes=44), timedelta(minutes=5)))
+    again = session(last_received=AT + timedelta(hours=1))
+    ids = [silence_notice(one).alert_id("slack") for one in (warned, session(), later, again)]
+    assert 3 == len(set(ids))
+    assert ids[1] == ids[2]
+    assert ids[0] != silence_notice(warned).alert_id("webhook")
