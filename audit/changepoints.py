@@ -1,0 +1,118 @@
+"""How much the sums of two stretches of scores speak for a change of the mean between them.
+
+The evidence is a Bayes factor: how much more probable the scores are if the mean changed at a given place than if it did not. The size
+of the change is not known, so it is averaged over a normal distribution of `SPREAD` sigma; nor are mean and sigma, so they are averaged
+over every value (the right Haar prior). For independent normal scores that makes its expectation exactly 1 whatever mean and sigma are,
+when nothing has changed, so that it is an e-value that has paid for the reference's uncertainty (Gönen, Johnson, Lu and Westfall 2005,
+"The Bayesian two-sample t test"; Pérez-Ortiz, Lardy, de Heide and Grünwald 2024, "E-statistics, group invariance and anytime-valid
+testing").
+
+Scores are not normal: they are bounded, come in thirds or fifths, and the rare one lies far off. So three things differ from the
+textbook. The variance is the one around the common mean, which a single odd score cannot make small. The distance between the means is
+measured in two ways, as a difference and as a binomial deviance between the smallest and the largest value seen, and the lesser counts:
+where what is rare becomes a little less rare, the deviance knows how little that says. And each unit counts by its weight, with the
+variance of what units really are (linearised, as for a ratio of sums), so that scores of one session may depend on each other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+SPREAD = 0.7
+"""Standard deviation of the sizes of change that are reckoned with, in sigma."""
+_NOISE = 1e-12
+"""A variance below this is rounding: scores are steps many times as large as its root."""
+
+
+class Sums(NamedTuple):
+    """What a stretch of units comes to; two stretches are added or taken apart field by field."""
+
+    units: int = 0
+    scores: int = 0
+    weight: float = 0.0
+    total: float = 0.0
+    """Sum of weight x score, the score measured from a common origin."""
+    squares: float = 0.0
+    """Sum of the squared weights of the units."""
+    mixed: float = 0.0
+    """Sum of weight x total of the units."""
+    totals: float = 0.0
+    """Sum of the squared totals of the units."""
+
+    def with_unit(self, scores: int, weight: float, total: float) -> Sums:
+        """This stretch and one more unit."""
+        units, known, weights, sums, squares, mixed, totals = self
+        return Sums(
+            units + 1,
+            known + scores,
+            weights + weight,
+            sums + total,
+            squares + weight * weight,
+            mixed + weight * total,
+            totals + total * total,
+        )
+
+    def less(self, other: Sums) -> Sums:
+        """This stretch without a part of it."""
+        a, b, c, d, e, f, g = other
+        return Sums(self[0] - a, self[1] - b, self[2] - c, self[3] - d, self[4] - e, self[5] - f, self[6] - g)
+
+
+NOTHING = Sums()
+
+
+class Contrast(NamedTuple):
+    """Two stretches beside each other."""
+
+    before: float
+    """Mean of the first, from the origin."""
+    after: float
+    precision: float
+    """n0 n1 / (n0 + n1), of the effective numbers of units."""
+    variance_within: float
+    """Of one unit's mean around the mean of its stretch."""
+    log_evidence: float
+    """Natural logarithm of the Bayes factor; 0 where there is nothing to compare."""
+
+
+def contrast(before: Sums, both: Sums, low: float, high: float) -> Contrast:
+    """Compare a stretch with the rest of `both`; `low` and `high` are the least and the greatest mean of a unit in `both`."""
+    _, _, w0, y0, q0, _, _ = before
+    _, _, weight, total, squares, mixed, totals = both
+    w1 = weight - w0
+    mean0, mean1 = y0 / w0, (total - y0) / w1
+    n0, n1 = w0 * w0 / q0, w1 * w1 / (squares - q0)
+    n = n0 + n1
+    common = (n0 * mean0 + n1 * mean1) / n
+    variance = (totals - 2 * common * mixed + common * common * squares) / squares
+    precision = n0 * n1 / n
+    if variance <= _NOISE:
+        return Contrast(mean0, mean1, precision, 0.0, 0.0)
+    share = min((mean1 - mean0) ** 2 * precision / (variance * n), 1.0)
+    log_evidence = _log_evidence(share, n, precision)
+    if log_evidence > 0:
+        width = high - low
+        place = (common - low) / width
+        loss = n0 * _divergence((mean0 - low) / width, place) + n1 * _divergence((mean1 - low) / width, place)
+        deviance = 2 * loss * place * (1 - place) * width * width / (variance * n)
+        log_evidence = min(log_evidence, _log_evidence(min(share, deviance), n, precision))
+    return Contrast(mean0, mean1, precision, variance * (1 - share), log_evidence)
+
+
+def _log_evidence(share: float, n: float, precision: float) -> float:
+    """The Bayes factor of a change that explains a share, 0 to 1, of the variance of n values."""
+    spread = SPREAD * SPREAD * precision
+    return -0.5 * math.log1p(spread) - (n - 1) / 2 * math.log1p(-share * spread / (1 + spread))
+
+
+def _divergence(p: float, q: float) -> float:
+    """Kullback-Leibler divergence of two Bernoulli distributions; 0 where q is 0 or 1, which leaves nothing to compare."""
+    if not 0 < q < 1:
+        return 0.0
+    value = 0.0
+    if p > 0:
+        value += p * math.log(p / q)
+    if p < 1:
+        value += (1 - p) * math.log((1 - p) / (1 - q))
+    return value
