@@ -19,6 +19,8 @@ from audit.drift import Direction, Severity, severity_of
 from audit.firstday import Interval, estimate
 from audit.looks import HISTORY_DAYS, History, Look, Unit
 
+__all__ = ["ALARM", "CHECKED_DAYS", "WINDOW_DAYS", "Change", "Interval", "Standing", "Unit", "find_change", "standing"]
+
 ALARM = 8 * 365.0
 """Days to a false alarm of one tier, at least, on average. A project has four tiers: one false alarm in two years."""
 CHECKED_DAYS = 7
@@ -40,8 +42,9 @@ class Change:
     """Time of the last unit after which it was: all the estimates rest on the units up to it."""
     first_day: date
     """The most probable first day of the change."""
-    first_day_interval: tuple[date, date]
-    """The days between which the first one lies with a probability of 95 %, both included."""
+    earliest_day: date
+    latest_day: date
+    """Both ends of the 95 % interval of the first day, included."""
     size: float
     """Mean after less mean before, in points of the score."""
     size_interval: Interval
@@ -123,7 +126,8 @@ def _change(history: History, alarm: _Alarm) -> Change:
         alarm_at=alarm.first,
         seen_at=alarm.look.at,
         first_day=history.first + timedelta(days=known.best.day),
-        first_day_interval=(earliest, latest),
+        earliest_day=earliest,
+        latest_day=latest,
         size=size,
         size_interval=known.size,
         sigma=sigma,
