@@ -1,14 +1,7 @@
--- purpose: which projects have scores lately, those that hold anchors left out, and when their baseline was computed
--- grain: one row a project; baseline_at: NULL where it has no baseline
+-- purpose: which projects have exchanges of late, those that hold anchors left out: the watch checks them by the clock
+-- grain: one row a project
 -- parameters: $since (only projects with exchanges on that UTC day or later)
-WITH baselined AS (
-    SELECT project, max(computed_at) AS baseline_at
-    FROM log.baselines
-    GROUP BY project
-)
-SELECT project, any_value(baseline_at) AS baseline_at
+SELECT DISTINCT project
 FROM log.daily_scores
-LEFT JOIN baselined USING (project)
-WHERE day >= $since::TIMESTAMP AND NOT starts_with(project, 'anchors.')
-GROUP BY project
+WHERE day >= date_trunc('day', $since::TIMESTAMP) AND NOT starts_with(project, 'anchors.')
 ORDER BY project

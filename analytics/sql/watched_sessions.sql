@@ -1,5 +1,5 @@
 -- purpose: what the watch reads: the current scores of each session and day, with what they were made with, from which baselines, daily averages and the units of `audit.sequential` add up
--- grain: one row a project, session, UTC day of the exchanges (event time) and what the scores were made with; weights are 1 / sampling_probability; tier1 is of all exchanges, the others of those that have the tier
+-- grain: one row a project, session, UTC day of the exchanges (event time), whether they came at the time of day of $until or later, and what the scores were made with; weights are 1 / sampling_probability; tier1 is of all exchanges, the others of those that have the tier
 -- parameters: $projects (list), $since (inclusive) and $until (exclusive) in event time
 WITH wanted AS (
     SELECT unnest($projects::VARCHAR[]) AS project
@@ -20,7 +20,7 @@ WITH wanted AS (
     SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
 )
 SELECT
-    project, exchange_at::DATE AS day, connection, session_id, methodology, methodology_version, methodology_digest,
+    project, exchange_at::DATE AS day, exchange_at::TIME >= $until::TIMESTAMP::TIME AS later, connection, session_id, methodology, methodology_version, methodology_digest,
     rule_version, judge_model, simulated, policy_digest, max(exchange_at) AS last_at, count(*) AS exchanges,
     count(*) FILTER (anomaly) AS anomalies,
     count(tier1) AS tier1_count, coalesce(sum(tier1), 0) AS tier1_sum, coalesce(sum(tier1 * tier1), 0) AS tier1_squares,

@@ -7,42 +7,36 @@ incident of drift is open it is left as it was before: a baseline that has taken
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import date, datetime, timedelta
+from datetime import timedelta
 
 from audit.fingerprints import stable_id
 from audit.policy import Policy
 from schemas.records import Baseline, Incident
 from streams.watch.findings import DRIFT
-from streams.watch.measured import Measured, midnight
+from streams.watch.measured import Measured
 
 FRESH = timedelta(days=1)
 """How old a baseline may be before another one is computed."""
 OPEN = "open"
 
 
-def first_day(as_of: datetime, days: int) -> date:
-    """The first of so many UTC days that end with the one of `as_of`."""
-    return as_of.date() - timedelta(days=days - 1)
-
-
 def baseline_of(measured: Measured, policy: Policy, days: int) -> Baseline | None:
-    """The baseline over the last `days` days, today's part included; None without scores. The same as-of gives the same record."""
-    as_of = measured.as_of
-    start = first_day(as_of, days)
-    found = measured.statistics(start, as_of.date())
+    """The baseline over so many times 24 hours before the as-of; None without scores. The same as-of gives the same record."""
+    start, end = measured.as_of - timedelta(days=days), measured.as_of
+    found = measured.window(days)
     if not found.exchanges:
         return None
     return Baseline(
-        baseline_id=stable_id("baseline", measured.project, midnight(start).isoformat(), as_of.isoformat()),
+        baseline_id=stable_id("baseline", measured.project, start.isoformat(), end.isoformat()),
         project=measured.project,
-        computed_at=as_of,
-        window_start=midnight(start),
-        window_end=as_of,
+        computed_at=end,
+        window_start=start,
+        window_end=end,
         **found.tiers,
         anomaly_rate=found.anomalies / found.exchanges,
         exchange_count=found.exchanges,
         policy_digest=policy.for_project(measured.project).digest,
-        yardstick=measured.yardstick(start, as_of.date()),
+        yardstick=measured.yardstick(start.date(), end.date()),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import duckdb
@@ -15,7 +15,7 @@ import duckdb
 from analytics.queries import query_rows
 from audit.policy import Policy
 from schemas.records import Baseline, Incident
-from streams.watch.baselines import OPEN, baseline_of, first_day, needs_another
+from streams.watch.baselines import OPEN, baseline_of, needs_another
 from streams.watch.evidence import gather
 from streams.watch.findings import Finding, worse
 from streams.watch.incidents import decided, decided_changes, due, record_of
@@ -58,7 +58,7 @@ class Checker:
     ) -> Iterator[Checked]:
         """Check some projects, given what is known of them."""
         windows = [self.policy.for_project(project).settings.baseline_window_days for project in projects]
-        since = first_day(as_of, max([LOOK_BACK, *windows]))
+        since = as_of.date() - timedelta(days=max([LOOK_BACK, *windows]))
         measured, parameters = measure(cursor, projects, since, as_of)
         pending = _pending(cursor, projects)
         for project in projects:

@@ -19,7 +19,7 @@ import polars as pl
 from analytics.queries import run_query
 from audit.drift import DAYS, DailyAverage
 from audit.fingerprints import canonical_json, digest
-from audit.sequential import Unit
+from audit.looks import Unit
 from schemas.records import TierStatistics
 
 TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
@@ -70,9 +70,12 @@ class Measured:
 
     def statistics(self, start: date, end: date) -> Statistics:
         """What the scores between two days, both included, add up to; deviations are of the population."""
-        rows = self._between(start, end)
-        tiers = {tier: _statistics(rows, tier) for tier in TIERS}
-        return Statistics(tiers, int(rows["exchanges"].sum()), int(rows["anomalies"].sum()))
+        return _statistics(self._between(start, end))
+
+    def window(self, days: int) -> Statistics:
+        """What the scores of so many times 24 hours before the as-of add up to."""
+        first = self.as_of.date() - timedelta(days=days)
+        return _statistics(self._rows.filter((pl.col("day") > first) | ((pl.col("day") == first) & pl.col("later"))))
 
     def days(self, tier: str) -> dict[DailyAverage, int]:
         """The average of a tier on each day that has any, oldest first, and how many scores it is of."""
@@ -134,7 +137,12 @@ def _matching(rows: pl.DataFrame, rules: Mapping[str, Any], judge: Mapping[str, 
     return rows.filter(*made_so, unjudged | pl.all_horizontal(judged) if judged else unjudged)
 
 
-def _statistics(rows: pl.DataFrame, tier: str) -> TierStatistics:
+def _statistics(rows: pl.DataFrame) -> Statistics:
+    tiers = {tier: _tier_statistics(rows, tier) for tier in TIERS}
+    return Statistics(tiers, int(rows["exchanges"].sum()), int(rows["anomalies"].sum()))
+
+
+def _tier_statistics(rows: pl.DataFrame, tier: str) -> TierStatistics:
     count = int(rows[f"{tier}_count"].sum())
     if not count:
         return TierStatistics(count=0)

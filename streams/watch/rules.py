@@ -77,7 +77,7 @@ def _run(
             f"the farthest was {farthest:.3f}, {found.deviation:.1f} standard deviations off."
         ),
         numbers={
-            "days": [{"day": f"{one.day}", "average": _shown(one.average), "count": counts[one]} for one in found.days],
+            "days": _days({one: counts[one] for one in found.days}),
             "deviation": _shown(found.deviation),
             "mean": _shown(mean),
             "stddev": _shown(stddev),
@@ -103,27 +103,22 @@ def by_evidence(case: Case) -> Iterator[Finding]:
 
 def _change(case: Case, tier: tuple[str, str], found: Change, start: date) -> Finding:
     column, name = tier
-    as_of, counts = case.measured.as_of, case.measured.days(column)
-    shown = [one for one in counts if one.day >= found.earliest_day]
-    low, high = sorted(abs(one) for one in (found.size_interval.low, found.size_interval.high))
+    counts, (earliest, latest) = case.measured.days(column), found.first_day_interval
+    until = found.seen_at.date()
+    shown = {one: count for one, count in counts.items() if earliest <= one.day <= until}
     return Finding(
         key=Key(DRIFT, column, found.direction),
         rule=SEQUENTIAL,
         severity=found.severity,
         since=found.first_day,
-        until=max((one.day for one in shown), default=found.first_day),
+        until=until,
         size=abs(found.size),
         title=f"{name} {_FELL[found.direction]} to {found.mean_after:.2f} from {found.mean_before:.2f} on {found.first_day}",
-        description=(
-            f"The mean of {name} {_FELL[found.direction]} by {abs(found.size):.3f} (95 % interval {low:.3f} to {high:.3f}), from "
-            f"{found.mean_before:.3f} over {found.scores_before} scores to {found.mean_after:.3f} over {found.scores_after}. "
-            f"The first day of the change is most likely {found.first_day} (95 % interval {found.earliest_day} to "
-            f"{found.latest_day}). Scores count by their sampling probability, so a change in what is sampled is not taken for one in quality."
-        ),
+        description=_in_words(name, found),
         numbers={
-            "days": [{"day": f"{one.day}", "average": _shown(one.average), "count": counts[one]} for one in shown],
+            "days": _days(shown),
             "firstDay": f"{found.first_day}",
-            "firstDayInterval": [f"{found.earliest_day}", f"{found.latest_day}"],
+            "firstDayInterval": [f"{earliest}", f"{latest}"],
             "change": _shown(found.size),
             "changeInterval": [_shown(found.size_interval.low), _shown(found.size_interval.high)],
             "meanBefore": _shown(found.mean_before),
@@ -136,10 +131,21 @@ def _change(case: Case, tier: tuple[str, str], found: Change, start: date) -> Fi
             "logEvidence": round(found.log_evidence, 1),
         },
         before=(midnight(start), midnight(found.first_day)),
-        after=(midnight(found.first_day), as_of),
+        after=(midnight(found.first_day), _end(until, case.measured.as_of)),
         expected=found.mean_before,
         looked=case.looked,
         known_level=column in case.decided,
+    )
+
+
+def _in_words(name: str, found: Change) -> str:
+    low, high = sorted(abs(one) for one in (found.size_interval.low, found.size_interval.high))
+    earliest, latest = found.first_day_interval
+    return (
+        f"The mean of {name} {_FELL[found.direction]} by {abs(found.size):.3f} (95 % interval {low:.3f} to {high:.3f}), from "
+        f"{found.mean_before:.3f} over {found.scores_before} scores to {found.mean_after:.3f} over {found.scores_after}. The first "
+        f"day of the change is most likely {found.first_day} (95 % interval {earliest} to {latest}). Scores count by their sampling "
+        "probability, so a change in what is sampled is not taken for one in quality."
     )
 
 
@@ -149,47 +155,52 @@ def by_rate(case: Case) -> Iterator[Finding]:
     if baseline is None or baseline.anomaly_rate is None or not is_comparable(baseline, measured):
         return
     today = measured.as_of.date()
-    first = today - timedelta(days=spikes.DAYS - 1)
-    lately = measured.statistics(first, today)
+    lately = measured.statistics(today - timedelta(days=spikes.DAYS - 1), today)
     found = spikes.anomaly_spike(
         anomalies=lately.anomalies,
         scores=lately.exchanges,
         baseline_rate=baseline.anomaly_rate,
         baseline_scores=baseline.exchange_count,
     )
-    if found is None:
-        return
-    times = "" if found.ratio is None else f", {found.ratio:.1f} times as many"
-    yield Finding(
+    if found is not None:
+        yield _spike(case, baseline, found)
+
+
+def _spike(case: Case, baseline: Baseline, found: spikes.Spike) -> Finding:
+    today = case.measured.as_of.date()
+    days = [today - timedelta(days=number) for number in reversed(range(spikes.DAYS))]
+    daily = {day: case.measured.statistics(day, day) for day in days}
+    times = "" if found.ratio is None else f", so it is {found.ratio:.1f} times as high"
+    return Finding(
         key=Key(SPIKE, None, UP),
         rule=RATIO,
         severity=found.severity,
-        since=first,
-        until=today,
+        since=days[0],
+        until=max(day for day, one in daily.items() if one.exchanges),
         size=found.rate,
-        title=f"{found.rate:.0%} of the exchanges are anomalous, {baseline.anomaly_rate:.1%} were",
+        title=f"{found.rate:.0%} of the exchanges have an anomaly, {found.baseline_rate:.1%} had one before",
         description=(
-            f"From {first} to {today} {found.anomalies} of {found.scores} exchanges had an anomaly ({found.rate:.1%}). In the "
-            f"baseline, {baseline.window_start:%Y-%m-%d} to {baseline.window_end:%Y-%m-%d}, it was {baseline.anomaly_rate:.1%} of "
-            f"{baseline.exchange_count}{times}."
+            f"From {days[0]} to {today} {found.anomalies} of {found.scores} exchanges had an anomaly ({found.rate:.1%}). In the "
+            f"baseline, {baseline.window_start:%Y-%m-%d} to {baseline.window_end:%Y-%m-%d}, the rate is {found.baseline_rate:.1%} "
+            f"of {baseline.exchange_count}{times}."
         ),
         numbers={
             "days": [
                 {"day": f"{day}", "anomalies": one.anomalies, "count": one.exchanges}
-                for day in (first + timedelta(days=number) for number in range(spikes.DAYS))
-                if (one := measured.statistics(day, day)).exchanges
+                for day, one in daily.items()
+                if one.exchanges
             ],
             "anomalies": found.anomalies,
             "exchanges": found.scores,
             "rate": _shown(found.rate),
-            "baselineRate": _shown(baseline.anomaly_rate),
+            "baselineRate": _shown(found.baseline_rate),
             "baselineExchanges": baseline.exchange_count,
             "baselineId": baseline.baseline_id,
             "ratio": _shown(found.ratio),
         },
-        before=(baseline.window_start, min(midnight(first), baseline.window_end)),
-        after=(midnight(first), measured.as_of),
-        expected=baseline.anomaly_rate,
+        before=(baseline.window_start, min(midnight(days[0]), baseline.window_end)),
+        after=(midnight(days[0]), case.measured.as_of),
+        expected=found.baseline_rate,
         looked=case.looked,
     )
 
@@ -198,6 +209,10 @@ ALL_RULES: Mapping[str, Rule] = {SEQUENTIAL: by_evidence, CONSECUTIVE: by_consec
 """The rules by name; of several that see one change the first is the one that tells of it."""
 LOOK_BACK = WINDOW_DAYS
 """How many days of scores the rules can make use of."""
+
+
+def _days(counts: Mapping[drift.DailyAverage, int]) -> list[dict[str, Any]]:
+    return [{"day": f"{one.day}", "average": _shown(one.average), "count": count} for one, count in counts.items()]
 
 
 def _off(direction: str) -> str:

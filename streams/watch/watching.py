@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from datetime import datetime
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from analytics.store import Store
 from audit.fingerprints import stable_id
 from audit.policy import Policy
 from schemas.records import Baseline, Incident, Record, Review
-from streams.watch.baselines import OPEN, first_day
+from streams.watch.baselines import OPEN
 from streams.watch.checking import CauseOf, Checked, Checker
 from streams.watch.findings import Finding
 from streams.watch.incidents import decided, key_of
@@ -29,8 +30,7 @@ DECISION = "incident_decision"
 """The kind of review that decides on an incident."""
 AT_ONCE = 50
 """Projects that are checked together: their scores are read in one scan."""
-OnIncident = Callable[[Incident, bool], object]
-"""Told an incident that was opened (True) or got more severe (False)."""
+log = logging.getLogger(__name__)
 
 
 class Log(Protocol):
@@ -55,21 +55,16 @@ class Log(Protocol):
         ...
 
 
-def _nobody(_incident: Incident, _opened: bool) -> None:
-    """Nobody is told."""
-
-
 def _untold(_project: str, _finding: Finding) -> str | None:
     """Nobody can tell."""
     return None
 
 
 class Watch:
-    """See the module. `on_incident` is told once a record is durable, `cause_of` asked before it is made."""
+    """See the module. `cause_of` is asked of each incident what changed. Belongs to one event loop."""
 
-    def __init__(self, over: Log, *, on_incident: OnIncident = _nobody, cause_of: CauseOf = _untold) -> None:
+    def __init__(self, over: Log, *, cause_of: CauseOf = _untold) -> None:
         self._log = over
-        self._on_incident = on_incident
         self._checker = Checker(over.policy, cause_of)
         self._published = Published()
         self._turn = asyncio.Lock()
@@ -88,10 +83,8 @@ class Watch:
             baselines = [one.baseline for one in checked if one.baseline is not None and one.is_new_baseline]
             await self._publish(baselines, [incident for one in checked for incident in one.incidents])
         for one in checked:
-            for incident in one.opened:
-                self._on_incident(incident, True)
-            for incident in one.worsened:
-                self._on_incident(incident, False)
+            for incident in (*one.opened, *one.worsened):
+                log.warning("%s: %s: %s", one.project, incident.severity, incident.title)
         return checked
 
     async def recompute(self, project: str, days: int | None = None) -> Baseline | None:
@@ -138,7 +131,7 @@ class Watch:
     def _baseline(self, project: str, days: int | None, as_of: datetime) -> Baseline | None:
         window = days or self._log.policy.for_project(project).settings.baseline_window_days
         with contextlib.closing(self._log.store.cursor()) as cursor:
-            measured, _ = measure(cursor, [project], first_day(as_of, window), as_of)
+            measured, _ = measure(cursor, [project], as_of.date() - timedelta(days=window), as_of)
         return self._checker.baseline(measured[project], window) if project in measured else None
 
     def _known(self, projects: Sequence[str]) -> Known:

@@ -1,0 +1,88 @@
+"""The chore of the watch: which projects are checked, and when.
+
+1. After scores came a project is checked, and then not for a minute. Its days are added up first (`analytics.daily`).
+2. Every hour, and at the start, all projects with exchanges of late are: a baseline ages, and days leave the rules' windows.
+3. Many projects are checked some at a time. One that cannot be checked is logged, and holds up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from analytics.daily import refresh_daily
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.anchor_names import is_reserved
+from audit.drift import DAYS
+from streams.watch.watching import AT_ONCE, Watch
+
+INTERVAL_SECONDS = 5.0
+"""How often it is looked whether scores came; where none did, that is a comparison of two numbers."""
+SPACING = timedelta(seconds=60)
+"""How long after a check a project is not checked again."""
+ALL_EVERY = timedelta(hours=1)
+"""How often every project is checked."""
+log = logging.getLogger(__name__)
+
+
+class WatchRounds:
+    """The chore `watch`. `ready` says whether the tables show everything that was on the log at the start."""
+
+    name = "watch"
+    interval = INTERVAL_SECONDS
+
+    def __init__(self, watch: Watch, store: Store, now: Callable[[], datetime], ready: Callable[[], bool]) -> None:
+        self._watch = watch
+        self._store = store
+        self._now = now
+        self._ready = ready
+        self._end = -1
+        self._waiting: set[str] = set()
+        self._checked: dict[str, datetime] = {}
+        self._all_at: datetime | None = None
+
+    async def run(self) -> None:
+        """Check the projects that are due."""
+        if not self._ready():
+            return
+        now = self._now()
+        await self._note_new_scores()
+        await self._note_all(now)
+        due = sorted(one for one in self._waiting if one not in self._checked or now - self._checked[one] >= SPACING)
+        for start in range(0, len(due), AT_ONCE):
+            part = due[start : start + AT_ONCE]
+            await self._check(part)
+            self._checked.update(dict.fromkeys(part, now))
+            self._waiting.difference_update(part)
+
+    async def _note_new_scores(self) -> None:
+        """Let the projects wait that scores came to since the last time."""
+        end = self._store.end_of("scores")
+        if end != self._end:
+            days = await asyncio.to_thread(refresh_daily, self._store)
+            self._waiting |= {project for project, _ in days if not is_reserved(project)}
+            self._end = end
+
+    async def _note_all(self, now: datetime) -> None:
+        """Let every project wait that had exchanges of late, once an hour."""
+        if self._all_at is None or now - self._all_at >= ALL_EVERY:
+            self._waiting |= set(await asyncio.to_thread(self._projects, now - timedelta(days=DAYS)))
+            self._all_at = now
+
+    def _projects(self, since: datetime) -> list[str]:
+        with contextlib.closing(self._store.cursor()) as cursor:
+            return [row["project"] for row in query_rows(cursor, "watched_projects", {"since": since})]
+
+    async def _check(self, projects: Sequence[str]) -> None:
+        try:
+            await self._watch.check(projects)
+        except Exception:
+            if len(projects) == 1:
+                log.exception("project %s could not be checked", projects[0])
+                return
+            for project in projects:
+                await self._check([project])
