@@ -8,7 +8,7 @@ WITH labels AS (
     GROUP BY subject_id
 ), turn AS (
     SELECT
-        md5(concat_ws(chr(10), $project, $rater, len($skip::VARCHAR[]) + count_if(is_done)))[1] < '4' AS is_random
+        md5(concat_ws(chr(10), $project, $rater, len($skip::VARCHAR[]) + count(*) FILTER (is_done)))[1] < '4' AS is_random
     FROM labels
 ), later AS (
     -- Most scores have one version, so it is cheaper to look for those that have more.

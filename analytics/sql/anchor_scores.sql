@@ -1,0 +1,15 @@
+-- purpose: what the judge said of the anchors of a project, round by round
+-- grain: one row an anchor and round, as it is scored now; round_at: when the round began; the scores of the tiers are on their own scales, NULL where they were not scored
+-- parameters: $judged_as (the project under which the anchors are judged), $from (inclusive, NULL: no bound)
+WITH latest AS (
+    SELECT score_id, max((revision, _offset)) AS version
+    FROM log.scores
+    WHERE connection = 'anchors' AND project = $judged_as AND ($from IS NULL OR exchange_at >= $from::TIMESTAMP)
+    GROUP BY score_id
+)
+SELECT
+    split_part(s.exchange_id, '@', 1) AS anchor_id, s.exchange_at AS round_at, s.disposition, s.tier2_score,
+    s.tier2_5_alignment, s.tier3_score, s.judge_model, s.cost_usd
+FROM log.scores AS s
+SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
+ORDER BY round_at, anchor_id

@@ -1,0 +1,7 @@
+-- purpose: the exchanges of a project that have one of these ids; an id is unique only within its connection
+-- grain: one row an exchange: its connection and id
+-- parameters: $project, $exchanges (list of ids), $connection (NULL for all)
+SELECT connection, exchange_id
+FROM log.exchanges
+WHERE project = $project AND list_contains($exchanges::VARCHAR[], exchange_id) AND ($connection IS NULL OR connection = $connection)
+ORDER BY exchange_id, connection

@@ -1,0 +1,7 @@
+-- purpose: the anchors of a project, the withdrawn ones last
+-- grain: one row an anchor, with the columns of its record
+-- parameters: $project
+SELECT *
+FROM anchors
+WHERE project = $project
+ORDER BY active DESC, ingested_at DESC, anchor_id

@@ -1,0 +1,60 @@
+"""Anchors as documents: which there are, how their rounds went, and what they say of the judge."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import duckdb
+
+from audit.anchors import JudgeChange
+from audit.outcomes import SCORED
+from schemas.records import Anchor
+from service.documents import Document, iso_time
+from streams.anchors import anchors_of, changes, rounds_of
+
+_SHOWN = 100
+"""Rounds that are shown, newest first."""
+
+
+def anchors_document(cursor: duckdb.DuckDBPyConnection, project: str) -> Document:
+    """The anchors of a project, their rounds, newest first, and what they say of the judge of each tier."""
+    return {
+        "anchors": [anchor_document(one) for one in anchors_of(cursor, project)],
+        "rounds": _rounds(rounds_of(cursor, project)),
+        "judge": [judge_document(tier, change) for tier, change in changes(cursor, project).items()],
+    }
+
+
+def anchor_document(anchor: Anchor) -> Document:
+    """An anchor, without the texts of its exchange."""
+    return {
+        "id": anchor.anchor_id,
+        "connection": anchor.connection,
+        "exchangeId": anchor.exchange_id,
+        "active": anchor.active,
+        "chosenBy": anchor.chosen_by,
+        "chosenAt": iso_time(anchor.occurred_at),
+    }
+
+
+def judge_document(tier: str, change: JudgeChange) -> Document:
+    """What the anchors say of the judge of a tier."""
+    return {"tier": tier, **dataclasses.asdict(change), "since": iso_time(change.since)}
+
+
+def _rounds(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
+    rounds: dict[Any, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        rounds.setdefault(row["round_at"], []).append(row)
+    newest = sorted(rounds.items(), reverse=True)[:_SHOWN]
+    return [
+        {
+            "at": iso_time(at),
+            "anchors": len(judged),
+            "scored": sum(row["disposition"] == SCORED for row in judged),
+            "costUsd": None if any(row["cost_usd"] is None for row in judged) else sum(row["cost_usd"] for row in judged),
+        }
+        for at, judged in newest
+    ]

@@ -1,0 +1,197 @@
+"""Anchors: exchanges that are judged again on a schedule, so that "the judge changed" is told from "the agent changed".
+
+1. A round is ordinary work: a copy of each anchor, as an exchange of the connection `anchors` in a project of its own, in one session. So
+   the cascade judges it, in this process or by workers, with the cap of a session over the whole round.
+2. A copy has an id of its own, so no answer that was recorded for another round is taken for it.
+3. A round has the minute it began in as its name: begun twice within one, it is one round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import duckdb
+import msgspec
+
+from analytics.queries import query_records, query_rows
+from analytics.store import Store
+from audit.anchor_names import ANCHORS, anchor_project
+from audit.anchors import Cause, JudgeChange, Verdict, cause_by, judge_change
+from audit.fingerprints import stable_id
+from schemas.codec import decode, encode
+from schemas.errors import InputError
+from schemas.records import Anchor, Exchange, SessionClosed
+from streams.auditing import Auditing
+from streams.closing import EXPLICIT
+
+TIERS: Mapping[str, tuple[str, float, float]] = {
+    "tier2": ("tier2_score", 0.0, 1.0),
+    "tier2_5": ("tier2_5_alignment", 0.0, 1.0),
+    "tier3": ("tier3_score", 1.0, 5.0),
+}
+"""The tiers that a judge scores: the column, and the ends of its scale."""
+LOOK_BACK = timedelta(days=90)
+"""Rounds before that say nothing of a change of today."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round that began."""
+
+    at: datetime
+    exchanges: int
+    """Anchors that are judged in it; 0 where it had begun already."""
+
+
+def anchors_of(cursor: duckdb.DuckDBPyConnection, project: str) -> list[Anchor]:
+    """The anchors of a project, the withdrawn ones last."""
+    return list(query_records(cursor, "project_anchors", Anchor, {"project": project}))
+
+
+def candidates(cursor: duckdb.DuckDBPyConnection, project: str, count: int) -> list[tuple[str, str]]:
+    """Connection and id of up to `count` judged exchanges, spread over the range of what the judge says."""
+    rows = query_rows(cursor, "anchor_candidates", {"project": project, "count": count})
+    return [(row["connection"], row["exchange_id"]) for row in rows]
+
+
+def named(
+    cursor: duckdb.DuckDBPyConnection, project: str, exchanges: Sequence[str], connection: str | None
+) -> list[tuple[str, str]]:
+    """Connection and id of the exchanges of a project that have these ids; InputError for one it lacks or that two connections have."""
+    values = {"project": project, "exchanges": list(exchanges), "connection": connection}
+    found: dict[str, list[str]] = defaultdict(list)
+    for row in query_rows(cursor, "named_exchanges", values):
+        found[row["exchange_id"]].append(row["connection"])
+    for one in exchanges:
+        if not found[one]:
+            raise InputError(f"exchange {one!r}: the project has none of this id", hint="`driftline scores` lists them.")
+        if len(found[one]) > 1:
+            raise InputError(f"exchange {one!r}: connections {', '.join(found[one])} have one", hint="Say which connection.")
+    return [(found[one][0], one) for one in dict.fromkeys(exchanges)]
+
+
+async def choose(engine: Auditing, project: str, chosen: Sequence[tuple[str, str]], who: str) -> list[Anchor]:
+    """Make anchors of exchanges, by connection and id; those that are anchors already stay so. Durable on return."""
+    known = {one.anchor_id: one for one in await _known(engine, project)}
+    exchanges = await asyncio.to_thread(_exchanges, engine.store, chosen)
+    made = [_anchor(one, project, known, who, engine.now()) for one in exchanges]
+    await engine.publish(ANCHORS, [one for one in made if one != known.get(one.anchor_id)])
+    return made
+
+
+async def withdraw(engine: Auditing, project: str, anchor_id: str, who: str) -> Anchor | None:
+    """Judge an anchor no more; None where the project has none of this id."""
+    found = next((one for one in await _known(engine, project) if one.anchor_id == anchor_id), None)
+    if found is None or not found.active:
+        return found
+    gone = msgspec.structs.replace(
+        found, revision=found.revision + 1, active=False, chosen_by=who, occurred_at=engine.now(), ingested_at=engine.now()
+    )
+    await engine.publish(ANCHORS, [gone])
+    return gone
+
+
+async def run_round(engine: Auditing, project: str) -> Round:
+    """Have the anchors of a project judged again; the round is on its way on return, and its scores come later."""
+    active = [one for one in await _known(engine, project) if one.active]
+    at = engine.now().replace(second=0, microsecond=0)
+    if not active:
+        return Round(at, 0)
+    published = await engine.publish("exchanges", list(_copies(active, project, at, engine.now())))
+    return Round(at, max(published.written - 1, 0))
+
+
+def changes(
+    cursor: duckdb.DuckDBPyConnection, project: str, since: datetime | None = None, start: datetime | None = None
+) -> dict[str, JudgeChange]:
+    """What the anchors of a project say of the judge of each tier: whether it ever changed, or with `since`, about then."""
+    rows = rounds_of(cursor, project, start)
+    return {tier: judge_change(_verdicts(rows, tier), since) for tier in TIERS}
+
+
+def rounds_of(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime | None = None) -> list[dict[str, Any]]:
+    """What was said of the anchors of a project, a row an anchor and round, from `start` on."""
+    return query_rows(cursor, "anchor_scores", {"judged_as": anchor_project(project), "from": start})
+
+
+def cause_of(store: Store, project: str, tier: str | None, direction: str | None, since: datetime) -> Cause | None:
+    """What made a tier's scores of a project go up or down since about a time: agent or judge; None where anchors do not tell.
+
+    Tier 1 is rules, which do not change by themselves: there it is the agent.
+    """
+    if tier == "tier1":
+        return "agent"
+    if tier is None or tier not in TIERS or direction is None:
+        return None
+    with contextlib.closing(store.cursor()) as cursor:
+        rows = rounds_of(cursor, project, since - LOOK_BACK)
+    return cause_by(judge_change(_verdicts(rows, tier), since), direction)
+
+
+async def _known(engine: Auditing, project: str) -> list[Anchor]:
+    def read() -> list[Anchor]:
+        with contextlib.closing(engine.store.cursor()) as cursor:
+            return anchors_of(cursor, project)
+
+    return await asyncio.to_thread(read)
+
+
+def _exchanges(store: Store, chosen: Sequence[tuple[str, str]]) -> list[Exchange]:
+    wanted = [{"connection": connection, "exchange_id": exchange} for connection, exchange in chosen]
+    with contextlib.closing(store.cursor()) as cursor:
+        return list(query_records(cursor, "exchange_records", Exchange, {"exchanges": wanted}))
+
+
+def _anchor(exchange: Exchange, project: str, known: Mapping[str, Anchor], who: str, now: datetime) -> Anchor:
+    anchor_id = stable_id("anchor", project, exchange.connection, exchange.exchange_id)
+    before = known.get(anchor_id)
+    if before is not None and before.active:
+        return before
+    return Anchor(
+        anchor_id=anchor_id,
+        revision=0 if before is None else before.revision + 1,
+        project=project,
+        connection=exchange.connection,
+        exchange_id=exchange.exchange_id,
+        exchange=encode(exchange),
+        active=True,
+        chosen_by=who,
+        occurred_at=now,
+        ingested_at=now,
+    )
+
+
+def _copies(anchors: Sequence[Anchor], project: str, at: datetime, now: datetime) -> Iterator[Exchange | SessionClosed]:
+    """The exchanges of a round, in the order of their anchors' ids, and the end of its session."""
+    judged_as, stamp = anchor_project(project), f"{at:%Y-%m-%dT%H:%MZ}"
+    session = f"{project}@{stamp}"
+    for anchor in sorted(anchors, key=lambda one: one.anchor_id):
+        exchange = decode(anchor.exchange)
+        if isinstance(exchange, Exchange):
+            yield msgspec.structs.replace(
+                exchange,
+                exchange_id=f"{anchor.anchor_id}@{stamp}",
+                connection=ANCHORS,
+                project=judged_as,
+                session_id=session,
+                occurred_at=at,
+                ingested_at=now,
+            )
+    yield SessionClosed(
+        connection=ANCHORS, project=judged_as, session_id=session, closed_at=at, ingested_at=now, reason=EXPLICIT
+    )
+
+
+def _verdicts(rows: Sequence[Mapping[str, Any]], tier: str) -> list[Verdict]:
+    column, lowest, highest = TIERS[tier]
+    return [
+        Verdict(row["anchor_id"], row["round_at"], (row[column] - lowest) / (highest - lowest))
+        for row in rows
+        if row[column] is not None
+    ]
