@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
 from service.access import AccessStore
-from service.api import (
+from service.api import anchors, (
     alerts,
     audit_log,
     docs,
@@ -46,7 +46,7 @@ RETRY_AFTER = "2"
 """Seconds after which a sender may try again when the log was busy."""
 RETRY_BROKER = "5"
 """Seconds after which a sender may try again when Kafka took nothing."""
-ROUTERS = (ingest, events, sessions, telemetry, alerts, reading, people, judging, tokens, audit_log, query, operations, docs)
+ROUTERS = (ingest, events, sessions, telemetry, alerts, reading, people, anchors, judging, tokens, audit_log, query, operations, docs)
 """The modules with the endpoints."""
 log = logging.getLogger(__name__)
 
