@@ -15,8 +15,9 @@ from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
 from service.access import AccessStore
-from service.api import anchors, (
+from service.api import (
     alerts,
+    anchors,
     audit_log,
     docs,
     events,
@@ -46,7 +47,22 @@ RETRY_AFTER = "2"
 """Seconds after which a sender may try again when the log was busy."""
 RETRY_BROKER = "5"
 """Seconds after which a sender may try again when Kafka took nothing."""
-ROUTERS = (ingest, events, sessions, telemetry, alerts, reading, people, anchors, judging, tokens, audit_log, query, operations, docs)
+ROUTERS = (
+    ingest,
+    events,
+    sessions,
+    telemetry,
+    alerts,
+    reading,
+    people,
+    anchors,
+    judging,
+    tokens,
+    audit_log,
+    query,
+    operations,
+    docs,
+)
 """The modules with the endpoints."""
 log = logging.getLogger(__name__)
 
