@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 CONSUMER = "daily scores"
 """Name under which the watermarks of the daily sums stand."""
+RETENTION = "retention"
+"""Consumer whose watermarks say, by project, from when on its history is whole: microseconds since 1970, UTC."""
 KEY = "project, day, agent, sampling_reason, disposition, simulated, weight"
 """What tells the rows of the daily sums apart."""
 _TIERS = {
@@ -46,13 +48,20 @@ _FIRST_DAY = "date_trunc('day', first + INTERVAL 1 DAY - INTERVAL 1 MICROSECOND)
 _END_DAY = "date_trunc('day', until)"
 _ASKED = "(asked IS NULL OR project = asked)"
 _MARKS = f"(SELECT partition, next_position FROM log.watermarks WHERE consumer = '{CONSUMER}' AND topic = 'scores')"
-# Told in two parts, because an inner join tells the scan where to begin: then only new rows are read.
+# Told in two parts, because an inner join tells the scan where to begin: then only new rows are read. A day that retention has
+# emptied keeps its sums, whatever comes late.
 _CHANGED = f"""
+    SELECT * FROM (
     SELECT project, date_trunc('day', exchange_at) AS day, s._partition AS partition, s._offset + 1 AS next_position
     FROM log.scores AS s JOIN {_MARKS} AS w ON s._partition = w.partition AND s._offset >= w.next_position
     UNION ALL
     SELECT project, date_trunc('day', exchange_at) AS day, s._partition AS partition, s._offset + 1 AS next_position
-    FROM log.scores AS s ANTI JOIN {_MARKS} AS w ON s._partition = w.partition"""
+    FROM log.scores AS s ANTI JOIN {_MARKS} AS w ON s._partition = w.partition
+    ) AS changed
+    WHERE NOT EXISTS (
+        SELECT 1 FROM log.watermarks AS kept
+        WHERE kept.consumer = '{RETENTION}' AND kept.topic = changed.project AND epoch_us(changed.day) < kept.next_position
+    )"""
 
 
 def sums_of(scores: str) -> str:

@@ -1,8 +1,8 @@
 -- purpose: what is normal for a project: the tiers' distributions and the share of anomalies over the exchanges of a window of event time, whenever they were scored; weighted: a judged exchange counts 1 / sampling_probability times, so that a change in what is sampled is no change
 -- grain: one row a project with scores in the window (NULL where a tier has none); stddev: of the population; effective_count: how many scores of equal weight would say as much; every exchange has a Tier 1 score, so that tier needs no weights
--- parameters: $project (NULL for all but those of anchors), $as_of (end of the window, exclusive), $days (its length)
+-- parameters: $project (NULL for all but those of anchors), $as_of (end of the window, exclusive), $days (UTC days of the window, of which the last one may not be over)
 SELECT
-    project, $as_of::TIMESTAMP - to_days($days::INTEGER) AS window_start, $as_of::TIMESTAMP AS window_end,
+    project, log.first_day_of($as_of::TIMESTAMP, $days) AS window_start, $as_of::TIMESTAMP AS window_end,
     sum(exchanges)::BIGINT AS exchange_count, sum(anomalies)::BIGINT AS anomaly_count,
     sum(anomalies) / sum(exchanges) AS anomaly_rate,
     log.mean_of(sum(tier1_count), sum(tier1_sum)) AS tier1_mean,
@@ -26,7 +26,7 @@ SELECT
     log.mean_of(sum(weight * tier3_count), sum(weight * tier3_sum)) AS tier3_weighted_mean,
     log.weighted_deviation_of(sum(weight * tier3_count), sum(weight * tier3_sum), sum(weight * tier3_squares)) AS tier3_weighted_stddev,
     sum(weight * tier3_count) ** 2 / nullif(sum(weight ** 2 * tier3_count), 0) AS tier3_effective_count
-FROM log.score_days($project, $as_of::TIMESTAMP - to_days($days::INTEGER), $as_of::TIMESTAMP)
+FROM log.score_days($project, log.first_day_of($as_of::TIMESTAMP, $days), $as_of::TIMESTAMP)
 WHERE log.is_asked(project, $project)
 GROUP BY project
 ORDER BY project

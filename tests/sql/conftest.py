@@ -36,6 +36,14 @@ def cases_by_query() -> Cases:
     return {file.stem: yaml.safe_load(file.read_text("utf-8")) for file in sorted(CASES.glob("*.yaml"))}
 
 
+def named_in(definition: Json) -> dict[str, Json]:
+    """The records within a record by their full names: a field may refer to one that an earlier field spells out."""
+    kinds = [field["type"] for field in definition["fields"]]
+    inner = [kind["items"] if isinstance(kind, dict) and kind["type"] == "array" else kind for kind in kinds]
+    records = [kind for kind in inner if isinstance(kind, dict) and kind["type"] == "record"]
+    return {f"driftline.{kind['name']}": kind for kind in records}
+
+
 def neutral(name: str, avro_type: Any) -> Any:
     """The value of a field nobody says anything about: a text is the field's name, a number 0, a time `START`."""
     if isinstance(avro_type, list):
@@ -52,8 +60,10 @@ def filled(definition: Json, said: Mapping[str, Any]) -> dict[str, Any]:
     unknown = set(said) - {field["name"] for field in definition["fields"]}
     assert not unknown, f"{definition['name']} has no {unknown}"
     values = {}
+    named = named_in(definition)
     for field in definition["fields"]:
         name, kind = field["name"], field["type"]
+        kind = named.get(kind, kind) if isinstance(kind, str) else kind
         if name not in said:
             values[name] = field["default"] if "default" in field else neutral(name, kind)
         elif isinstance(kind, dict) and isinstance(kind.get("items"), dict):
