@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from service.access import AccessStore
 from service.alerts.delivery import Delivery
 from service.alerts.raising import open_alerts
+from service.otel_collector import collector_of
 from service.settings import Settings
 from service.telemetry import Telemetry
 from streams.auditing import Auditing
@@ -15,4 +18,14 @@ def chores_of(engine: Auditing, access: AccessStore, settings: Settings) -> list
     """The chores of a server over this engine, each with what it needs."""
     del access
     alerts = open_alerts(engine, settings)
-    return [Delivery(alerts), Telemetry(engine, alerts)]
+    return [Delivery(alerts), Telemetry(engine, alerts), *_score_events(engine, settings)]
+
+
+def _score_events(engine: Auditing, settings: Settings) -> list[Chore]:
+    """What sends scores to a collector, where there is one."""
+    collector = collector_of(settings, os.environ)
+    if collector is None:
+        return []
+    from service.otel import ScoreEvents  # noqa: PLC0415 - the collector's format takes a while to load, and most have none
+
+    return [ScoreEvents(engine.store, collector)]

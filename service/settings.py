@@ -99,6 +99,12 @@ class Settings(BaseSettings):
     public_url: str | None = Field(
         None, pattern=r"^https?://[^\s/@|<>]+(/[^\s|<>]*)?$", description="Address of the server for links in alerts."
     )
+    otlp_endpoint: str | None = Field(
+        None,
+        pattern="^https?://[^/@]+(/.*)?$",
+        description="Address of an OpenTelemetry collector (OTLP over HTTP) that scores are sent to as events.",
+    )
+    otlp_explanations: bool = Field(False, description="Whether the judge's words go to the collector, too.")
     batch_records: int = Field(20_000, ge=1, le=1_000_000, description="Records that are taken in or read by a stage at once.")
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from email.message import Message
 from email.parser import Parser
 from importlib import metadata
@@ -99,11 +99,21 @@ def distributions_imported() -> set[str]:
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Import):
-                names |= {alias.name.split(".")[0] for alias in node.names}
+                names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
-                names.add((node.module or "").split(".")[0])
-    foreign = names - {*PACKAGES} - sys.stdlib_module_names
-    return {distribution_name(owner) for name in foreign for owner in owners.get(name, [name])}
+                names.add(node.module or "")
+    foreign = {name for name in names if name.split(".")[0] not in {*PACKAGES, *sys.stdlib_module_names}}
+    return {distribution_name(owner) for name in foreign for owner in having(name, owners.get(name.split(".")[0], [name]))}
+
+
+def having(module: str, owners: Sequence[str]) -> Sequence[str]:
+    """Those of the distributions that have a module: several may share a namespace."""
+    start = module.replace(".", "/")
+    return [
+        owner
+        for owner in owners
+        if len(owners) == 1 or any(str(file).startswith((f"{start}/", f"{start}.py")) for file in metadata.files(owner) or ())
+    ]
 
 
 def test_the_dependencies_are_what_is_imported() -> None:

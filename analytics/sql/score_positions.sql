@@ -1,0 +1,8 @@
+-- purpose: how far the scores have come, for those who follow them
+-- grain: one row a partition with scores
+-- parameters: none
+SELECT _partition AS partition, max(_offset) + 1 AS next_position
+FROM log.scores
+WHERE _partition >= 0
+GROUP BY _partition
+ORDER BY _partition

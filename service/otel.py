@@ -1,0 +1,134 @@
+"""Scores for an OpenTelemetry collector over OTLP/HTTP: off unless an address is given, at least once, from then on.
+
+1. How far they were sent is a watermark in the database, moved after the collector has taken them: what a kill cuts off is sent
+   again. Scores that were there before the address was given are not sent.
+2. A collector that is busy or away is asked again later; what it says is malformed is logged and left behind, for it would never be taken.
+3. Nothing else waits for it: it runs beside the server's work and reads with a cursor of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+import time
+from typing import Any
+
+import httpx2
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from schemas.errors import DriftlineError
+from service.otel_collector import Collector
+from service.otel_events import request_of
+from streams.judges.limits import retry_after
+
+CONSUMER = "otlp"
+TOPIC = "scores"
+BATCH = 500
+"""Scores of one request."""
+INTERVAL = 10.0
+DEADLINE = 10.0
+"""Seconds a request may take."""
+TRIES = 3
+PAUSE = 1.0
+"""Seconds before the first further try; each one waits twice as long, or as long as the collector says."""
+LONGEST_PAUSE = 30.0
+AGAIN = frozenset({429, 502, 503, 504})
+MALFORMED = 400
+log = logging.getLogger(__name__)
+
+
+class CollectorError(DriftlineError):
+    """The collector did not take the scores; they are sent again later."""
+
+    hint = "See that DRIFTLINE_OTLP_ENDPOINT is the address of a collector that takes OTLP over HTTP, and its log."
+
+
+class ScoreEvents:
+    """The chore that sends what scores came since it last did."""
+
+    name = "otlp"
+    interval = INTERVAL
+
+    def __init__(self, store: Store, collector: Collector) -> None:
+        self._store, self._collector = store, collector
+
+    async def run(self) -> None:
+        """Send everything that is there, batch by batch; CollectorError when the collector does not take it for now."""
+        positions = await asyncio.to_thread(self._begin)
+        async with httpx2.AsyncClient(follow_redirects=False, timeout=DEADLINE) as client:
+            for partition in positions:
+                while rows := await asyncio.to_thread(self._read, partition, positions[partition]):
+                    await self._send(client, rows)
+                    positions[partition] = rows[-1]["_offset"] + 1
+                    await asyncio.to_thread(self._move, partition, positions[partition])
+
+    def _begin(self) -> dict[int, int]:
+        """The position to go on from in each partition; where scores were never sent, the one after the last of all."""
+        with contextlib.closing(self._store.cursor()) as cursor:
+            ends = {row["partition"]: row["next_position"] for row in query_rows(cursor, "score_positions")}
+        with self._store.transaction() as transaction:
+            known = {partition: at for (_, partition), at in transaction.watermarks(CONSUMER).items()}
+            if not known:
+                started = ends or {0: 0}
+                transaction.set_watermarks(CONSUMER, {(TOPIC, partition): at for partition, at in started.items()})
+                return started
+        # Partitions that came later are new from their beginning; a table that was made again is shorter than it was.
+        return {partition: min(known.get(partition, 0), end) for partition, end in ends.items()}
+
+    def _read(self, partition: int, position: int) -> list[dict[str, Any]]:
+        with contextlib.closing(self._store.cursor()) as cursor:
+            return query_rows(cursor, "scores_after", {"partition": partition, "position": position, "limit": BATCH})
+
+    def _move(self, partition: int, position: int) -> None:
+        with self._store.transaction() as transaction:
+            transaction.set_watermarks(CONSUMER, {(TOPIC, partition): position})
+
+    async def _send(self, client: httpx2.AsyncClient, rows: list[dict[str, Any]]) -> None:
+        body = request_of(rows, _version(), explain=self._collector.explain).SerializeToString()
+        pause = PAUSE
+        for left in reversed(range(TRIES)):
+            wait = await self._try(client, body, rows)
+            if wait is None:
+                return
+            if not left:
+                raise CollectorError("the collector is not there, or takes nothing at the moment")
+            await asyncio.sleep(min(max(wait, pause), LONGEST_PAUSE))
+            pause *= 2
+
+    async def _try(self, client: httpx2.AsyncClient, body: bytes, rows: list[dict[str, Any]]) -> float | None:
+        """Send once: None when it is settled, else how many seconds the collector wants us to wait."""
+        headers = {**self._collector.headers, "content-type": "application/x-protobuf"}
+        try:
+            async with asyncio.timeout(DEADLINE):
+                answer = await client.post(self._collector.url, content=body, headers=headers)
+        except (httpx2.HTTPError, TimeoutError):
+            return 0.0
+        if answer.status_code in AGAIN:
+            return retry_after(answer.headers, time.time) or 0.0
+        span = f"scores from {rows[0]['_offset']} to {rows[-1]['_offset']}"
+        if answer.status_code == MALFORMED:
+            log.error("the collector calls %s malformed: they are left out", span)
+        elif not answer.is_success:
+            raise CollectorError(f"the collector answers {answer.status_code}")
+        else:
+            _note_partial(answer.content, span)
+        return None
+
+
+def _note_partial(content: bytes, span: str) -> None:
+    """Log that the collector left some out, which by the protocol are not to be sent again."""
+    with contextlib.suppress(Exception):  # an answer of another form: the scores were taken all the same
+        partial = ExportLogsServiceResponse.FromString(content).partial_success
+        if partial.rejected_log_records:
+            log.warning("the collector left %d events of %s out", partial.rejected_log_records, span)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("driftline")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+checkout"

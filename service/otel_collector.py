@@ -1,0 +1,51 @@
+"""Which OpenTelemetry collector scores are sent to, if any: by our own setting, else by OpenTelemetry's variables."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from schemas.errors import SettingsError
+from service.settings import Settings
+
+PATH = "/v1/logs"
+"""What follows the address of a collector where it takes log records, which events are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """Where scores are sent to, with which headers, and whether the judge's words go along."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    explain: bool = False
+
+
+def collector_of(settings: Settings, environment: Mapping[str, str]) -> Collector | None:
+    """The collector of the settings, else of OpenTelemetry's own variables; None where there is none.
+
+    SettingsError for an address or headers that are none.
+    """
+    whole = environment.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "")
+    base = settings.otlp_endpoint or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+    url = whole if whole and not settings.otlp_endpoint else base and base.rstrip("/") + PATH
+    if not url:
+        return None
+    if not url.startswith(("http://", "https://")):
+        raise SettingsError("OTEL_EXPORTER_OTLP_ENDPOINT: is no address", hint="Give one that begins with http:// or https://.")
+    given = environment.get("OTEL_EXPORTER_OTLP_LOGS_HEADERS") or environment.get("OTEL_EXPORTER_OTLP_HEADERS", "")
+    return Collector(url, _headers(given), settings.otlp_explanations)
+
+
+def _headers(text: str) -> dict[str, str]:
+    """The headers in OpenTelemetry's form, `name=value,name=value`, percent-encoded."""
+    found = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip():
+            raise SettingsError(
+                "OTEL_EXPORTER_OTLP_HEADERS: is not of the form name=value,name=value", hint="Correct the variable."
+            )
+        found[name.strip().lower()] = urllib.parse.unquote(value.strip())
+    return found
