@@ -1,0 +1,132 @@
+"""`driftline alerts`, and the settings that name channels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from receivers import Answer, Receiver
+
+from analytics.outbox import Outbox
+from analytics.store import Store
+from schemas.errors import SettingsError
+from schemas.records import Alert
+from service.settings import load_settings
+
+Command = Callable[..., tuple[int, str, str]]
+AT = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def named(driftline: Command, receiver: Receiver, other: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings that name both channels, set after those of the machine were taken away."""
+    del driftline
+    monkeypatch.setenv("DRIFTLINE_ALERT_WEBHOOK", receiver.url)
+    monkeypatch.setenv("DRIFTLINE_ALERT_SECRET", "a secret of the receiver")
+    monkeypatch.setenv("DRIFTLINE_ALERT_SLACK", other.url)
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> None:
+    """A database with an alert that was delivered and one that waits."""
+    with Store(tmp_path / "driftline.duckdb") as store:
+        values = {"kind": "incident", "subject_id": "i1", "severity": "critical", "body": "{}", "created_at": AT}
+        rest = {"project": "ops", "not_before": AT, "attempts": 2}
+        done = Alert(alert_id="a", channel="slack", status="delivered", settled_at=AT, **values, **rest)  # type: ignore[arg-type]
+        waits = Alert(alert_id="b", channel="webhook", status="waiting", last_error="the answer was 503", **values, **rest)  # type: ignore[arg-type]
+        Outbox(store).put([done, waits])
+
+
+@pytest.mark.usefixtures("named")
+def test_a_trial_reaches_every_channel(driftline: Command, receiver: Receiver, other: Receiver) -> None:
+    """Whoever sets an address wants to know whether it is right, before the first incident."""
+    assert (0, "webhook: delivered\nslack: delivered\n") == driftline("alerts", "test")[:2]
+    assert "test" == receiver.posts[0].document["kind"]
+    assert "driftline-signature" in receiver.posts[0].headers
+    assert "This is a test" in other.posts[0].body.decode()
+
+
+@pytest.mark.usefixtures("named")
+def test_a_trial_that_fails_says_why(driftline: Command, other: Receiver) -> None:
+    """And the command's exit code says that it failed, once and without waiting for a better time."""
+    other.answers = [Answer(403, body=b"invalid_token")]
+    assert (1, "webhook: delivered\nslack: the answer was 403: invalid_token\n") == driftline("alerts", "test")[:2]
+    assert 1 == len(other.posts)
+
+
+@pytest.mark.usefixtures("named")
+def test_a_trial_in_json(driftline: Command, receiver: Receiver) -> None:
+    """For scripts."""
+    receiver.answers = [Answer(500)]
+    code, out, _ = driftline("alerts", "test", "--json")
+    first, second = map(json.loads, out.splitlines())
+    assert (1, {"channel": "webhook", "delivered": False, "error": "the answer was 500"}) == (code, first)
+    assert {"channel": "slack", "delivered": True, "error": None} == second
+
+
+@pytest.mark.usefixtures("named")
+def test_a_trial_with_a_log_shows_no_address(driftline: Command, caplog: pytest.LogCaptureFixture) -> None:
+    """The library underneath would write down every address that it calls."""
+    code, out, err = driftline("--verbose", "alerts", "test")
+    assert (0, False) == (code, "hush" in out + err + caplog.text)
+
+
+def test_a_trial_without_channels_says_what_to_set(driftline: Command) -> None:
+    """Silence would look like success."""
+    code, _, err = driftline("alerts", "test")
+    assert (2, True) == (code, "DRIFTLINE_ALERT_SLACK" in err)
+
+
+@pytest.mark.usefixtures("told")
+def test_what_was_told_is_listed(driftline: Command) -> None:
+    """Newest first, with what keeps it from being delivered."""
+    code, out, _ = driftline("alerts", "list")
+    lines = out.splitlines()
+    assert (0, 4) == (code, len(lines))
+    assert ["webhook", "waiting", "the answer was 503"] == [
+        word for word in ("webhook", "waiting", "the answer was 503") if word in lines[2]
+    ]
+    code, out, _ = driftline("alerts", "list", "--status", "delivered", "--json")
+    assert ["a"] == [json.loads(line)["alert_id"] for line in out.splitlines()]
+    assert "body" not in json.loads(out)
+
+
+@pytest.mark.usefixtures("told")
+def test_a_status_that_is_none_is_refused(driftline: Command) -> None:
+    """A typo must not look like an empty list."""
+    code, _, err = driftline("alerts", "list", "--status", "sent")
+    assert (2, True) == (code, "waiting, delivered, given_up" in err)
+
+
+def test_a_list_of_no_database_says_so(driftline: Command) -> None:
+    """And makes none."""
+    code, _, err = driftline("alerts", "list")
+    assert (2, True) == (code, "there is no database" in err)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("ALERT_WEBHOOK", "hooks.example/hush", "begins with https://"),
+        ("ALERT_SLACK", "file:///hush", "begins with https://"),
+        ("ALERT_SLACK", "https://hooks example/hush", "begins with https://"),
+        ("ALERT_SECRET", "hush", "at least 16"),
+        ("QUIET_HOURS", "ten to seven", "like 22:00-07:00"),
+        ("QUIET_FOR", "nobody", "'warning' or 'all'"),
+        ("PUBLIC_URL", "audit.example", "match pattern"),
+        ("PUBLIC_URL", "https://audit.example/|x>", "match pattern"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    """At the start, and not when the first incident is to be told; a secret in the wrong place is not repeated."""
+    monkeypatch.setenv(f"DRIFTLINE_{name}", value)
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert f"DRIFTLINE_{name}" in str(refused.value)
+    assert words in str(refused.value)
+    assert "hush" not in str(refused.value)

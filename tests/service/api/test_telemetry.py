@@ -1,0 +1,160 @@
+"""Telemetry and alerts over HTTP: who is alive, what people were told, and who may know."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from api_server import NOW, Call, Tokens
+from builders import exchange
+
+from analytics.outbox import Outbox
+from analytics.store import Store
+from schemas.codec import encode
+from schemas.records import Alert, Heartbeat
+from service.alerts.raising import Alerts
+from service.telemetry import Telemetry
+from streams.engine import Engine
+
+TELEMETRY, ALERTS = "/api/audit/telemetry", "/api/audit/alerts"
+
+
+def beat(store: Store, session: str, minutes: float, connection: str = "north", project: str = "ops") -> None:
+    """A sign of life so many minutes ago."""
+    at = NOW - timedelta(minutes=minutes)
+    sign = Heartbeat(connection=connection, project=project, session_id=session, occurred_at=at, ingested_at=at)
+    with store.transaction() as transaction:
+        transaction.append("heartbeats", [encode(sign)])
+
+
+def sessions(call: Call, token: str, query: str = "") -> list[dict[str, Any]]:
+    """The sessions that are listed."""
+    response = call("GET", TELEMETRY + query, token)
+    assert 200 == response.status_code, response.text
+    return response.json()["sessions"]  # type: ignore[no-any-return]
+
+
+def test_every_session_that_sent_something_is_watched(call: Call, tokens: Tokens, store: Store) -> None:
+    """Nobody has to register one: a table of sessions that is always empty is no telemetry."""
+    with store.transaction() as transaction:
+        record = exchange("s1", 1, connection="north", occurred_at=NOW, ingested_at=NOW - timedelta(milliseconds=1500))
+        transaction.append("exchanges", [encode(record)])
+    assert [
+        {
+            "sessionId": "s1",
+            "project": "ops",
+            "status": "green",
+            "lastReceived": "2026-10-01T11:59:58.500000+00:00",
+            "missedIntervals": 0,
+            "elapsedMs": 1500,
+            "connection": "north",
+        }
+    ] == sessions(call, tokens.root)
+
+
+def test_the_colours_say_how_long_nothing_was_heard(call: Call, tokens: Tokens, store: Store) -> None:
+    """Up to one interval of five minutes, up to three, beyond; the longest silent first."""
+    for session, minutes in (("fresh", 5), ("late", 5.1), ("later", 15), ("gone", 15.1)):
+        beat(store, session, minutes)
+    assert [("gone", "red", 3), ("later", "yellow", 2), ("late", "yellow", 1), ("fresh", "green", 0)] == [
+        (one["sessionId"], one["status"], one["missedIntervals"]) for one in sessions(call, tokens.root)
+    ]
+
+
+def test_nobody_sees_the_sessions_of_another_project(call: Call, tokens: Tokens, store: Store) -> None:
+    """Neither in the list nor by asking for them."""
+    beat(store, "s1", 1)
+    beat(store, "s2", 1, "south", "web")
+    assert ["s1"] == [one["sessionId"] for one in sessions(call, tokens.ops_reader)]
+    assert ["s1"] == [one["sessionId"] for one in sessions(call, tokens.ops_reader, "?project=ops")]
+    assert ["s2"] == [one["sessionId"] for one in sessions(call, tokens.root, "?project=web")]
+    assert 403 == call("GET", f"{TELEMETRY}?project=web", tokens.ops_reader).status_code
+
+
+def test_pages_go_on_where_the_last_one_ended(call: Call, tokens: Tokens, store: Store) -> None:
+    """Every session is on one page, those of one moment too."""
+    for number in range(7):
+        beat(store, f"s{number}", 1 + number // 3)
+    seen, query = [], "?limit=2"
+    for _ in range(4):
+        answer = call("GET", TELEMETRY + query, tokens.root).json()
+        seen += [one["sessionId"] for one in answer["sessions"]]
+        assert len(answer["sessions"]) == answer["count"]
+        query = f"?limit=2&cursor={answer['nextCursor']}"
+    assert answer["nextCursor"] is None
+    assert sorted(seen) == [f"s{number}" for number in range(7)]
+
+
+def test_what_the_watchdog_does_not_count_is_not_shown(
+    call: Call, tokens: Tokens, store: Store, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """The list and the alerts must not say different things after a restart."""
+    beat(store, "s1", 20)
+    loop.run(Telemetry(engine, Alerts(store, (), engine.redactor, engine.now)).run())
+    (shown,) = sessions(call, tokens.root)
+    assert ("green", 0, 0) == (shown["status"], shown["missedIntervals"], shown["elapsedMs"])
+    assert (NOW - timedelta(minutes=20)).isoformat() == shown["lastReceived"]
+
+
+@pytest.mark.parametrize("path", [TELEMETRY, ALERTS])
+@pytest.mark.parametrize(
+    ("token", "query", "status"),
+    [
+        (None, "", 401),
+        ("ops", "", 403),
+        ("root", "?limit=0", 400),
+        ("root", "?limit=1001", 400),
+        ("root", "?cursor=nowhere", 400),
+        ("root", "", 200),
+    ],
+)
+def test_lists_are_for_operators_who_ask_properly(
+    call: Call, tokens: Tokens, *, path: str, token: str | None, query: str, status: int
+) -> None:
+    """An empty database answers an empty list."""
+    response = call("GET", path + query, token and getattr(tokens, token))
+    assert status == response.status_code
+    if status == 200:
+        assert {"count": 0, "nextCursor": None} == {name: response.json()[name] for name in ("count", "nextCursor")}
+
+
+def alert(number: int, **fields: Any) -> Alert:
+    """An alert that waits, later than those with smaller numbers."""
+    at = NOW + timedelta(seconds=number)
+    neutral = {"channel": "slack", "kind": "incident", "subject_id": "i1", "project": "ops", "severity": "critical"}
+    rest = {"body": '{"text":"hush"}', "created_at": at, "not_before": at, "attempts": 0, "status": "waiting"}
+    return Alert(alert_id=f"a{number}", **(neutral | rest | fields))
+
+
+def test_what_people_were_told_is_listed(call: Call, tokens: Tokens, store: Store) -> None:
+    """Without the text, for operators of every project."""
+    Outbox(store).put([alert(1), alert(2, status="given_up", last_error="the answer was 404", settled_at=NOW, attempts=1)])
+    response = call("GET", ALERTS, tokens.root)
+    assert {
+        "id": "a2",
+        "channel": "slack",
+        "kind": "incident",
+        "subject": "i1",
+        "project": "ops",
+        "severity": "critical",
+        "status": "given_up",
+        "createdAt": "2026-10-01T12:00:02+00:00",
+        "notBefore": "2026-10-01T12:00:02+00:00",
+        "attempts": 1,
+        "settledAt": "2026-10-01T12:00:00+00:00",
+        "lastError": "the answer was 404",
+    } == response.json()["alerts"][0]
+    assert "hush" not in response.text
+    assert 403 == call("GET", ALERTS, tokens.ops_reader).status_code
+
+
+def test_alerts_are_listed_by_status_and_page(call: Call, tokens: Tokens, store: Store) -> None:
+    """What was given up is what somebody has to look at."""
+    Outbox(store).put([alert(number, status="given_up" if number % 2 else "waiting") for number in range(6)])
+    first = call("GET", f"{ALERTS}?status=given_up&limit=2", tokens.root).json()
+    second = call("GET", f"{ALERTS}?status=given_up&limit=2&cursor={first['nextCursor']}", tokens.root).json()
+    assert [["a5", "a3"], ["a1"]] == [[one["id"] for one in page["alerts"]] for page in (first, second)]
+    assert second["nextCursor"] is None
+    assert 400 == call("GET", f"{ALERTS}?status=sent", tokens.root).status_code

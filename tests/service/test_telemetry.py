@@ -1,0 +1,195 @@
+"""The watchdog over a real engine: who is watched, what is told, and what a restart changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from alerting import webhook
+from builders import closing, exchange
+from receivers import Receiver, receiving
+
+from analytics.store import Store
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.records import Heartbeat, Record
+from service.alerts.delivery import Delivery
+from service.alerts.raising import Alerts
+from service.telemetry import Telemetry
+from streams.engine import Engine
+
+START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
+POLICY = {"projects": {"slow": {"heartbeatInterval": 1_200_000}, "dark": {"enabled": False}}, "sessionGapMinutes": 60}
+
+
+class Yard:
+    """An engine with its watchdog at a time of one's own, which starts anew when it is told to."""
+
+    def __init__(self, store: Store, receiver: Receiver, loop: asyncio.Runner) -> None:
+        self.now = START
+        self.receiver = receiver
+        self._store, self._loop = store, loop
+        self._policy = Policy.model_validate(POLICY)
+        self.channels = (webhook(receiver),)
+        self.engine: Engine | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process over the same database, which looks at once, as chores do."""
+        self.stop()
+        redactor = Redactor(self._policy.redaction)
+        self.engine = Engine(self._store, self._policy, redactor, lambda: self.now)
+        self.alerts = Alerts(self._store, self.channels, redactor, lambda: self.now)
+        self.watchdog = Telemetry(self.engine, self.alerts)
+        self._loop.run(self.engine.start())
+        assert [] == self.look()
+
+    def stop(self) -> None:
+        """End the process."""
+        if self.engine is not None:
+            self._loop.run(self.engine.stop())
+            self.engine = None
+
+    def take(self, topic: str, *records: Record) -> None:
+        """Take records in."""
+        assert self.engine is not None
+        assert len(records) == self._loop.run(self.engine.publish(topic, records)).written
+
+    def beat(self, session: str = "s1", project: str = "ops") -> None:
+        """A sign of life."""
+        times = {"occurred_at": self.now, "ingested_at": self.now}
+        self.take("heartbeats", Heartbeat(connection="local", project=project, session_id=session, **times))
+
+    def look(self) -> list[tuple[str, str]]:
+        """Let the watchdog look and what it raises be delivered; answers session and severity of what arrived."""
+        before = len(self.receiver.posts)
+        self._loop.run(self.watchdog.run())
+        self._loop.run(Delivery(self.alerts).run())
+        documents = [post.document for post in self.receiver.posts[before:]]
+        return [(one["details"]["sessionId"], one["severity"]) for one in documents]
+
+    def watch(self, minutes: float, step: float = 1) -> list[tuple[str, str]]:
+        """Let time go by, with a look every minute."""
+        seen = []
+        for _ in range(round(minutes / step)):
+            self.now += timedelta(minutes=step)
+            seen += self.look()
+        return seen
+
+
+@pytest.fixture
+def yard() -> Iterator[Yard]:
+    """A yard."""
+    with Store(None) as store, receiving() as receiver, asyncio.Runner() as loop:
+        one = Yard(store, receiver, loop)
+        yield one
+        one.stop()
+
+
+def test_a_session_that_falls_silent_is_told_of_twice(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+    """One interval is a line in the log, two are a warning, three mean that it has stopped; then nothing more is said."""
+    caplog.set_level(logging.INFO, "service.telemetry")
+    yard.beat()
+    assert [] == yard.watch(10)
+    assert ["INFO"] == [record.levelname for record in caplog.records]
+    assert [("s1", "warning")] == yard.watch(5)
+    assert [("s1", "critical")] == yard.watch(5)
+    assert [] == yard.watch(30)
+    assert ["INFO", "WARNING", "ERROR"] == [record.levelname for record in caplog.records]
+
+
+def test_every_record_is_a_sign_of_life(yard: Yard) -> None:
+    """An agent that works need not say so."""
+    yard.beat()
+    for number in range(6):
+        assert [] == yard.watch(9)
+        yard.take("exchanges", exchange("s1", number, occurred_at=yard.now, ingested_at=yard.now))
+
+
+def test_a_session_that_speaks_again_is_watched_anew(yard: Yard) -> None:
+    """The next silence is another one."""
+    yard.beat()
+    assert [("s1", "warning")] == yard.watch(12)
+    yard.beat()
+    assert [] == yard.watch(9)
+    assert [("s1", "warning"), ("s1", "critical")] == yard.watch(9)
+
+
+def test_a_session_that_was_closed_is_watched_no_more(yard: Yard) -> None:
+    """Whoever says goodbye has not stopped."""
+    yard.take("exchanges", exchange("s1", 1, occurred_at=yard.now, ingested_at=yard.now))
+    yard.take("exchanges", msgspec.structs.replace(closing("s1", 1), closed_at=yard.now, ingested_at=yard.now))
+    assert [] == yard.watch(40)
+
+
+def test_history_that_comes_today_raises_nothing(yard: Yard) -> None:
+    """Thousands of sessions of last month have stopped, and nobody wants to hear it."""
+    old = [exchange(f"s{number}", 1, occurred_at=START - timedelta(days=30), ingested_at=START) for number in range(50)]
+    yard.take("exchanges", *old)
+    assert [] == yard.watch(40)
+
+
+def test_the_interval_is_the_projects_own(yard: Yard) -> None:
+    """An agent that thinks for twenty minutes has not stopped after ten."""
+    yard.beat("s1", "slow")
+    yard.beat("s2", "dark")
+    assert [] == yard.watch(40)
+    assert [("s1", "warning")] == yard.watch(1)
+
+
+def test_a_restart_tells_nothing_twice(yard: Yard) -> None:
+    """The outbox knows what was told; silence counts from the start."""
+    yard.beat()
+    assert [("s1", "warning")] == yard.watch(12)
+    yard.restart()
+    assert [] == yard.watch(15)
+    assert [("s1", "critical")] == yard.watch(1)
+    yard.restart()
+    assert [] == yard.watch(20)
+
+
+def test_a_server_that_was_down_does_not_say_that_all_have_stopped(yard: Yard) -> None:
+    """Their signs had nowhere to go."""
+    yard.beat("s1")
+    yard.beat("s2")
+    yard.stop()
+    yard.now += timedelta(minutes=50)
+    yard.restart()
+    yard.beat("s1")
+    assert [] == yard.watch(9)
+
+
+def test_time_in_which_the_process_stood_still_does_not_count(yard: Yard) -> None:
+    """A laptop that was closed, or a machine that was frozen, heard nothing."""
+    yard.beat()
+    yard.watch(2)
+    yard.now += timedelta(minutes=40)
+    assert [] == yard.look()
+    assert [] == yard.watch(9)
+    assert [("s1", "warning")] == yard.watch(2)
+
+
+def test_a_fleet_that_falls_silent_is_one_message(yard: Yard) -> None:
+    """A network that is down must not ring a hundred times."""
+    for number in range(100):
+        yard.beat(f"s{number}")
+    yard.watch(9)
+    before = len(yard.receiver.posts)
+    yard.now += timedelta(minutes=1.2)
+    with pytest.raises(KeyError):  # a digest is of no session
+        yard.look()
+    assert [100] == [post.document["count"] for post in yard.receiver.posts[before:]]
+
+
+def test_without_a_channel_the_log_still_says_it(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+    """The watchdog does not depend on anybody being told."""
+    yard.channels = ()
+    yard.restart()
+    yard.beat()
+    assert [] == yard.watch(16)
+    assert ["WARNING", "ERROR"] == [record.levelname for record in caplog.records if record.name == "service.telemetry"]
+    assert "session s1 of connection local (ops)" in caplog.text
