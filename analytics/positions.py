@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import duckdb
 
+from analytics.daily_macros import RETENTION
 from analytics.tables import full_name
 from schemas.registry import schema_of, topics
 
+__all__ = ["COMPACTION", "END", "PLACE", "RETENTION", "next_stored", "stored_ends"]
 END = "end"
 """Consumer whose watermarks say where topics ended when something was last deleted from them."""
-RETENTION = "retention"
-"""Consumer whose watermarks say, by project, from when on its history is whole: microseconds since 1970, UTC."""
+COMPACTION = "compaction"
+"""Consumer whose watermark is 1 while the file's free space holds what was erased, else 0."""
 PLACE = ("_topic", "_partition", "_offset")
 """The columns that tell a row of a log table from all others."""
 

@@ -12,9 +12,10 @@ import polars as pl
 
 from analytics.daily_macros import CONSUMER as DAILY
 from analytics.deleting import delete_days, delete_derived, delete_landed, delete_places, delete_states, delete_tables
+from analytics.erased import ERASURES, without_erased
 from analytics.inserting import BATCH, insert, registered
 from analytics.known import KnownIdentities
-from analytics.positions import END, RETENTION, stored_ends
+from analytics.positions import COMPACTION, END, RETENTION, stored_ends
 from analytics.repetitions import CONTENT, unknown
 from analytics.tables import full_name, quote
 from schemas.arrow import INDEX, decode_batch, empty_frame
@@ -74,6 +75,7 @@ class Transaction:
         batch = decode_batch(messages)
         if batch.rejected:
             raise batch.rejected[0].error
+        batch.frames.update(self._taken(batch.frames))
         if skip_known:
             if seen is not None:
                 seen.read(self._connection, topic, self._ends[topic])
@@ -98,7 +100,7 @@ class Transaction:
         What the topic has already is left out and conflicts are told, as in `append`. `seen` has read all that the topic has.
         """
         done = Appended()
-        for name, frame in frames.items():
+        for name, frame in self._taken(frames).items():
             schema = schema_of(name)
             fresh, conflicts = unknown(self._connection, schema, frame, topic, seen)
             done.known += frame.height - fresh.height - len(conflicts)
@@ -111,6 +113,9 @@ class Transaction:
                 self._ends[topic] = max(self._ends[topic], 1 + _last(fresh))
         done.conflicts.sort()
         return done
+
+    def _taken(self, frames: Mapping[str, pl.DataFrame]) -> Mapping[str, pl.DataFrame]:
+        return without_erased(self._connection, frames) if self._ends[ERASURES] else frames
 
     def drop(self, topic: str, starts: Mapping[int, int]) -> None:
         """Delete what was landed of a topic from these positions on, by partition, and the dead letters that were made of it."""
@@ -240,7 +245,7 @@ class Transaction:
     def forget_derived(self, tables: Sequence[str], but: str) -> None:
         """Delete what stages made and how far they came, but for sessions of which the stage `but` keeps a state."""
         self._forget_days()
-        delete_derived(self._connection, tables, but, [END, RETENTION, DAILY])
+        delete_derived(self._connection, tables, but, [END, RETENTION, COMPACTION, DAILY])
         self._ends.update(stored_ends(self._connection))
 
     def _forget_days(self) -> None:

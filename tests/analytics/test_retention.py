@@ -19,7 +19,7 @@ from analytics.store import Store, Transaction
 from audit.policy import Policy, ProjectSettings, Sampling
 from audit.redaction import Redactor
 from schemas.codec import encode
-from schemas.records import DeadLetter, Heartbeat, Record
+from schemas.records import DeadLetter, Exchange, Heartbeat, Record
 from schemas.registry import schema_of
 from streams.admission import Accepted
 from streams.embedded import EmbeddedRunner
@@ -42,7 +42,7 @@ def publish(store: Store, topic: str, *records: Record, policy: Policy = POLICY)
     runner.run()
 
 
-def said(session: str, number: int, at: datetime, **fields: object) -> Record:
+def said(session: str, number: int, at: datetime, **fields: object) -> Exchange:
     """An exchange at a time."""
     return exchange(session, number, occurred_at=at, ingested_at=at + timedelta(seconds=5), **fields)
 
@@ -239,6 +239,10 @@ def test_daily_sums_outlive_their_scores(store: Store) -> None:
     assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")
     assert {"ops": cutoff(NOW, 90)} == whole_since(store)
     runner_over(store).rebuild()
+    refresh_daily(store)
+
+    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")
+    publish(store, "exchanges", said("late", 1, OLD))
     refresh_daily(store)
 
     assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")

@@ -1,0 +1,192 @@
+# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
+"""Erasing sessions and connections from a log: every row of theirs, and what other rows tell of them.
+
+Rows are found without a lock and deleted some at a time. What tells of an exchange goes before it, so that another run finds the rest
+of one that was cut short. What is deleted is still in the file's free space until the file is compacted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from datetime import UTC, date, datetime, time
+from typing import Any
+
+import duckdb
+import msgspec
+import polars as pl
+
+from analytics.connection import fetch
+from analytics.daily import recompute_days
+from analytics.erased import Erased, schemas_of_sessions
+from analytics.inserting import BATCH, registered
+from analytics.positions import COMPACTION, PLACE
+from analytics.removing import IN_ONE_COMMIT, remove
+from analytics.retention import whole_since
+from analytics.store import Store
+from analytics.tables import full_name
+from schemas.codec import decode
+from schemas.errors import RecordError
+from schemas.registry import schema_of
+
+ERASED = {"erased": True}
+"""What stands in an incident's evidence where an exchange was."""
+TELLING = 8
+"""Characters from which on a session id that stands in bytes nobody can read is no accident."""
+_P = ", ".join(PLACE)
+_THEIRS = (
+    "(connection IN (SELECT connection FROM erased WHERE session_id IS NULL) "
+    "OR (connection, session_id) IN (SELECT (connection, session_id) FROM erased WHERE session_id IS NOT NULL))"
+)
+_REVIEWS = (
+    f"SELECT {_P} FROM log.reviews SEMI JOIN (SELECT score_id AS subject_id FROM log.scores WHERE {_THEIRS}) USING (subject_id)"
+)
+_LAST = ("Reservation", "Judgement", "Score", "Exchange")
+"""What is deleted after all else of a session, in this order."""
+_STATES = (
+    "DELETE FROM log.stage_state WHERE key IN (SELECT connection || '/' || session_id FROM gone) "
+    "OR split_part(key, '/', 1) IN (SELECT connection FROM gone WHERE session_id IS NULL)"
+)
+_FILES = (
+    "DELETE FROM log.import_progress WHERE EXISTS (SELECT 1 FROM gone WHERE length(session_id) >= $telling "
+    "AND contains(path, session_id))"
+)
+
+
+class Erasing:
+    """One run over a store, for all that is to go."""
+
+    def __init__(self, store: Store, erased: Erased) -> None:
+        self._store = store
+        self._erased = erased
+        self._deleted: Counter[str] = Counter()
+
+    def run(self) -> Counter[str]:
+        """Erase; answers how many rows were deleted or blackened, by table."""
+        with self._store.transaction() as transaction:
+            transaction.set_watermark(COMPACTION, "", 1)
+        with contextlib.closing(self._store.cursor()) as cursor:
+            with registered(cursor, self._erased.frame()):
+                cursor.execute(f"CREATE OR REPLACE TEMP TABLE erased AS SELECT * FROM {BATCH}")
+            self._blacken_incidents(cursor)
+            self._drop_alerts(cursor)
+            self._remove("Anchor", self._anchors(cursor))
+            self._remove_letters(cursor)
+            self._remove("Review", fetch(cursor, _REVIEWS))
+            names = [schema.name for schema in schemas_of_sessions()]
+            for name in [*(name for name in names if name not in _LAST), *_LAST]:
+                days = ", project, exchange_at" if name == "Score" else ""
+                statement = f"SELECT {_P}{days} FROM {full_name(schema_of(name))} WHERE {_THEIRS}"
+                self._remove(name, fetch(cursor, statement))
+        self._forget_states()
+        self._store.checkpoint()
+        return self._deleted
+
+    def _remove(self, name: str, places: pl.DataFrame) -> None:
+        if name != "Score":
+            self._deleted[schema_of(name).table] += remove(self._store, name, places)
+            return
+        since = whole_since(self._store)
+        for part in places.sort("_offset").iter_slices(IN_ONE_COMMIT):
+            days = {(project, at.date()) for project, at in part.select("project", "exchange_at").iter_rows()}
+            with self._store.transaction() as transaction:
+                self._deleted["scores"] += transaction.remove(name, part)
+                recompute_days(transaction, (one for one in days if _midnight(one[1]) >= since.get(one[0], _EVER)))
+
+    def _blacken_incidents(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Take what belongs to them out of the evidence of incidents, in every revision."""
+        for topic, partition, offset, metadata in cursor.execute(f"SELECT {_P}, metadata FROM log.incidents").fetchall():
+            before = _json(metadata.encode())
+            after = _blackened(before, self._erased)
+            if after == before:
+                continue
+            with self._store.transaction() as transaction:
+                transaction.connection.execute(
+                    "UPDATE log.incidents SET metadata = ? WHERE _topic = ? AND _partition = ? AND _offset = ?",
+                    [json.dumps(after, sort_keys=True, separators=(",", ":"), ensure_ascii=False), topic, partition, offset],
+                )
+            self._deleted["incidents"] += 1
+
+    def _drop_alerts(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        rows = cursor.execute("SELECT alert_id, subject_id, body FROM log.alerts").fetchall()
+        theirs = [alert for alert, subject, body in rows if self._is_named(subject) or self._is_theirs(body.encode())]
+        if theirs:
+            with self._store.transaction() as transaction:
+                transaction.connection.execute("DELETE FROM log.alerts WHERE alert_id IN (SELECT unnest(?))", [theirs])
+            self._deleted["alerts"] += len(theirs)
+
+    def _anchors(self, cursor: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+        """The places of the anchors whose exchange is theirs."""
+        rows = fetch(cursor, f"SELECT {_P}, exchange FROM log.anchors")
+        return rows.filter(pl.Series([self._is_theirs(body) for body in rows["exchange"]], dtype=pl.Boolean)).drop("exchange")
+
+    def _remove_letters(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Delete dead letters that are theirs, as far as their bytes tell, and what people did with them."""
+        rows = fetch(cursor, f"SELECT {_P}, dead_letter_id, source, body, detail FROM log.dead_letters")
+        theirs = rows.filter(
+            pl.Series(
+                [
+                    self._is_theirs(body) or self._is_named(source) or self._stands_in(detail.encode())
+                    for source, body, detail in rows.select("source", "body", "detail").iter_rows()
+                ],
+                dtype=pl.Boolean,
+            )
+        )
+        with registered(cursor, theirs.select("dead_letter_id")):
+            self._remove(
+                "Review", fetch(cursor, f"SELECT {_P} FROM log.reviews SEMI JOIN {BATCH} ON subject_id = dead_letter_id")
+            )
+        self._remove("DeadLetter", theirs)
+
+    def _forget_states(self) -> None:
+        """Delete what stages keep of them, and which of their files were imported."""
+        with self._store.transaction() as transaction, registered(transaction.connection, self._erased.frame()):
+            transaction.connection.execute(f"CREATE OR REPLACE TEMP TABLE gone AS SELECT * FROM {BATCH}")
+            for table, statement, values in (("stage_state", _STATES, {}), ("import_progress", _FILES, {"telling": TELLING})):
+                ((deleted,),) = transaction.connection.execute(statement, values).fetchall()
+                self._deleted[table] += deleted
+
+    def _is_named(self, name: str) -> bool:
+        """Whether a name is that of a session of theirs: its id, its key, or a source that ends in it."""
+        parts = name.split("/", 1)
+        return self._erased.has(parts[0], parts[-1]) or any(name == session for _, session in self._erased.sessions)
+
+    def _is_theirs(self, body: bytes) -> bool:
+        """Whether bytes hold a record of theirs, or JSON that tells of one; of what nobody can read, whether it has a session's id."""
+        try:
+            value: Any = msgspec.to_builtins(decode(body))
+        except RecordError:
+            value = _json(body)
+        if isinstance(value, dict | list):
+            return bool(_blackened(value, self._erased) != value)
+        return self._stands_in(body)
+
+    def _stands_in(self, body: bytes) -> bool:
+        return any(session.encode() in body for _, session in self._erased.sessions if len(session) >= TELLING)
+
+
+_EVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+def _json(body: bytes) -> Any:
+    """The JSON value of bytes; None where they hold none."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _blackened(value: Any, erased: Erased) -> Any:
+    """A JSON value in which whatever says that it is of an erased session is replaced."""
+    if isinstance(value, dict):
+        connection = value.get("connection", value.get("connectionId", value.get("connection_id")))
+        session = value.get("sessionId", value.get("session_id"))
+        if erased.has(connection, session) or (connection is None and session in {one for _, one in erased.sessions}):
+            return ERASED
+        return {key: _blackened(inner, erased) for key, inner in value.items()}
+    return [_blackened(inner, erased) for inner in value] if isinstance(value, list) else value

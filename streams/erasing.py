@@ -1,0 +1,169 @@
+"""Erasure on request: a record says whose everything is to go, and what it names is deleted and never taken again.
+
+The record is durable and travels as any other, so a database that is made again from its topics erases again. What this database has
+done of it is a state of its own; a process that starts does all of it once more, for what came another way meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+
+from analytics.attached import attached
+from analytics.erased import ERASURES, Erased
+from analytics.erasure import Erasing
+from analytics.queries import query_rows
+from analytics.store import Store
+from analytics.tables import quote
+from audit.fingerprints import stable_id
+from schemas.errors import StoreError
+from schemas.records import Erasure
+from streams.auditing import Auditing
+from streams.feeding import is_fed_by_kafka
+from streams.replay.plan import folder_of
+
+STAGE = "erasure"
+"""Stage whose states say, by erasure, what this database has done of it."""
+CHECK_SECONDS = 60.0
+"""How often the chore looks for erasures that came from elsewhere."""
+COPIES = "Backups, copies of the database and Parquet files that were exported: delete them yourself."
+FREE_SPACE = (
+    "What is deleted is still in the free space of the database file until it is compacted: at the next start of the server."
+)
+TOPICS = (
+    "Records on Kafka's topics and what workers keep of open sessions: let the topics' retention.ms take them, or delete what lies "
+    "before an offset with kafka-delete-records. What lands of them again is dropped."
+)
+log = logging.getLogger(__name__)
+_one_at_a_time = threading.Lock()
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What this database has done of an erasure."""
+
+    erased_at: datetime
+    deleted: Mapping[str, int]
+    """Rows that were deleted or blackened, by table, of all that was erased together."""
+    replays: Sequence[str]
+    """Labels of the replays that were deleted because they held any of it."""
+
+
+@dataclass(frozen=True)
+class Requested:
+    """An erasure, and what this database has done of it; None where it is still to come."""
+
+    erasure: Mapping[str, Any]
+    done: Done | None
+
+
+def erasure(connection: str, session_id: str | None, requested_by: str, comment: str | None, now: datetime) -> Erasure:
+    """The record that asks for it: one for each session and connection, however often it is asked for."""
+    return Erasure(
+        erasure_id=stable_id("erasure", connection, session_id or "", "connection" if session_id is None else "session"),
+        connection=connection,
+        session_id=session_id,
+        requested_by=requested_by,
+        comment=comment,
+        occurred_at=now,
+        ingested_at=now,
+    )
+
+
+async def request_erasure(engine: Auditing, wanted: Erasure) -> None:
+    """Make the request durable and, where records do not take the way over Kafka, erase on the spot."""
+    published = await engine.publish(ERASURES, [wanted])
+    if published.known:
+        await asyncio.to_thread(_ask_again, engine.store, wanted.erasure_id)
+    await asyncio.to_thread(erase, engine.store, engine.now())
+
+
+def erasures(store: Store) -> list[Requested]:
+    """Every erasure, newest first."""
+    with contextlib.closing(store.cursor()) as cursor:
+        rows = query_rows(cursor, "erasures")
+    return [Requested(row, None if row["state"] is None else msgspec.msgpack.decode(row["state"], type=Done)) for row in rows]
+
+
+def remains(store: Store) -> list[str]:
+    """What an erasure does not reach, and what to do about it."""
+    return [FREE_SPACE, COPIES, *([TOPICS] if is_fed_by_kafka(store) else [])]
+
+
+def erase(store: Store, now: datetime, *, all_again: bool = False) -> int:
+    """Do what was asked for and is not done yet, or all that was ever asked for; answers how many erasures that was."""
+    with _one_at_a_time:
+        wanted = [one for one in erasures(store) if all_again or one.done is None]
+        if not wanted:
+            return 0
+        erased = Erased.of([(one.erasure["connection"], one.erasure["session_id"]) for one in wanted])
+        deleted = Erasing(store, erased).run()
+        replays = [] if store.path is None else _delete_replays(store.path, erased)
+        for one in wanted:
+            if one.done is None:
+                done = msgspec.msgpack.encode(Done(now, dict(deleted), replays))
+                with store.transaction() as transaction:
+                    transaction.set_states(STAGE, {one.erasure["erasure_id"]: done}, 0)
+        if deleted.total() or replays:
+            log.warning("erased: %s", ", ".join(f"{count} rows of {table}" for table, count in deleted.items() if count))
+    return len(wanted)
+
+
+class ErasureChore:
+    """Erases what was asked for elsewhere, and at the start all that was ever asked for."""
+
+    name = "erasures"
+    interval = CHECK_SECONDS
+
+    def __init__(self, engine: Auditing) -> None:
+        self._engine = engine
+        self._is_first = True
+
+    async def run(self) -> None:
+        """Erase, once everything has landed that was there at the start."""
+        if self._engine.state().ready:
+            await asyncio.to_thread(erase, self._engine.store, self._engine.now(), all_again=self._is_first)
+            self._is_first = False
+
+
+def _ask_again(store: Store, erasure_id: str) -> None:
+    with store.transaction() as transaction:
+        transaction.drop_states([erasure_id], [STAGE])
+
+
+def _delete_replays(database: Path, erased: Erased) -> list[str]:
+    """Delete the replays beside a database that hold anything of who is erased: half a replay would be none. Answers their labels."""
+    found = []
+    for file in sorted(folder_of(database).glob("*.duckdb")):
+        if _holds(file, erased):
+            file.unlink()
+            found.append(file.stem)
+    return found
+
+
+def _holds(file: Path, erased: Erased) -> bool:
+    """Whether a file has rows of who is erased; one that cannot be read may have them."""
+    columns = (
+        "SELECT schema_name, table_name FROM duckdb_columns() WHERE database_name = 'replay' "
+        "AND column_name IN ('connection', 'session_id') GROUP BY ALL HAVING count(*) = 2"
+    )
+    try:
+        with attached({"replay": file}) as connection:
+            for schema, table in connection.execute(columns).fetchall():
+                name = f"replay.{quote(schema)}.{quote(table)}"
+                rows = connection.execute(f"SELECT DISTINCT connection, session_id FROM {name}")  # noqa: S608 - names of tables, quoted
+                if any(erased.has(*row) for row in rows.fetchall()):
+                    return True
+    except (StoreError, duckdb.Error):
+        log.warning("%s cannot be read, so nobody knows whether it holds what is erased: it is deleted", file)
+        return True
+    return False

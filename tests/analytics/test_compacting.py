@@ -1,0 +1,161 @@
+"""Compaction: a smaller file with the same in it, whatever happens on the way."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from builders import exchange
+
+from analytics import compacting
+from analytics.compacting import compact, space_of
+from analytics.positions import COMPACTION
+from analytics.store import Store
+from schemas.codec import encode
+from schemas.errors import StoreError
+
+ROWS = 20_000
+TEXT = "".join(f"{number:05}" for number in range(400))
+
+
+def fill(path: Path, rows: int = ROWS) -> None:
+    """A file of which three quarters are free."""
+    with Store(path) as store:
+        for start in range(0, rows, 5_000):
+            with store.transaction() as transaction:
+                texts = [encode(exchange("s", n, f"{n}{TEXT[n % 1000 :]}{n * 7}")) for n in range(start, start + 5_000)]
+                transaction.append("exchanges", texts)
+        store.checkpoint()
+        with store.transaction() as transaction:
+            transaction.connection.execute("DELETE FROM log.exchanges WHERE _offset < ?", [rows * 3 // 4])
+        store.checkpoint()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of which three quarters are free."""
+    path = tmp_path_factory.mktemp("filled") / "fleet.duckdb"
+    fill(path)
+    return path
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """Everything that is in a file: rows in order, what tables, views and macros are like, comments."""
+    with duckdb.connect(str(path), read_only=True) as connection:
+        described = {
+            what: connection.execute(f"SELECT {columns} FROM {what}() WHERE NOT internal ORDER BY ALL").fetchall()
+            for what, columns in {
+                "duckdb_tables": "schema_name, table_name, comment, sql",
+                "duckdb_views": "schema_name, view_name, comment, sql",
+                "duckdb_columns": "schema_name, table_name, column_name, data_type, comment",
+            }.items()
+        }
+        macros = "SELECT function_name, parameters FROM duckdb_functions() WHERE schema_name = 'log' ORDER BY ALL"
+        described["macros"] = connection.execute(macros).fetchall()
+        described["rows"] = connection.execute("SELECT * FROM log.exchanges").fetchall()
+    return described
+
+
+def test_a_file_gets_smaller_and_says_the_same(filled: Path, tmp_path: Path) -> None:
+    """Deleting gives nothing back; compaction does, and rows, their order, views, macros and comments come along."""
+    path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
+    before = contents(path)
+
+    size, after = compact(path)
+
+    assert filled.stat().st_size == size
+    assert path.stat().st_size == after
+    assert after < size / 2
+    assert before == contents(path)
+    assert [path] == list(tmp_path.iterdir())
+    with Store(path) as store:
+        assert ROWS == store.end_of("exchanges")
+
+
+def test_compaction_is_worth_it_for_a_large_free_share(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start does not copy a file for a few blocks."""
+    space = space_of(filled)
+    assert space.free > space.size / 2
+    assert not space.is_worth_it
+
+    monkeypatch.setattr(compacting, "WORTH_BYTES", 1_000)
+
+    assert space_of(filled).is_worth_it
+
+
+def test_what_was_erased_is_a_reason_whatever_the_size(filled: Path, tmp_path: Path) -> None:
+    """Free space that holds somebody's words is not free; once compacted, the reason is gone."""
+    path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
+    with Store(path) as store, store.transaction() as transaction:
+        transaction.set_watermark(COMPACTION, "", 1)
+
+    assert space_of(path).is_worth_it
+    compact(path)
+    assert not space_of(path).is_worth_it
+
+
+def test_a_file_in_use_is_left_alone(filled: Path, tmp_path: Path) -> None:
+    """A server's file is not taken from under it."""
+    path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Event(), context.Event()
+    holder = context.Process(target=_hold, args=(path, ready, done))
+    holder.start()
+    assert ready.wait(60)
+
+    with pytest.raises(StoreError, match="lock"):
+        compact(path)
+
+    done.set()
+    holder.join()
+    assert path.stat().st_size == filled.stat().st_size
+
+
+def test_without_room_nothing_is_begun(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full does not get fuller."""
+    path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
+
+    with pytest.raises(StoreError, match="are left on the disk"):
+        compact(path)
+
+    assert [path] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3])
+def test_a_kill_at_any_moment_loses_nothing(filled: Path, tmp_path: Path, delay: float) -> None:
+    """Either file is complete under the name, and the next run clears up."""
+    path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
+    before = contents(path)
+    context = multiprocessing.get_context("spawn")
+    begun = context.Event()
+    process = context.Process(target=_compact, args=(path, begun))
+    process.start()
+    assert begun.wait(60)
+    time.sleep(delay)
+    process.kill()
+    process.join()
+
+    assert process.exitcode in {-signal.SIGKILL, 0}
+    assert before == contents(path)
+    compact(path)
+    assert before == contents(path)
+    assert [path] == list(tmp_path.iterdir())
+
+
+def _hold(path: Path, ready: Any, done: Any) -> None:
+    with Store(path):
+        ready.set()
+        done.wait(60)
+
+
+def _compact(path: Path, begun: Any) -> None:
+    begun.set()
+    compact(path)
