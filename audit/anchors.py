@@ -129,8 +129,8 @@ def _evidence(rounds: Mapping[datetime, Mapping[str, float]], starts: Mapping[in
     highest, began = 0.0, min(starts)
     for place, shares in enumerate(_shares(rounds)):
         bets.update({(place, bet): 0.0 for bet in _BETS if place in starts})
-        for key in bets:
-            bets[key] += math.fsum(math.log1p(sign * key[1] * share) for share in shares)
+        won = {bet: math.fsum(math.log1p(sign * bet * share) for share in shares) for bet in _BETS}
+        bets = {key: gain + won[key[1]] for key, gain in bets.items()}
         worth = {(start, bet): starts[start] / len(_BETS) * math.exp(min(gain, 700.0)) for (start, bet), gain in bets.items()}
         # The stake of bets that have not begun lies idle.
         total = math.fsum(worth.values()) + math.fsum(part for start, part in starts.items() if start > place)
