@@ -92,9 +92,9 @@ class Checker:
         rules = self.policy.for_project(project).settings.incident_rules
         findings = tuple(finding for name, rule in ALL_RULES.items() if name in rules for finding in rule(case))
         opened, worsened, others = [], [], list(late)
-        for one in due(findings, known, measured.as_of):
+        for one in due(findings, known, measured.as_of, lambda finding: self.cause_of(project, finding)):
             evidence = gather(cursor, one.lead, measured, case.baseline)
-            made = record_of(one, project, measured.as_of, evidence, self.cause_of(project, one.lead))
+            made = record_of(one, project, measured.as_of, evidence)
             if one.before is None:
                 opened.append(made)
             elif made.status == OPEN and worse(made.severity, one.before.severity):

@@ -57,6 +57,7 @@ def gather(
         "samplingMix": query_rows(cursor, "sampling_change", mix),
         "exchanges": [_exchange(row, finding) for row in query_rows(cursor, "incident_exchanges", exchanges)],
         "queries": [
+            *_daily(finding, measured),
             _query(finding.looked.query, finding.looked.parameters),
             _query("incident_exchanges", exchanges),
             _query("sampling_change", mix),
@@ -113,6 +114,14 @@ def _farthest(dimensions: Sequence[Row], direction: str | None) -> str:
     sign = 1 if direction == DOWN else -1
     ordered = sorted(dimensions, key=lambda one: (sign * one["score"], one["dimension"]))
     return next((f"{one['dimension']} {one['score']:g}: {one['reasoning'] or ''}".rstrip(": ") for one in ordered), "")
+
+
+def _daily(finding: Finding, measured: Measured) -> list[dict[str, Any]]:
+    """The query of a tier's daily averages around a change: what people look at first."""
+    if finding.key.tier is None:
+        return []
+    days = (measured.as_of.date() - finding.before[0].date()).days + 1
+    return [_query("daily_averages", {"project": measured.project, "as_of": measured.as_of, "days": days})]
 
 
 def _query(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -34,6 +34,13 @@ MOST_DAYS = 90
 """Days that are kept of those that have left a rule's window."""
 DECIDED_SIZES = "decidedSizes"
 """In the evidence: how large the change was when a person decided on it, by rule."""
+CAUSES = {
+    "judge": "The anchors moved with it: it is the judge that changed, not the agent.",
+    "agent": "The judge is as it was, as far as anchors or rules tell: it is the agent that changed.",
+}
+"""What changed, in words."""
+CauseOf = Callable[[Finding], str | None]
+"""Told a finding: what changed, agent or judge; None where nobody can tell."""
 ESTIMATING = "sequential"
 """The rule that looks at all days each time, and may find another first day."""
 
@@ -49,18 +56,20 @@ class Due:
     severity: str
     before: Incident | None
     """Its latest revision; None for a new one."""
+    cause: str | None
+    """What changed, as far as anybody can tell: agent or judge."""
 
 
-def due(findings: Sequence[Finding], known: Sequence[Incident], as_of: datetime) -> list[Due]:
+def due(findings: Sequence[Finding], known: Sequence[Incident], as_of: datetime, cause_of: CauseOf) -> list[Due]:
     """The incidents that findings of one project make, given all that are known of it; none that would say nothing new."""
     sighted: dict[Key, list[Finding]] = defaultdict(list)
     for finding in findings:
         sighted[finding.key].append(finding)
-    found = (_due(key, sightings, known, as_of) for key, sightings in sighted.items())
+    found = (_due(key, sightings, known, as_of, cause_of) for key, sightings in sighted.items())
     return [one for one in found if one is not None]
 
 
-def _due(key: Key, findings: list[Finding], known: Sequence[Incident], as_of: datetime) -> Due | None:
+def _due(key: Key, findings: list[Finding], known: Sequence[Incident], as_of: datetime, cause_of: CauseOf) -> Due | None:
     same = sorted((one for one in known if key_of(one) == key), key=lambda one: (one.status == OPEN, one.detected_at))
     before = same[-1] if same else None
     if before is not None and before.status != OPEN:
@@ -70,7 +79,7 @@ def _due(key: Key, findings: list[Finding], known: Sequence[Incident], as_of: da
     lead = next((one for one in findings if before is not None and one.rule == before.rule), findings[0])
     so_far = [before.severity] if before is not None else []
     severity = max([*so_far, *(one.severity for one in findings)], key=SEVERITIES.index)
-    made = Due(lead, tuple(findings), severity, before)
+    made = Due(lead, tuple(findings), severity, before, cause_of(lead))
     return made if before is None or _says_more(made, before, as_of) else None
 
 
@@ -88,13 +97,13 @@ def evidence_of(incident: Incident) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any], cause: str | None) -> Incident:
+def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]) -> Incident:
     """The record of an incident that is due, with its evidence; the same as-of gives the same record."""
     if made.before is None:
-        return _first(made, project, as_of, evidence, cause)
+        return _first(made, project, as_of, evidence)
     before, lead = made.before, made.lead
     if before.status != OPEN:
-        kept = _metadata(made, evidence_of(before), before.cause)
+        kept = _metadata(made, evidence_of(before))
         return msgspec.structs.replace(before, revision=before.revision + 1, metadata=kept, checked_at=as_of)
     tells = lead.rule == before.rule
     return msgspec.structs.replace(
@@ -102,14 +111,14 @@ def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, A
         revision=before.revision + 1,
         severity=made.severity,
         title=lead.title if tells else before.title,
-        description=_described(lead, evidence) if tells else before.description,
-        metadata=_metadata(made, evidence, cause),
-        cause=cause,
+        description=_described(made, evidence) if tells else before.description,
+        metadata=_metadata(made, evidence),
+        cause=made.cause,
         checked_at=as_of,
     )
 
 
-def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any], cause: str | None) -> Incident:
+def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]) -> Incident:
     lead = made.lead
     kind, tier, direction = lead.key
     return Incident(
@@ -122,22 +131,23 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]
         status=OPEN,
         severity=made.severity,
         title=lead.title,
-        description=_described(lead, evidence),
-        metadata=_metadata(made, evidence, cause),
-        baseline_id=lead.numbers.get("baselineId"),
+        description=_described(made, evidence),
+        metadata=_metadata(made, evidence),
+        baseline_id=(evidence.get("baseline") or {}).get("id"),
         detected_at=as_of,
         rule=lead.rule,
-        cause=cause,
+        cause=made.cause,
         checked_at=as_of,
     )
 
 
-def _described(lead: Finding, evidence: Mapping[str, Any]) -> str:
-    return f"{lead.description} {evidence['note']}" if evidence.get("note") else lead.description
+def _described(made: Due, evidence: Mapping[str, Any]) -> str:
+    parts = [made.lead.description, evidence.get("note"), CAUSES.get(made.cause or "")]
+    return " ".join(part for part in parts if part)
 
 
-def _metadata(made: Due, evidence: Mapping[str, Any], cause: str | None) -> str:
-    return canonical_json({**evidence, "cause": cause, "rules": rules_of(made)})
+def _metadata(made: Due, evidence: Mapping[str, Any]) -> str:
+    return canonical_json({**evidence, "rules": rules_of(made)})
 
 
 def rules_of(made: Due) -> dict[str, Any]:
@@ -218,7 +228,8 @@ def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
     if before.status != OPEN:
         return False
     aged = before.checked_at is None or as_of - before.checked_at >= NUMBERS_AGAIN
-    return made.severity != before.severity or (aged and canonical_json(earlier) != canonical_json(now))
+    changed = made.cause != before.cause or canonical_json(earlier) != canonical_json(now)
+    return made.severity != before.severity or (aged and changed)
 
 
 def _ends(rules: Mapping[str, Any]) -> dict[str, Any]:

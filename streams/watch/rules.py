@@ -103,7 +103,7 @@ def by_evidence(case: Case) -> Iterator[Finding]:
 
 def _change(case: Case, tier: tuple[str, str], found: Change, start: date) -> Finding:
     column, name = tier
-    counts, (earliest, latest) = case.measured.days(column), found.first_day_interval
+    counts, earliest, latest = case.measured.days(column), found.earliest_day, found.latest_day
     until = found.seen_at.date()
     shown = {one: count for one, count in counts.items() if earliest <= one.day <= until}
     return Finding(
@@ -140,7 +140,7 @@ def _change(case: Case, tier: tuple[str, str], found: Change, start: date) -> Fi
 
 def _in_words(name: str, found: Change) -> str:
     low, high = sorted(abs(one) for one in (found.size_interval.low, found.size_interval.high))
-    earliest, latest = found.first_day_interval
+    earliest, latest = found.earliest_day, found.latest_day
     return (
         f"The mean of {name} {_FELL[found.direction]} by {abs(found.size):.3f} (95 % interval {low:.3f} to {high:.3f}), from "
         f"{found.mean_before:.3f} over {found.scores_before} scores to {found.mean_after:.3f} over {found.scores_after}. The first "

@@ -19,8 +19,9 @@ from analytics.store import Store
 from audit.fingerprints import stable_id
 from audit.policy import Policy
 from schemas.records import Baseline, Incident, Record, Review
+from streams.anchors import cause_of
 from streams.watch.baselines import OPEN
-from streams.watch.checking import CauseOf, Checked, Checker
+from streams.watch.checking import Checked, Checker
 from streams.watch.findings import Finding
 from streams.watch.incidents import decided, key_of
 from streams.watch.known import Known, Published
@@ -55,17 +56,12 @@ class Log(Protocol):
         ...
 
 
-def _untold(_project: str, _finding: Finding) -> str | None:
-    """Nobody can tell."""
-    return None
-
-
 class Watch:
-    """See the module. `cause_of` is asked of each incident what changed. Belongs to one event loop."""
+    """See the module; anchors tell what changed. Belongs to one event loop."""
 
-    def __init__(self, over: Log, *, cause_of: CauseOf = _untold) -> None:
+    def __init__(self, over: Log) -> None:
         self._log = over
-        self._checker = Checker(over.policy, cause_of)
+        self._checker = Checker(over.policy, self._cause)
         self._published = Published()
         self._turn = asyncio.Lock()
 
@@ -122,6 +118,9 @@ class Watch:
             made = decided(current, status, who, now)
             await self._publish([], [made])
         return made, True
+
+    def _cause(self, project: str, finding: Finding) -> str | None:
+        return cause_of(self._log.store, project, finding.key.tier, finding.key.direction, finding.after[0])
 
     def _examine(self, projects: Sequence[str], as_of: datetime) -> list[Checked]:
         with contextlib.closing(self._log.store.cursor()) as cursor:
