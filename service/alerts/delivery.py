@@ -26,7 +26,7 @@ from service.alerts.posting import open_client, post
 from service.alerts.raising import Alerts
 from service.alerts.retrying import MOST_ATTEMPTS, Outcome, pause
 
-INTERVAL_SECONDS = 10.0
+INTERVAL_SECONDS = 5.0
 RECENT = timedelta(days=1)
 """Incidents that were seen longer ago are not told: a database that is filled anew must not tell of history."""
 MOST_SINGLE = 5

@@ -1,0 +1,34 @@
+"""A real server that tells a real receiver, and is killed while it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+import pytest
+from receivers import Answer, Receiver
+from servers import Home, nursery, until
+
+POLICY = "version: 1\ndefaults: {heartbeatInterval: 1000}\n"
+
+
+@pytest.mark.slow
+def test_a_kill_between_post_and_note_sends_it_again_under_the_same_id(tmp_path: Path, receiver: Receiver) -> None:
+    """What was not noted as delivered is delivered again; nothing else is told twice, and the rest follows."""
+    receiver.answers = [Answer(hangs=True), Answer()]
+    with nursery() as children:
+        home = Home(tmp_path, POLICY, DRIFTLINE_ALERT_WEBHOOK=receiver.url, NO_PROXY="127.0.0.1")
+        headers = {"authorization": f"Bearer {home.connection('north')}"}
+        server = children.serve(home)
+        body = {"session_id": "s1"}
+        assert 200 == httpx2.post(f"{server.serving()}/api/audit/heartbeat", headers=headers, json=body).status_code
+        until(lambda: len(receiver.posts) == 1, "an alert")
+        server.kill()
+        server = children.serve(home)
+        server.serving()
+        until(lambda: "critical" in [post.document["severity"] for post in receiver.posts[1:]], "the critical alert")
+        server.kill()
+    first, *later = [post.document["id"] for post in receiver.posts]
+    assert first in later
+    assert len(later) == len(set(later))
+    assert "hush" not in server.logged
