@@ -76,6 +76,8 @@ class History:
             self.days[(unit.at.date() - self.first).days].append(unit)
         self._before = [NOTHING]
         self._ranges: list[tuple[float, float]] = []
+        self._trials: dict[int, list[tuple[int, Sums]]] = {}
+        """What is tried at the looks of the day that was looked at last."""
         for day in self.days:
             total, low, high = self._before[-1], math.inf, -math.inf
             for unit in day:
@@ -98,19 +100,31 @@ class History:
 
     def before(self, look: Look, day: int) -> Sums:
         """The units of a look's window before a day."""
-        return self._before[day].less(self._before[_start(look.day)])
+        return self._within(look.day, day)
 
     def log_evidence(self, look: Look) -> float:
         """Logarithm of the summed evidence for a change on each of the days, at least 0."""
-        found = [(days, self._contrast(look, look.day - age)) for age, days in _AGES]
-        terms = [math.log(days) + one.log_evidence for days, one in found if one is not None]
-        top = max(terms, default=0.0)
-        return max(0.0, top + math.log(math.fsum(math.exp(term - top) for term in terms))) if terms else 0.0
+        most = look.both.units - FEWEST_AFTER
+        terms = [
+            (contrast(before, look.both, look.low, look.high).log_evidence, days)
+            for days, before in self._tried(look.day)
+            if before.units <= most
+        ]
+        top = max((term for term, _ in terms), default=0.0)
+        return max(0.0, top + math.log(sum(days * math.exp(term - top) for term, days in terms))) if terms else 0.0
 
     def places(self, look: Look) -> list[Place]:
         """Every day with units on which the mean may have changed, in order, with what the look says to it."""
         days = [day for day in range(look.day + 1) if self.days[day]]
         return [Place(day, found) for day in days if (found := self._contrast(look, day)) is not None]
+
+    def _tried(self, day: int) -> list[tuple[int, Sums]]:
+        """For the looks of a day the changes that are tried: how many days each stands for, and the units before it."""
+        if day not in self._trials:
+            earliest = _start(day) + REFERENCE_DAYS
+            befores = ((days, self._within(day, day - age)) for age, days in _AGES if day - age >= earliest)
+            self._trials = {day: [(days, before) for days, before in befores if before.units >= FEWEST_BEFORE]}
+        return self._trials[day]
 
     def _contrast(self, look: Look, day: int) -> Contrast | None:
         """What a look says to a change on a day; None where too little stands on either side of it."""
@@ -120,6 +134,10 @@ class History:
         if before.units < FEWEST_BEFORE or look.both.units - before.units < FEWEST_AFTER:
             return None
         return contrast(before, look.both, look.low, look.high)
+
+    def _within(self, last: int, day: int) -> Sums:
+        """The units before a day, of the window of the looks of the day `last`."""
+        return self._before[day].less(self._before[_start(last)])
 
     def _with(self, unit: Unit, total: Sums, low: float, high: float) -> tuple[Sums, float, float]:
         """A stretch and its range with one more unit."""

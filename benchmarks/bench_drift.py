@@ -1,0 +1,174 @@
+"""Drift rules: how long they take to find a change, what they miss, and how often they are wrong."""
+
+import math
+import multiprocessing
+import statistics
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from multiprocessing.pool import Pool
+from typing import NamedTuple, TypeVar
+
+from audit.sequential import WINDOW_DAYS, find_change
+from benchmarks.drift import rules, scores
+from benchmarks.drift.scores import Project, Shape
+from benchmarks.measure import print_table
+
+T = TypeVar("T")
+CHANGE = 44
+"""14 days of baseline and 30 quiet ones."""
+WITHIN = 60
+"""Days after which a change counts as missed."""
+YEAR = 365
+RATES = (3, 10, 50)
+SIZES = (0.5, 1.0, 2.0)
+RUNS = 60
+YEARS = {3: 120, 10: 60, 50: 20}
+SHAPES: dict[str, Project] = {
+    "normal": Project(scores.normal, 10, CHANGE + WITHIN, CHANGE, -1),
+    "normal, upwards": Project(scores.normal, 10, CHANGE + WITHIN, CHANGE, 1),
+    "normal, slow ramp over 30 days": Project(scores.normal, 10, CHANGE + WITHIN, CHANGE, -1, ramp=30),
+    "normal, no traffic at weekends": Project(scores.normal, 10, CHANGE + WITHIN, CHANGE, -1, weekends=False),
+    "thirds (tier 1)": Project(scores.thirds, 10, CHANGE + WITHIN, CHANGE, -1),
+    "always 1, then one in ten flagged": Project(scores.flags, 10, CHANGE + WITHIN, CHANGE, -1),
+    "whole points from 1 to 5 (tier 3)": Project(scores.fifths, 10, CHANGE + WITHIN, CHANGE, -1),
+    "skewed": Project(scores.skewed, 10, CHANGE + WITHIN, CHANGE, -1),
+    "0.95, one in 25 is 0.2": Project(scores.rare, 10, CHANGE + WITHIN, CHANGE, -1),
+    "sessions of dependent scores, 3 sessions a day": Project(scores.sessions, 3, CHANGE + WITHIN, CHANGE, -1),
+}
+SHAPE_YEARS = 40
+MIX = Project(scores.mix, 10, CHANGE + WITHIN, CHANGE, -1)
+QUIET = "false alarms a year"
+
+
+class Task(NamedTuple):
+    """One simulated project under one rule."""
+
+    rule: str
+    project: Project
+    seed: object
+
+
+def delay(task: Task) -> float:
+    """Days from the change to the first alarm after it; infinite when there is none."""
+    found = rules.RULES[task.rule](scores.simulated(task.project, task.seed))
+    return next((at - task.project.change for at in found if at >= task.project.change), math.inf)
+
+
+def false_alarms(task: Task) -> int:
+    """Alarms in a quiet year after the first 14 days."""
+    quiet = task.project._replace(days=rules.BASELINE + YEAR, change=rules.BASELINE + YEAR, shift=0.0)
+    return sum(1 for _ in rules.RULES[task.rule](scores.simulated(quiet, task.seed)))
+
+
+def estimates(task: Task) -> tuple[bool, bool, float, int] | None:
+    """Whether the intervals of day and size hold the truth at the end of the day of the alarm, the error and length of the first."""
+    days = scores.simulated(task.project, task.seed)
+    alarm = next((at for at in rules.ours(days) if at >= task.project.change), None)
+    if alarm is None:
+        return None
+    last = math.floor(alarm)
+    change = find_change(rules.units_of(days[: last + 1], max(0, last + 1 - WINDOW_DAYS)), rules.day_of(last))
+    if change is None:
+        return None
+    truth, size = rules.day_of(task.project.change), TRUE_SIZES[task.project.shape, task.project.shift]
+    return (
+        change.earliest_day <= truth <= change.latest_day,
+        change.size_interval.low <= size <= change.size_interval.high,
+        (change.first_day - truth) / timedelta(days=1),
+        (change.latest_day - change.earliest_day).days + 1,
+    )
+
+
+TRUE_SIZES: dict[tuple[Shape, float], float] = {
+    (scores.normal, -size): scores.mean_of(scores.normal, -size) - scores.mean_of(scores.normal, 0) for size in SIZES
+}
+
+
+def print_delays(pool: Pool) -> None:
+    """Normal scores: each rule, each rate, each size."""
+    rows = []
+    for rule in rules.RULES:
+        for rate in RATES:
+            base = Project(scores.normal, rate, CHANGE + WITHIN, CHANGE)
+            cells = [shown(spread(pool, delay, rule, base._replace(shift=-size), RUNS)) for size in SIZES]
+            alarms = spread(pool, false_alarms, rule, base, YEARS[rate])
+            rows.append([rule, f"{rate}", *cells, per_year(alarms)])
+    print_table(["rule", "scores/day", *(f"{size:g} sigma" for size in SIZES), QUIET], rows)
+
+
+def print_shapes(pool: Pool) -> None:
+    """Each shape, each rule: a change of one sigma, and quiet years."""
+    rows = []
+    for name, project in SHAPES.items():
+        cells = []
+        for rule in rules.RULES:
+            found = shown(spread(pool, delay, rule, project, RUNS))
+            cells.append(f"{found} · {per_year(spread(pool, false_alarms, rule, project, SHAPE_YEARS))}")
+        rows.append([name, *cells])
+    wrong = [spread(pool, delay, rule, MIX, RUNS) for rule in rules.RULES]
+    rows.append(
+        ["other turns are sampled, the quality stays", *(f"alarm in {share(len(f) - missed(f), len(f))}" for f in wrong)]
+    )
+    print_table([f"median delay · {QUIET}", *rules.RULES], rows)
+
+
+def print_intervals(pool: Pool) -> None:
+    """How often the intervals hold the truth."""
+    rows = []
+    for rate in RATES:
+        for size in SIZES:
+            project = Project(scores.normal, rate, CHANGE + WITHIN, CHANGE, -size)
+            found = [one for one in spread(pool, estimates, "ours", project, 2 * RUNS) if one is not None]
+            days, sizes, errors, lengths = zip(*found, strict=True)
+            right = sum(abs(error) <= 1 for error in errors)
+            rows.append([
+                f"{rate} a day, {size:g} sigma",
+                share(sum(days), len(found)),
+                f"{statistics.median(lengths):g}",
+                share(right, len(found)),
+                share(sum(sizes), len(found)),
+            ])  # fmt: skip
+    print_table(["at the alarm", "first day inside", "median days of it", "first day right, ± 1", "size inside"], rows)
+
+
+def spread(pool: Pool, measure: Callable[[Task], T], rule: str, project: Project, runs: int) -> list[T]:
+    """What a measure says in so many simulations; every rule sees the same scores."""
+    seeds = [(project.shape.__name__, project.rate, project.shift, run) for run in range(runs)]
+    return pool.map(measure, [Task(rule, project, seed) for seed in seeds], chunksize=1)
+
+
+def missed(delays: Sequence[float]) -> int:
+    """How many changes were not found in time."""
+    return sum(math.isinf(one) for one in delays)
+
+
+def shown(delays: Sequence[float]) -> str:
+    """The median delay of those that were found, and how many were not."""
+    found = [one for one in delays if not math.isinf(one)]
+    lost = f"missed {share(missed(delays), len(delays))}" if missed(delays) else ""
+    return ", ".join(filter(None, (f"{statistics.median(found):.1f} d" if found else "", lost)))
+
+
+def share(part: int, whole: int) -> str:
+    """A share in per cent."""
+    return f"{part / whole:.0%}".replace("%", " %")
+
+
+def per_year(alarms: Sequence[int]) -> str:
+    """Alarms a project-year."""
+    return f"{sum(alarms) / len(alarms):.2f}"
+
+
+def main() -> None:
+    """Print the three tables."""
+    if len(rules.RULES) < 5:
+        print("river is not installed (benchmarks/requirements.txt): its two rules are left out.\n")
+    print(
+        f"{RUNS} simulations a cell. Quiet years: {', '.join(f'{years} at {rate} a day' for rate, years in YEARS.items())}.\n"
+    )
+    with multiprocessing.Pool() as pool:
+        print_delays(pool)
+        print(f"\n10 scores a day where not said otherwise, a change of one sigma; {SHAPE_YEARS} quiet years.\n")
+        print_shapes(pool)
+        print()
+        print_intervals(pool)
