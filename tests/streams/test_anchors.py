@@ -1,0 +1,274 @@
+"""Anchors over a real engine: a round is ordinary work, judged anew by every tier, and it tells judge from agent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Coroutine, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import pytest
+from builders import exchange
+from engines import NOW, engine_over, rows
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.policy import Anchors, Policy, ProjectSettings
+from audit.prices import Usage
+from audit.questions import Question
+from schemas.errors import InputError
+from schemas.records import Anchor
+from service.simulator.scoring import simulated_answer
+from streams.anchor_rounds import AnchorRounds
+from streams.anchors import anchors_of, candidates, cause_of, changes, choose, named, run_round, withdraw
+from streams.engine import Engine
+from streams.judges.protocol import Purse, Verdict
+
+T = TypeVar("T")
+COUNT = 12
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> Any:
+        """The present."""
+        return self.now
+
+
+class FixedJudge:
+    """A judge without moods, who becomes harsher when told so."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self.tokens = 100
+        self.asked = 0
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """The simulated judge's answer, its scores scaled."""
+        assert await purse.reserve()
+        self.asked += 1
+        said = simulated_answer(question.schema, {one.name: json.loads(one.literal) for one in question.materials})
+        for dimension in said.get("dimensions", {}).values():
+            dimension["score"] = max(dimension["score"] * self.factor, 1.0 if question.purpose == "tier3" else 0.0)
+        usage = Usage(self.tokens, 10)
+        purse.spend(usage, question.model)
+        return Verdict(outcome="answered", answer=json.dumps(said), attempts=1, usage=usage)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """A database in memory."""
+    with Store(None) as opened:
+        yield opened
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time."""
+    return Clock()
+
+
+@pytest.fixture
+def judge() -> FixedJudge:
+    """Who judges."""
+    return FixedJudge()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, within a time that no sound run needs."""
+    return asyncio.run(asyncio.wait_for(work, 120))
+
+
+async def filled(engine: Engine, count: int = COUNT) -> None:
+    """Take exchanges of as many sessions in and have them judged; two of them make work for Tier 2.5."""
+    for number in range(count):
+        said = f"The backup of host {number} is healthy." + " I guess, sorry." * (number % 4)
+        thinking = "I would rather say it is fine." if number < 2 else None
+        await engine.take_exchange(exchange(f"s{number}", 1, said, turn_number=9 + number, agent_thinking=thinking))
+    await engine.drained()
+
+
+async def chosen(engine: Engine, count: int = COUNT) -> list[Anchor]:
+    """Choose anchors among what was judged."""
+    with contextlib.closing(engine.store.cursor()) as cursor:
+        found = candidates(cursor, "ops", count)
+    return await choose(engine, "ops", found, "ann")
+
+
+def policy_of(**settings: Any) -> Policy:
+    """A policy that judges everything it is sent, with settings for the project."""
+    values: dict[str, Any] = {"sampling": {"alwaysScoreFirst": 100}} | settings
+    return Policy(projects={"ops": ProjectSettings.model_validate(values)})
+
+
+def test_a_round_is_judged_anew_by_every_tier(store: Store, clock: Clock, judge: FixedJudge) -> None:
+    """Under ids of its own, so that no recorded answer is taken for it; and nothing of it is filed under the project."""
+
+    async def work() -> None:
+        async with engine_over(store, policy_of(), judge, clock) as engine:
+            await filled(engine)
+            anchors = await chosen(engine)
+            asked = judge.asked
+            begun = await run_round(engine, "ops")
+            await engine.drained()
+            assert (COUNT, COUNT) == (len(anchors), begun.exchanges)
+            assert judge.asked - asked == 2 * COUNT + 2
+
+    run(work())
+    scored = rows(
+        store, "scores WHERE connection = 'anchors'", "project, disposition, sampling_reason, tier2_state, tier3_state"
+    )
+    assert [("anchors.ops", "scored", "sampling_disabled", "scored", "scored")] * COUNT == scored
+    assert [(COUNT,)] == rows(store, "scores WHERE project = 'ops'", "count(*)")
+    assert [(1,)] == rows(store, "session_closings WHERE connection = 'anchors'", "count(*)")
+
+
+def test_a_judge_that_became_harsher_is_told_from_an_agent_that_did_not(store: Store, clock: Clock, judge: FixedJudge) -> None:
+    """What is said of the same texts changed, so it was not the agent; before that it was."""
+
+    async def work() -> None:
+        async with engine_over(store, policy_of(), judge, clock) as engine:
+            await filled(engine)
+            await chosen(engine)
+            for day in range(9):
+                judge.factor = 0.7 if day >= 6 else 1.0
+                await run_round(engine, "ops")
+                await engine.drained()
+                if day == 5:
+                    asked = (store, "ops", "tier2", "down", clock.now - timedelta(days=2))
+                    assert "agent" == cause_of(*asked)
+                clock.now += timedelta(days=1)
+
+    run(work())
+    changed_at = NOW + timedelta(days=6)
+    with contextlib.closing(store.cursor()) as cursor:
+        found = changes(cursor, "ops")
+    assert (True, "down", changed_at) == (found["tier2"].changed, found["tier2"].direction, found["tier2"].since)
+    assert "judge" == cause_of(store, "ops", "tier2", "down", changed_at)
+    assert "judge" != cause_of(store, "ops", "tier2", "up", changed_at)
+    assert (False, 2) == (found["tier2_5"].changed, found["tier2_5"].anchors)
+    assert cause_of(store, "ops", "tier2_5", "down", changed_at) is None
+    assert "agent" == cause_of(store, "ops", "tier1", "down", changed_at)
+    assert cause_of(store, "ops", None, "up", changed_at) is None
+    assert cause_of(store, "web", "tier2", "down", changed_at) is None
+
+
+def test_a_round_costs_at_most_the_cap_of_a_session(store: Store, clock: Clock, judge: FixedJudge) -> None:
+    """It is one; what the cap leaves out is not compared."""
+
+    async def work() -> None:
+        async with engine_over(store, policy_of(), judge, clock) as engine:
+            await filled(engine)
+            await chosen(engine)
+        judge.tokens = 3000
+        async with engine_over(store, policy_of(costCapPerSession=0.02), judge, clock) as engine:
+            await run_round(engine, "ops")
+            await engine.drained()
+
+    run(work())
+    states = dict(rows(store, "scores WHERE connection = 'anchors' GROUP BY ALL", "disposition, count(*)"))
+    assert states["skipped_cost_cap"] > 0  # type: ignore[operator]
+    (spent,) = rows(store, "scores WHERE connection = 'anchors'", "sum(cost_usd)")
+    assert spent[0] <= 0.02  # type: ignore[operator]
+
+
+def test_a_round_begun_twice_within_a_minute_is_one(store: Store, clock: Clock, judge: FixedJudge) -> None:
+    """A button is pressed twice, a chore starts again after a kill."""
+
+    async def work() -> list[int]:
+        async with engine_over(store, policy_of(), judge, clock) as engine:
+            await filled(engine)
+            await chosen(engine, 3)
+            begun = []
+            for _ in range(2):
+                begun.append((await run_round(engine, "ops")).exchanges)
+                clock.now += timedelta(seconds=1)
+            await engine.drained()
+            return begun
+
+    assert [3, 0] == run(work())
+    assert [(3,)] == rows(store, "exchanges WHERE connection = 'anchors'", "count(*)")
+
+
+def test_an_anchor_is_withdrawn_and_can_come_back(store: Store, clock: Clock, judge: FixedJudge) -> None:
+    """Who did is on record each time, and what is no anchor stays unknown."""
+
+    async def work() -> None:
+        async with engine_over(store, policy_of(), judge, clock) as engine:
+            await filled(engine, 3)
+            first, *others = await chosen(engine, 3)
+            assert len(others) == len({one.anchor_id for one in others}) == 2
+            gone = await withdraw(engine, "ops", first.anchor_id, "bob")
+            assert gone is not None
+            assert (False, 1, "bob") == (gone.active, gone.revision, gone.chosen_by)
+            assert gone == await withdraw(engine, "ops", first.anchor_id, "cid")
+            assert await withdraw(engine, "web", first.anchor_id, "bob") is None
+            assert 2 == (await run_round(engine, "ops")).exchanges
+            (back,) = await choose(engine, "ops", [(first.connection, first.exchange_id)], "dan")
+            assert (True, 2, "dan") == (back.active, back.revision, back.chosen_by)
+            with contextlib.closing(store.cursor()) as cursor:
+                assert 3 == len(anchors_of(cursor, "ops"))
+                assert [] == candidates(cursor, "ops", 9)
+
+    run(work())
+
+
+def test_rounds_begin_when_they_are_due_and_only_with_a_judge(store: Store, clock: Clock, judge: FixedJudge) -> None:
+    """After a restart, too: when the last one was is in the tables."""
+
+    async def count(engine: Engine) -> int:
+        await AnchorRounds(engine).run()
+        await engine.drained()
+        return len(query_rows(store.cursor(), "anchor_scores", {"judged_as": "anchors.ops", "from": None}))
+
+    async def work() -> list[int]:
+        counts = []
+        policy = policy_of(anchors={"intervalHours": 12})
+        async with engine_over(store, policy, judge, clock) as engine:
+            await filled(engine, 4)
+            counts.append(await count(engine))
+            await chosen(engine, 4)
+            counts += [await count(engine), await count(engine)]
+            clock.now += timedelta(hours=11)
+            counts.append(await count(engine))
+        clock.now += timedelta(hours=1)
+        async with engine_over(store, policy, None, clock) as engine:
+            counts.append(await count(engine))
+        async with engine_over(store, policy_of(anchors={"enabled": False}), judge, clock) as engine:
+            counts.append(await count(engine))
+        async with engine_over(store, policy, judge, clock) as engine:
+            counts.append(await count(engine))
+        return counts
+
+    assert [0, 4, 4, 4, 4, 4, 8] == run(work())
+
+
+def test_exchanges_are_named_by_their_ids(store: Store, clock: Clock, judge: FixedJudge) -> None:
+    """An id that two connections use has to be told apart, and one that is not there is no anchor."""
+
+    async def work() -> None:
+        async with engine_over(store, policy_of(), judge, clock) as engine:
+            await engine.take_exchange(exchange("s", 1))
+            await engine.take_exchange(exchange("s", 1, connection="north"))
+        with contextlib.closing(store.cursor()) as cursor:
+            assert [("north", "s:1")] == named(cursor, "ops", ["s:1", "s:1"], "north")
+            with pytest.raises(InputError, match="connections local, north have one"):
+                named(cursor, "ops", ["s:1"], None)
+            with pytest.raises(InputError, match="has none of this id"):
+                named(cursor, "web", ["s:1"], None)
+
+    run(work())
+
+
+def test_defaults_judge_nothing_until_somebody_chooses() -> None:
+    """It costs money."""
+    assert Anchors() == Policy().for_project("ops").settings.anchors
