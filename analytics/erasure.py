@@ -33,7 +33,9 @@ from schemas.registry import schema_of
 ERASED = {"erased": True}
 """What stands in an incident's evidence where an exchange was."""
 TELLING = 8
-"""Characters from which on a session id that stands in bytes nobody can read is no accident."""
+"""Characters from which on a session id that stands in bytes nobody can read, or in a path, is no accident."""
+MOST = 10_000
+"""Session ids that are looked for there."""
 _P = ", ".join(PLACE)
 _THEIRS = (
     "(connection IN (SELECT connection FROM erased WHERE session_id IS NULL) "
@@ -48,9 +50,10 @@ _STATES = (
     "DELETE FROM log.stage_state WHERE key IN (SELECT connection || '/' || session_id FROM gone) "
     "OR split_part(key, '/', 1) IN (SELECT connection FROM gone WHERE session_id IS NULL)"
 )
-_FILES = (
-    "DELETE FROM log.import_progress WHERE EXISTS (SELECT 1 FROM gone WHERE length(session_id) >= $telling "
-    "AND contains(path, session_id))"
+_FILES = "DELETE FROM log.import_progress WHERE EXISTS (SELECT 1 FROM (SELECT unnest($ids) AS id) WHERE contains(path, id))"
+_IDS = (
+    f"SELECT session_id FROM log.exchanges WHERE {_THEIRS} UNION SELECT session_id FROM log.agent_events WHERE {_THEIRS} "
+    "UNION SELECT session_id FROM erased WHERE session_id IS NOT NULL LIMIT $most"
 )
 
 
@@ -61,6 +64,7 @@ class Erasing:
         self._store = store
         self._erased = erased
         self._deleted: Counter[str] = Counter()
+        self._ids: list[str] = []
 
     def run(self) -> Counter[str]:
         """Erase; answers how many rows were deleted or blackened, by table."""
@@ -69,6 +73,8 @@ class Erasing:
         with contextlib.closing(self._store.cursor()) as cursor:
             with registered(cursor, self._erased.frame()):
                 cursor.execute(f"CREATE OR REPLACE TEMP TABLE erased AS SELECT * FROM {BATCH}")
+            ids = cursor.execute(_IDS, {"most": MOST}).fetchall()
+            self._ids = [session for (session,) in ids if len(session) >= TELLING]
             self._blacken_incidents(cursor)
             self._drop_alerts(cursor)
             self._remove("Anchor", self._anchors(cursor))
@@ -143,7 +149,7 @@ class Erasing:
         """Delete what stages keep of them, and which of their files were imported."""
         with self._store.transaction() as transaction, registered(transaction.connection, self._erased.frame()):
             transaction.connection.execute(f"CREATE OR REPLACE TEMP TABLE gone AS SELECT * FROM {BATCH}")
-            for table, statement, values in (("stage_state", _STATES, {}), ("import_progress", _FILES, {"telling": TELLING})):
+            for table, statement, values in (("stage_state", _STATES, {}), ("import_progress", _FILES, {"ids": self._ids})):
                 ((deleted,),) = transaction.connection.execute(statement, values).fetchall()
                 self._deleted[table] += deleted
 
@@ -163,7 +169,7 @@ class Erasing:
         return self._stands_in(body)
 
     def _stands_in(self, body: bytes) -> bool:
-        return any(session.encode() in body for _, session in self._erased.sessions if len(session) >= TELLING)
+        return any(session.encode() in body for session in self._ids)
 
 
 _EVER = datetime(1970, 1, 1, tzinfo=UTC)

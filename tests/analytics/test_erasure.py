@@ -1,0 +1,262 @@
+"""Erasure: nothing of a session is left, in any table and in no byte of the file, and nothing of it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+import pytest
+from avro_samples import SampleMaker
+from builders import closing, event, exchange, judgement, reservation, score
+from engines import NOW, engine_over, rows, runner_over
+
+from analytics.compacting import compact, space_of
+from analytics.daily import refresh_daily
+from analytics.erased import ERASURES, schemas_of_sessions
+from analytics.store import Store, Transaction
+from schemas.codec import encode
+from schemas.records import Alert, Anchor, DeadLetter, ImportProgress, Incident, JudgingRequest, Record, Review, ScoringTask
+from schemas.registry import current_schemas
+from streams.admission import Accepted
+from streams.erasing import erase, erasure, erasures, remains, request_erasure
+from streams.replay.plan import folder_of
+
+MARKER = "Xq7Ztelltale"
+SESSION = "session-to-be-erased"
+KEPT = "session-to-be-kept"
+
+
+def texts_of(record: Any, marker: str, session: str) -> Any:
+    """The record with a marker in every text that says nothing of whose it is."""
+    own = {"connection": "local", "session_id": session}
+    names = set(record.__struct_fields__)
+    free = {
+        name: f"{marker} {value}" if isinstance(value, str) else value
+        for name in names - {"purpose", "kind", "disposition", "project", "subject_id", "exchange_id"}
+        if isinstance(value := getattr(record, name), str)
+    }
+    return msgspec.structs.replace(record, **(free | {name: value for name, value in own.items() if name in names}))
+
+
+def everything(samples: SampleMaker, session: str, marker: str) -> list[tuple[str, Record]]:
+    """A record of every type that can be of a session, with a marker in each of its texts."""
+    said = exchange(session, 1, f"{marker} answer", user_message=f"{marker} asks", agent_thinking=f"{marker} thinks")
+    judged = score(session, 1, tier2_flag_reason=f"{marker} flagged", anomaly_reasons=(f"{marker} odd",))
+    known = {
+        "Exchange": said,
+        "Score": judged,
+        "Judgement": judgement(session, 1, answer=f"{marker} said", error=marker),
+        "Reservation": reservation(session, 1, fingerprint=marker),
+        "AgentEvent": event(session, 1, type="tool_call", tool=marker),
+        "SessionClosed": closing(session, 1),
+    }
+    made: list[tuple[str, Record]] = []
+    for schema in schemas_of_sessions():
+        record = known.get(schema.name) or texts_of(samples.records(schema.name, 1)[0], marker, session)
+        if isinstance(record, ScoringTask | JudgingRequest):
+            record = msgspec.structs.replace(record, exchange=encode(said), exchange_id=said.exchange_id)
+        made += [(topic, record) for topic in schema.topics]
+    return made + about(samples, said, judged, marker)
+
+
+def about(samples: SampleMaker, said: Any, judged: Any, marker: str) -> list[tuple[str, Record]]:
+    """Records that tell of an exchange without being of its session."""
+    review, incident, anchor = (samples.records(name, 1)[0] for name in ("Review", "Incident", "Anchor"))
+    moved = {"connection": "local", "sessionId": said.session_id, "exchangeId": said.exchange_id, "reason": f"{marker} moved"}
+    letter = DeadLetter(
+        dead_letter_id=f"letter {said.session_id}", source="exchanges", position=1, stage="intake", reason="stage_failed",
+        detail="it failed", digest="", size=1, body=encode(said), rejected_at=NOW,
+    )  # fmt: skip
+    unread = msgspec.structs.replace(
+        letter, dead_letter_id=f"{letter.dead_letter_id} unread", body=f"\xff{marker}{said.session_id}".encode()
+    )
+    assert isinstance(review, Review)
+    assert isinstance(incident, Incident)
+    assert isinstance(anchor, Anchor)
+    return [
+        ("reviews", msgspec.structs.replace(review, review_id=said.session_id, kind="human_score", subject_id=judged.score_id, comment=f"{marker} says who")),
+        ("reviews", msgspec.structs.replace(review, review_id=f"{said.session_id} 2", kind="dead_letter", subject_id=letter.dead_letter_id, comment=marker)),
+        ("incidents", msgspec.structs.replace(incident, incident_id=said.session_id, metadata=msgspec.json.encode({"rule": "r", "exchanges": [moved]}).decode())),
+        ("anchors", msgspec.structs.replace(anchor, anchor_id=said.session_id, exchange=encode(said))),
+        ("dead-letters", letter),
+        ("dead-letters", unread),
+    ]  # fmt: skip
+
+
+def plant(store: Store, samples: SampleMaker, session: str, marker: str) -> None:
+    """Everything that a database can hold of a session."""
+    with store.transaction() as transaction:
+        for topic, record in everything(samples, session, marker):
+            transaction.append(topic, [encode(record)])
+        transaction.set_states("intake", {f"local/{session}": marker.encode()}, 1)
+        path = f"/home/{session}.jsonl"
+        transaction.set_progress(
+            [ImportProgress(source="openclaw", path=path, size=1, modified_ns=1, complete=True, settings_digest="")]
+        )
+        body = msgspec.json.encode({"text": marker, "details": {"connection": "local", "sessionId": session}}).decode()
+        transaction.set_alerts([alert(session, body)])
+    store.checkpoint()
+
+
+def alert(session: str, body: str) -> Alert:
+    """An alert about a session."""
+    return Alert(
+        alert_id=session, channel="webhook", kind="telemetry", subject_id=f"local/{session}", severity="warning", body=body,
+        created_at=NOW, not_before=NOW, attempts=1, status="delivered",
+    )  # fmt: skip
+
+
+def ask(store: Store, connection: str, session: str | None) -> None:
+    """Write the request, as it comes from a topic."""
+    with store.transaction() as transaction:
+        transaction.append(ERASURES, [encode(erasure(connection, session, "root", None, NOW))], skip_known=True)
+
+
+@pytest.mark.parametrize("session", [SESSION, None])
+def test_no_byte_of_an_erased_session_is_left(tmp_path: Path, samples: SampleMaker, session: str | None) -> None:
+    """A marker in every text of a session is in no byte of the file, once that was compacted."""
+    path = tmp_path / "fleet.duckdb"
+    with Store(path) as store:
+        plant(store, samples, SESSION, MARKER)
+        plant(store, samples, KEPT, "kept")
+        before = counts(store)
+        assert MARKER.encode() in path.read_bytes()
+        ask(store, "local", session)
+
+        erase(store, NOW)
+
+        after = counts(store)
+    for table, count in after.items():
+        if table not in {"incidents", "erasures", "stage_state", "watermarks", "daily_scores", "baselines", "alerts"}:
+            assert (count == before[table] - before[table] // 2) if session else count <= before[table] // 2, table
+    assert space_of(path).is_worth_it
+    compact(path)
+    assert MARKER.encode() not in path.read_bytes()
+    assert session is None or b"kept answer" in path.read_bytes()
+    assert not [file for file in tmp_path.iterdir() if file != path and MARKER.encode() in file.read_bytes()]
+
+
+def test_what_comes_later_of_an_erased_session_is_not_taken(store: Store) -> None:
+    """An agent that has not heard of it goes on sending; nothing of that is written, judged or paid for."""
+
+    async def run() -> None:
+        async with engine_over(store) as engine:
+            assert "written" == (await engine.take_exchange(exchange(SESSION, 1))).fate
+            await request_erasure(engine, erasure("local", SESSION, "root", "please", engine.now()))
+            assert not rows(store, "exchanges")
+            assert "known" == (await engine.take_exchange(exchange(SESSION, 2))).fate
+            assert "written" == (await engine.take_exchange(exchange(KEPT, 1))).fate
+            assert 0 == (await engine.publish("agent-events", [event(SESSION, 1)])).written
+            await engine.drained()
+
+    asyncio.run(run())
+    assert [(KEPT,)] == rows(store, "exchanges", "session_id")
+    assert [(KEPT,)] == rows(store, "scores", "session_id")
+    assert [] == rows(store, "agent_events")
+    ((found,),) = (erasures(store),)
+    assert found.done is not None
+    assert 1 == found.done.deleted["exchanges"]
+
+
+def test_a_rebuild_does_not_bring_it_back(store: Store) -> None:
+    """Neither what is made again, nor what is imported again."""
+    runner = runner_over(store)
+    accepted = Accepted()
+    for record in (exchange(SESSION, 1), exchange(KEPT, 1)):
+        accepted.add("exchanges", encode(record))
+    runner.publish(accepted)
+    runner.run()
+    ask(store, "local", SESSION)
+    assert 1 == erase(store, NOW)
+    assert 0 == erase(store, NOW)
+
+    runner.rebuild()
+    runner.publish(accepted)
+    runner.run()
+
+    assert [(KEPT,)] == rows(store, "exchanges", "session_id")
+    assert [(KEPT,)] == rows(store, "scores", "session_id")
+    assert {f"local/{KEPT}"} == {key for (key,) in rows(store, "stage_state", "key", "key") if key.startswith("local")}
+
+
+def test_days_are_added_up_again(store: Store) -> None:
+    """The sums of a day hold what its scores say, and these are fewer now."""
+    with store.transaction() as transaction:
+        transaction.append("scores", [encode(score(SESSION, 1)), encode(score(KEPT, 1)), encode(score(KEPT, 2))])
+    refresh_daily(store)
+    assert [(3,)] == rows(store, "daily_scores", "sum(exchanges)::INTEGER")
+    ask(store, "local", SESSION)
+
+    erase(store, NOW)
+
+    assert [(2,)] == rows(store, "daily_scores", "sum(exchanges)::INTEGER")
+    with store.transaction() as transaction:
+        transaction.append("scores", [encode(score(KEPT, 3))])
+    refresh_daily(store)
+    assert [(3,)] == rows(store, "daily_scores", "sum(exchanges)::INTEGER")
+
+
+def test_an_erasure_that_was_cut_short_is_done_by_the_next(
+    store: Store, samples: SampleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between two deletions, the request stands and the rest goes."""
+    plant(store, samples, SESSION, MARKER)
+    ask(store, "local", SESSION)
+    whole, steps = Transaction.remove, iter(range(100))
+
+    def stopping(transaction: Transaction, name: str, places: pl.DataFrame) -> int:
+        if next(steps) % 3 == 2:
+            raise KeyboardInterrupt
+        return whole(transaction, name, places)
+
+    monkeypatch.setattr(Transaction, "remove", stopping)
+    for _ in range(20):
+        with contextlib.suppress(KeyboardInterrupt):
+            erase(store, NOW)
+    monkeypatch.undo()
+
+    left = {table: count for table, count in counts(store).items() if count}
+    assert {"incidents": 1, "erasures": 1} == {
+        table: left[table] for table in left if table not in ("stage_state", "watermarks")
+    }
+    assert MARKER not in str(rows(store, "incidents"))
+
+
+def test_replays_that_hold_any_of_it_go(tmp_path: Path) -> None:
+    """They are files of their own beside the database, and can be made again."""
+    path = tmp_path / "fleet.duckdb"
+    folder = folder_of(path)
+    folder.mkdir()
+    for name, session in (("theirs", SESSION), ("others", KEPT)):
+        with Store(folder / f"{name}.duckdb") as replay, replay.transaction() as transaction:
+            transaction.append("scores", [encode(score(session, 1))])
+    with Store(path) as store:
+        ask(store, "local", SESSION)
+        erase(store, NOW)
+        (found,) = erasures(store)
+
+    assert found.done is not None
+    assert ["theirs"] == list(found.done.replays)
+    assert ["others.duckdb"] == [file.name for file in folder.glob("*.duckdb")]
+
+
+def test_asking_twice_erases_twice(store: Store) -> None:
+    """What came another way meanwhile goes, too; the request is one record."""
+
+    async def run() -> None:
+        async with engine_over(store) as engine:
+            for _ in range(2):
+                await request_erasure(engine, erasure("local", None, "root", None, engine.now()))
+
+    asyncio.run(run())
+    assert 1 == len(erasures(store))
+    assert 2 == len(remains(store))
+
+
+def counts(store: Store) -> dict[str, int]:
+    """Rows by table."""
+    return {schema.table: len(rows(store, schema.table, "1")) for schema in current_schemas().values()}
