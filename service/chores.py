@@ -12,13 +12,16 @@ from service.settings import Settings
 from service.telemetry import Telemetry
 from streams.auditing import Auditing
 from streams.chores import Chore
+from streams.watch.rounds import WatchRounds
+from streams.watch.watching import Watch
 
 
-def chores_of(engine: Auditing, access: AccessStore, settings: Settings) -> list[Chore]:
-    """The chores of a server over this engine, each with what it needs."""
+def chores_of(engine: Auditing, access: AccessStore, settings: Settings, watch: Watch) -> list[Chore]:
+    """The chores of a server over this engine, each with what it needs; the watch is the one that its endpoints use."""
     del access
     alerts = open_alerts(engine, settings)
-    return [Delivery(alerts), Telemetry(engine, alerts), *_score_events(engine, settings)]
+    rounds = WatchRounds(watch, engine.store, engine.now, lambda: engine.state().ready)
+    return [rounds, Delivery(alerts), Telemetry(engine, alerts), *_score_events(engine, settings)]
 
 
 def _score_events(engine: Auditing, settings: Settings) -> list[Chore]:

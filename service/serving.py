@@ -64,7 +64,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         server = _Server(config, partial(announce, f"http://{shown}:{port}", opened.name, _notes(opened, workspace.policy)))
         with server.stopped_by_signals():
             await engine.start()
-            chores = Chores(chores_of(engine, access, settings))
+            chores = Chores(chores_of(engine, access, settings, app.state.context.watch))
             chores.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:

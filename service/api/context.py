@@ -20,6 +20,7 @@ from service.api.errors import ApiError
 from service.api.metrics import Metrics
 from service.api.settings import ApiSettings
 from streams.auditing import Auditing
+from streams.watch.watching import Watch
 
 Found = TypeVar("Found")
 _STRIPES = 64
@@ -34,12 +35,15 @@ class ApiContext:
     access: AccessStore
     settings: ApiSettings
     metrics: Metrics
+    watch: Watch = field(init=False)
+    """Checks the projects, and takes what people decide on incidents."""
     _readers: anyio.CapacityLimiter = field(init=False)
     _sessions: tuple[asyncio.Lock, ...] = field(
         init=False, default_factory=lambda: tuple(asyncio.Lock() for _ in range(_STRIPES))
     )
 
     def __post_init__(self) -> None:
+        self.watch = Watch(self.engine)
         self._readers = anyio.CapacityLimiter(self.settings.max_readers)
 
     async def ask(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:

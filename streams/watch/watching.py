@@ -101,23 +101,23 @@ class Watch:
 
     async def decide(
         self, project: str, incident_id: str, status: str, who: str, comment: str | None = None
-    ) -> tuple[Incident | None, bool]:
-        """Accept, dismiss or re-open an incident; answers it as it now is (None: there is none), and whether that was done.
+    ) -> Incident | None:
+        """Accept, dismiss or re-open an incident; answers it as it is then, None where there is none.
 
-        It is not done where the incident is in that state already, and where another open one of its kind stands in the way.
+        It stays as it is where it is in that state already, and where it is to be open again while another one of its kind is.
         """
         async with self._turn:
             known = (await asyncio.to_thread(self._known, [project])).incidents.get(project, ())
             current = next((one for one in known if one.incident_id == incident_id), None)
             if current is None or current.status == status:
-                return current, False
+                return current
             if status == OPEN and any(one.status == OPEN and key_of(one) == key_of(current) for one in known):
-                return current, False
+                return current
             now = self._log.now()
             await self._log.publish("reviews", [_review(current, status, who, comment, now)])
             made = decided(current, status, who, now)
             await self._publish([], [made])
-        return made, True
+        return made
 
     def _cause(self, project: str, finding: Finding) -> str | None:
         return cause_of(self._log.store, project, finding.key.tier, finding.key.direction, finding.after[0])

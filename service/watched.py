@@ -1,0 +1,129 @@
+"""The JSON documents of baselines and incidents, and pages of incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import duckdb
+
+from analytics.queries import query_records, query_rows
+from schemas.records import Baseline, Incident, TierStatistics
+from service.documents import Document, iso_time
+from streams.watch.checking import Checked
+from streams.watch.incidents import evidence_of
+
+NO_BASELINE = "There is no baseline: the project has had no scores within the window."
+_SHOWN = 3
+"""Decimals of averages and deviations."""
+
+
+def baseline_document(baseline: Baseline | None, schema_version: str) -> Document | None:
+    """The document of a baseline, its numbers rounded to three decimals; `schema_version` is that of the methodology."""
+    if baseline is None:
+        return None
+    return {
+        "id": baseline.baseline_id,
+        "project": baseline.project,
+        "computedAt": iso_time(baseline.computed_at),
+        "windowStart": iso_time(baseline.window_start),
+        "windowEnd": iso_time(baseline.window_end),
+        "dimensionAverages": {
+            "tier1": _tier(baseline.tier1),
+            "tier2": _tier(baseline.tier2),
+            "tier2_5": _tier(baseline.tier2_5),
+            "tier3": _tier(baseline.tier3),
+            "anomalyRate": _rounded(baseline.anomaly_rate),
+        },
+        "exchangeCount": baseline.exchange_count,
+        "schemaVersion": schema_version,
+    }
+
+
+def incident_document(incident: Incident, *, with_sql: bool = True) -> Document:
+    """The document of an incident; without `with_sql` its queries are named and their texts left out."""
+    evidence = evidence_of(incident)
+    if not with_sql:
+        evidence["queries"] = [_named(query) for query in evidence.get("queries", ())]
+    return {
+        "id": incident.incident_id,
+        "project": incident.project,
+        "type": incident.type,
+        "status": incident.status,
+        "severity": incident.severity,
+        "title": incident.title,
+        "description": incident.description,
+        "metadata": evidence,
+        "detectedAt": iso_time(incident.detected_at),
+        "resolvedAt": iso_time(incident.resolved_at),
+        "resolvedBy": incident.resolved_by,
+        "tier": incident.tier,
+        "direction": incident.direction,
+        "rule": incident.rule,
+        "cause": incident.cause,
+        "baselineId": incident.baseline_id,
+        "checkedAt": iso_time(incident.checked_at),
+        "revision": incident.revision,
+    }
+
+
+def incidents_page(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str | None,
+    *,
+    status: str | None = None,
+    kind: str | None = None,
+    before: tuple[datetime, str] | None = None,
+    limit: int = 100,
+) -> list[Document]:
+    """The incidents of a project (None for all), newest first, after the one that was shown last."""
+    at, identity = before or (None, None)
+    values = {"project": project, "status": status, "type": kind, "before_at": at, "before_id": identity, "limit": limit}
+    return [incident_document(one, with_sql=False) for one in query_records(cursor, "project_incidents", Incident, values)]
+
+
+def decisions_on(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[Document]:
+    """Who decided what on an incident, and when, oldest first."""
+    rows = query_rows(cursor, "incident_decisions", {"projects": None, "incident": incident_id})
+    return [
+        {"status": row["status"], "by": row["reviewer"], "comment": row["comment"], "at": iso_time(row["occurred_at"])}
+        for row in rows
+    ]
+
+
+def check_document(checked: Checked, schema_version: str) -> Document:
+    """What a check found, and what became of it."""
+    return {
+        "project": checked.project,
+        "asOf": iso_time(checked.as_of),
+        "baseline": baseline_document(checked.baseline, schema_version),
+        "findings": [
+            {
+                "rule": one.rule,
+                "type": one.key.type,
+                "tier": one.key.tier,
+                "direction": one.key.direction,
+                "severity": one.severity,
+                "since": f"{one.since}",
+                "until": f"{one.until}",
+                "title": one.title,
+                "description": one.description,
+            }
+            for one in checked.findings
+        ],
+        "incidents": [incident_document(one, with_sql=False) for one in checked.incidents],
+        "opened": [one.incident_id for one in checked.opened],
+    }
+
+
+def _tier(statistics: TierStatistics) -> Document:
+    return {"avg": _rounded(statistics.mean), "stddev": _rounded(statistics.stddev), "count": statistics.count}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _SHOWN)
+
+
+def _named(query: Mapping[str, Any]) -> Document:
+    return {name: value for name, value in query.items() if name != "sql"}
