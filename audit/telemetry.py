@@ -19,7 +19,8 @@ Level = Literal["info", "warning", "critical"]
 _MICROSECOND = timedelta(microseconds=1)
 _STATUSES: tuple[Status, ...] = ("green", "yellow", "yellow", "red")
 _LEVELS: tuple[Level | None, ...] = (None, "info", "warning", "critical")
-_STOPPED = 3
+STOPPED = 3
+"""Missed signs from which on a session is taken to have stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,12 @@ class Silence:
     @property
     def status(self) -> Status:
         """Green up to one interval, yellow up to three, red beyond."""
-        return _STATUSES[min(self.missed, _STOPPED)]
+        return _STATUSES[min(self.missed, STOPPED)]
 
     @property
     def level(self) -> Level | None:
         """How urgent it is; None where nothing is missed."""
-        return _LEVELS[min(self.missed, _STOPPED)]
+        return _LEVELS[min(self.missed, STOPPED)]
 
 
 def silence(last_received: datetime, listening: datetime | None, now: datetime, interval: timedelta) -> Silence:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,13 +22,15 @@ import duckdb
 
 from analytics.queries import query_rows
 from audit.policy import Policy
-from audit.telemetry import listening_since, silence
-from service.alerts.notices import SilentSession, silence_notice
+from audit.telemetry import STOPPED, listening_since, silence
+from service.alerts.notices import Notice, SilentSession, fleet_notice, silence_notice
 from service.alerts.raising import Alerts
 from streams.auditing import Auditing
 
 LONGEST_SECONDS = 30.0
 """Seconds between two looks, at most."""
+MANY = 100
+"""Sessions of a project that are told of one by one when they reach a level at one look; more are told of together."""
 _ALERTED = frozenset({"warning", "critical"})
 _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
 _LISTENING: WeakKeyDictionary[Auditing, datetime] = WeakKeyDictionary()
@@ -88,11 +90,16 @@ class Telemetry:
     def __init__(self, engine: Auditing, alerts: Alerts) -> None:
         self._engine = engine
         self._alerts = alerts
-        policy = engine.policy
-        shortest = min(policy.for_project(name).settings.heartbeat_interval for name in ("", *policy.projects))
-        self._shortest = timedelta(milliseconds=shortest)
+        intervals = _intervals(engine.policy)
+        self._shortest = min(intervals.values())
         self.interval = min(self._shortest.total_seconds() / 3, LONGEST_SECONDS)
         self._last_look: datetime | None = None
+        gap = timedelta(minutes=engine.policy.session_gap_minutes)
+        if any(STOPPED * interval >= gap for interval in intervals.values()):
+            names = ", ".join(name or "every other" for name, interval in intervals.items() if STOPPED * interval >= gap)
+            log.warning(
+                "sessions are over by sessionGapMinutes before they miss %d of heartbeatInterval: %.500s", STOPPED, names
+            )
         self._told: dict[tuple[str, str], str] = {}
 
     async def run(self) -> None:
@@ -105,13 +112,9 @@ class Telemetry:
             return
         silent = await asyncio.to_thread(self._silent, now, listening)
         fresh = self._fresh(silent)
-        alerted = [one for one in fresh if one.silence.level in _ALERTED]
-        await self._alerts.raise_alerts([silence_notice(one) for one in alerted])
-        for one in fresh:
-            self._told[one.connection, one.session_id] = _cause(one)
-            words = "session %s of connection %s (%s): no sign of life for %d s, %d intervals missed"
-            seconds, level = one.silence.elapsed.total_seconds(), _LOG_LEVELS[one.silence.level or "info"]
-            log.log(level, words, one.session_id, one.connection, one.project, seconds, one.silence.missed)
+        await self._alerts.raise_alerts(list(_notices(fresh)))
+        self._told |= {(one.connection, one.session_id): _cause(one) for one in fresh}
+        _log(fresh)
 
     def _silent(self, now: datetime, listening: datetime) -> list[SilentSession]:
         """The sessions that have missed a sign."""
@@ -126,6 +129,34 @@ class Telemetry:
         present = {(one.connection, one.session_id) for one in silent}
         self._told = {key: cause for key, cause in self._told.items() if key in present}
         return [one for one in silent if self._told.get((one.connection, one.session_id)) != _cause(one)]
+
+
+def _intervals(policy: Policy) -> dict[str, timedelta]:
+    """The interval of each project that the policy names, and under no name that of every other."""
+    names = ("", *policy.projects)
+    return {name: timedelta(milliseconds=policy.for_project(name).settings.heartbeat_interval) for name in names}
+
+
+def _notices(sessions: Sequence[SilentSession]) -> Iterator[Notice]:
+    """What people are told of sessions that have reached a level: of each, or of all of a project when there are many."""
+    groups: dict[tuple[str, str], list[SilentSession]] = {}
+    for one in sessions:
+        if one.silence.level in _ALERTED:
+            groups.setdefault((one.project, one.silence.level), []).append(one)
+    for group in groups.values():
+        if len(group) > MANY:
+            yield fleet_notice(group)
+        else:
+            yield from map(silence_notice, group)
+
+
+def _log(sessions: Sequence[SilentSession]) -> None:
+    for one in sessions[:MANY]:
+        words = "session %s of connection %s (%s): no sign of life for %d s, %d intervals missed"
+        seconds, level = one.silence.elapsed.total_seconds(), _LOG_LEVELS[one.silence.level or "info"]
+        log.log(level, words, one.session_id, one.connection, one.project, seconds, one.silence.missed)
+    if len(sessions) > MANY:
+        log.warning("%d more sessions have missed a sign of life", len(sessions) - MANY)
 
 
 def _cause(session: SilentSession) -> str:

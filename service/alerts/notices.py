@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -14,6 +14,8 @@ from schemas.records import Incident
 from service.api.settings import API
 
 Severity = Literal["warning", "critical"]
+MOST_NAMED = 10
+"""Sessions that are named when there are many."""
 INCIDENT, TELEMETRY, TEST = "incident", "telemetry", "test"
 _MISSED = {
     "warning": "No sign of life for {minutes:g} min, {missed} intervals of {interval:g} min were missed.",
@@ -103,6 +105,30 @@ def silence_notice(session: SilentSession) -> Notice:
         _MISSED[level].format(minutes=minutes, missed=silence.missed, interval=interval),
         session.project,
         f"{API}/telemetry?project={quote(session.project, safe='')}",
+        details,
+    )
+
+
+def fleet_notice(sessions: Sequence[SilentSession]) -> Notice:
+    """What is told of many sessions of a project that are at one level: once, as long as it is these."""
+    first = sessions[0]
+    level, newest = _severity(first.silence.level or ""), max(one.last_received for one in sessions)
+    names = ", ".join(one.session_id for one in sessions[:MOST_NAMED])
+    details = {
+        "count": len(sessions),
+        "sessions": [{"connection": one.connection, "sessionId": one.session_id} for one in sessions[:MOST_NAMED]],
+        "lastReceived": newest.isoformat(),
+        "status": first.silence.status,
+    }
+    return Notice(
+        TELEMETRY,
+        f"{first.project}: many sessions",
+        f"{newest.isoformat()} {level}",
+        level,
+        f"{len(sessions)} sessions of {first.project} {'have stopped' if level == 'critical' else 'are silent'}",
+        f"Nothing was heard of any of them since {newest:%Y-%m-%d %H:%M:%S} UTC. The longest silent: {names}.",
+        first.project,
+        f"{API}/telemetry?project={quote(first.project, safe='')}",
         details,
     )
 
