@@ -1,0 +1,125 @@
+# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are literals, quoted
+"""Records as Parquet by project and day: `TABLE/project=…/day=…/*.parquet`, each in its latest revision, times in UTC.
+
+The day is the UTC day of the event. A partition is there whole or not at all, in place of the one before; partitions that have no
+rows any more are left alone, for retention here says nothing of what is kept elsewhere.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from pathlib import Path
+
+import duckdb
+
+from analytics.store import Store
+from analytics.tables import columns_of, full_name, literal, quote
+from schemas.errors import InputError
+from schemas.registry import RecordSchema, current_schemas
+
+EVENT_TIMES = {
+    "agent_events": "occurred_at",
+    "anchors": "occurred_at",
+    "baselines": "computed_at",
+    "diagnoses": "coalesce(started_at, closed_at)",
+    "evaluations": "evaluated_at",
+    "exchanges": "occurred_at",
+    "heartbeats": "occurred_at",
+    "incidents": "detected_at",
+    "judgements": "judged_at",
+    "reservations": "reserved_at",
+    "reviews": "occurred_at",
+    "scores": "exchange_at",
+    "session_closings": "closed_at",
+}
+"""When a record of each table happened. Tables that are not here have no project, or hold work that is on its way."""
+KEYS = ("project", "day")
+UNFINISHED = ".unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is exported: one project or all, and the days from `since` to before `until`."""
+
+    project: str | None = None
+    since: date | None = None
+    until: date | None = None
+
+    def of_project(self, project: str | None) -> Selection:
+        """The same days of one project, or of all."""
+        return replace(self, project=project)
+
+    def condition(self) -> str:
+        """The selection as a condition over project and day."""
+        wanted = ["true"]
+        if self.project is not None:
+            wanted.append(f"project = {literal(self.project)}")
+        if self.since is not None:
+            wanted.append(f"day >= DATE {literal(self.since.isoformat())}")
+        if self.until is not None:
+            wanted.append(f"day < DATE {literal(self.until.isoformat())}")
+        return " AND ".join(wanted)
+
+
+def export_partitions(store: Store, folder: Path, selection: Selection) -> dict[str, int]:
+    """Write what is selected of every table with projects and days; answers the rows of each.
+
+    InputError when the folder cannot be written to.
+    """
+    schemas = [schema for schema in current_schemas().values() if schema.table in EVENT_TIMES]
+    try:
+        return {schema.table: _export(store, schema, folder, selection) for schema in schemas}
+    except (OSError, duckdb.IOException) as error:
+        raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Name a folder that can be written to.") from error
+
+
+def days_of(since: date | None, until: date | None) -> Selection:
+    """A selection of days, both of which are part of it; InputError when the first comes after the last."""
+    if since is not None and until is not None and since > until:
+        raise InputError(f"--since {since} comes after --until {until}", hint="Turn them round.")
+    return Selection(since=since, until=None if until is None else until + timedelta(days=1))
+
+
+def _export(store: Store, schema: RecordSchema, folder: Path, selection: Selection) -> int:
+    target, unfinished = folder / schema.table, folder / f"{UNFINISHED}-{schema.table}"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        statement = (
+            f"COPY ({_rows(schema, selection)}) TO {literal(str(unfinished))} "
+            f"(FORMAT parquet, COMPRESSION zstd, PARTITION_BY ({', '.join(KEYS)}), OVERWRITE_OR_IGNORE)"
+        )
+        ((rows,),) = store.cursor().execute(statement).fetchall()
+        for partition in sorted(unfinished.glob("project=*/day=*")):
+            _put(partition, target / partition.relative_to(unfinished))
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return int(rows)
+
+
+def _rows(schema: RecordSchema, selection: Selection) -> str:
+    """The latest revision of each record that is selected, with its day; ordered, so that the same rows make the same files."""
+    kinds = columns_of(schema, timestamp="TIMESTAMPTZ")
+    columns = ", ".join(f"{quote(name)}::{kind} AS {quote(name)}" for name, kind in kinds.items())
+    own = "true" if selection.project is None else f"project = {literal(selection.project)}"
+    latest = ""
+    if schema.has_revisions or len(schema.topics) > 1:
+        identity = ", ".join(map(quote, schema.identity))
+        order = "revision DESC, _offset DESC" if schema.has_revisions else "_topic, _offset DESC"
+        latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) = 1"
+    rows = f"SELECT *, ({EVENT_TIMES[schema.table]})::DATE AS day FROM {full_name(schema)} WHERE {own}{latest}"
+    order = ", ".join(map(quote, schema.identity))
+    return f"SELECT {columns}, day FROM ({rows}) WHERE {selection.condition()} ORDER BY project, day, {order}"
+
+
+def _put(made: Path, place: Path) -> None:
+    """Put a partition where it belongs, in place of the one before."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    before = place.with_name(f"{UNFINISHED}-{place.name}")
+    shutil.rmtree(before, ignore_errors=True)
+    if place.exists():
+        place.rename(before)
+    made.rename(place)
+    shutil.rmtree(before, ignore_errors=True)

@@ -1,0 +1,159 @@
+"""`driftline export --by project,day`: files that others read by partition, each day whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from builders import exchange
+from typer.testing import CliRunner
+
+from analytics.store import Store
+from schemas.codec import encode
+from schemas.errors import InputError
+from schemas.registry import current_schemas
+from service.cli import app
+from service.partitions import EVENT_TIMES, Selection, days_of, export_partitions
+
+DAY = datetime(2026, 10, 1, 23, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Exchanges of two projects on two days."""
+    with Store(tmp_path / "fleet.duckdb") as opened:
+        put(opened, *(exchange("a", number, project="ops", occurred_at=DAY + timedelta(hours=number)) for number in range(3)))
+        put(opened, exchange("b", 0, project="web", occurred_at=DAY))
+        yield opened
+
+
+def put(store: Store, *exchanges: Any) -> None:
+    """Append exchanges."""
+    with store.transaction() as transaction:
+        transaction.append("exchanges", [encode(one) for one in exchanges])
+
+
+def rows(folder: Path, wanted: str = "project, day::VARCHAR, count(*)") -> list[tuple[Any, ...]]:
+    """What a reader of partitions sees."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        statement = (
+            f"SELECT {wanted} FROM read_parquet('{folder}/exchanges/*/*/*.parquet', hive_partitioning = true) GROUP BY ALL"
+        )
+        return sorted(connection.execute(statement).fetchall())
+
+
+def test_each_project_and_day_has_a_partition_of_its_own(store: Store, tmp_path: Path) -> None:
+    """By the UTC day of the event: 23:30 and an hour later are two days."""
+    written = export_partitions(store, tmp_path / "lake", Selection())
+
+    assert 4 == written["exchanges"]
+    assert [("ops", "2026-10-01", 1), ("ops", "2026-10-02", 2), ("web", "2026-10-01", 1)] == rows(tmp_path / "lake")
+    assert [f"{tmp_path}/lake/exchanges/project=ops/day=2026-10-01"] == [
+        str(path.parent) for path in (tmp_path / "lake").glob("exchanges/project=ops/day=2026-10-01/*")
+    ]
+
+
+def test_a_partition_is_replaced_whole_and_the_others_stay(store: Store, tmp_path: Path) -> None:
+    """Late data lands on its own day; what was exported of other days is not ours to delete."""
+    export_partitions(store, tmp_path / "lake", Selection())
+    put(store, exchange("late", 0, project="ops", occurred_at=DAY))
+    export_partitions(store, tmp_path / "lake", Selection(project="ops", since=date(2026, 10, 1), until=date(2026, 10, 2)))
+
+    assert [("ops", "2026-10-01", 2), ("ops", "2026-10-02", 2), ("web", "2026-10-01", 1)] == rows(tmp_path / "lake")
+    assert [] == list((tmp_path / "lake").rglob(".unfinished*"))
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (Selection(project="web"), [("web", "2026-10-01", 1)]),
+        (days_of(date(2026, 10, 2), None), [("ops", "2026-10-02", 2)]),
+        (days_of(None, date(2026, 10, 1)), [("ops", "2026-10-01", 1), ("web", "2026-10-01", 1)]),
+    ],
+)
+def test_a_selection_is_exported_alone(store: Store, tmp_path: Path, selection: Selection, expected: list[Any]) -> None:
+    """A day's changes are exported daily."""
+    export_partitions(store, tmp_path / "lake", selection)
+
+    assert expected == rows(tmp_path / "lake")
+
+
+def test_the_same_rows_make_the_same_files(store: Store, tmp_path: Path) -> None:
+    """A copy to elsewhere moves only what differs."""
+    contents = []
+    for name in ("one", "two"):
+        export_partitions(store, tmp_path / name, Selection())
+        contents.append([file.read_bytes() for file in sorted((tmp_path / name).glob("exchanges/*/*/*.parquet"))])
+
+    assert contents[0] == contents[1]
+
+
+def test_times_are_in_utc_and_say_so(store: Store, tmp_path: Path) -> None:
+    """A reader elsewhere does not know our zone."""
+    export_partitions(store, tmp_path / "lake", Selection(project="web"))
+
+    assert [("TIMESTAMP WITH TIME ZONE", DAY)] == rows(tmp_path / "lake", "typeof(occurred_at), occurred_at")
+
+
+def test_every_table_with_a_project_is_exported() -> None:
+    """A new record type must not be forgotten: it is listed, or it is work on its way."""
+    with_project = {
+        schema.table
+        for schema in current_schemas().values()
+        if schema.topics and "project" in {field["name"] for field in schema.fields}
+    }
+    assert {"evaluation_requests", "judging_requests", "scoring_tasks"} == with_project - set(EVENT_TIMES)
+    assert set() == set(EVENT_TIMES) - with_project
+
+
+def test_an_empty_database_makes_no_files(tmp_path: Path) -> None:
+    """The first export of a new deployment."""
+    with Store(tmp_path / "empty.duckdb") as empty:
+        assert {0} == set(export_partitions(empty, tmp_path / "lake", Selection()).values())
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(store: Store, tmp_path: Path) -> None:
+    """A file stands in the way."""
+    (tmp_path / "lake").write_text("a file")
+    with pytest.raises(InputError, match="lake"):
+        export_partitions(store, tmp_path / "lake", Selection())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--by", "day"], "project,day"),
+        (["--project", "ops"], "go with --by"),
+        (["--by", "project,day", "--since", "2026-10-02", "--until", "2026-10-01"], "comes after"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str], said: str) -> None:
+    """Before anything is opened or written."""
+    result = CliRunner().invoke(app, ["export", str(tmp_path / "lake"), "--db", str(tmp_path / "none.duckdb"), *options])
+
+    assert 0 != result.exit_code
+    assert said in str(result.exception)
+
+
+def test_the_command_says_what_it_wrote(store: Store, tmp_path: Path) -> None:
+    """Both days are part of it."""
+    store.close()
+    options = [
+        "--db",
+        str(tmp_path / "fleet.duckdb"),
+        "--by",
+        "project,day",
+        "--since",
+        "2026-10-01",
+        "--until",
+        "2026-10-01",
+        "--json",
+    ]
+    result = CliRunner().invoke(app, ["export", str(tmp_path / "lake"), *options])
+
+    assert '"exchanges":2' in result.stdout
