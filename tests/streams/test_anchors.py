@@ -176,9 +176,9 @@ def test_a_round_costs_at_most_the_cap_of_a_session(store: Store, clock: Clock, 
 
     run(work())
     states = dict(rows(store, "scores WHERE connection = 'anchors' GROUP BY ALL", "disposition, count(*)"))
-    assert states["skipped_cost_cap"] > 0  # type: ignore[operator]
+    assert states["skipped_cost_cap"] > 0
     (spent,) = rows(store, "scores WHERE connection = 'anchors'", "sum(cost_usd)")
-    assert spent[0] <= 0.02  # type: ignore[operator]
+    assert spent[0] <= 0.02
 
 
 def test_a_round_begun_twice_within_a_minute_is_one(store: Store, clock: Clock, judge: FixedJudge) -> None:

@@ -156,7 +156,7 @@ def test_a_project_that_takes_no_scores_of_people_says_so(call: Call, tokens: To
 @pytest.mark.usefixtures("judged")
 def test_scores_are_for_operators_of_the_project_who_may_review(call: Call, tokens: Tokens, access: AccessStore) -> None:
     """A connection's token is in an agent's reach."""
-    reader = access.add(Holder("operator", "eve", None, scopes=("read",)))
+    reader = access.add(Holder("operator", "eve", None, scopes=frozenset({"read"})))
     other = access.add(Holder("operator", "fay", "web"))
     body = {"score": 3}
     assert [401, 403, 403, 403] == [

@@ -1,0 +1,146 @@
+"""Anchors over HTTP: chosen, judged again, withdrawn, and what they say of the judge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from api_server import BodyBuilder, Call, Tokens, engine_of
+from engines import live_judge
+
+from analytics.store import Store
+from service.access import AccessStore, Holder
+from service.simulator import running
+from streams.engine import Engine
+
+ANCHORS = "/api/audit/ops/anchors"
+RUN = f"{ANCHORS}/run"
+
+
+@pytest.fixture
+def has_judge() -> bool:
+    """Whether the server has a judge."""
+    return True
+
+
+@pytest.fixture
+def engine(store: Store, loop: asyncio.Runner, *, has_judge: bool) -> Iterator[Engine]:
+    """A started engine with a simulated judge."""
+    with running() as simulator:
+        started = engine_of(store)
+        started.judge = live_judge(simulator.base_url) if has_judge else None
+        loop.run(started.start())
+        yield started
+        loop.run(started.stop())
+
+
+@pytest.fixture
+def judged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner) -> None:
+    """Three judged exchanges in ops, and one in web."""
+    for number in (1, 2, 3):
+        call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number, response=f"Answer {number}."))
+    call("POST", "/api/audit/ingest", tokens.web, json=exchange_body(1, session="w"))
+    loop.run(engine.drained())
+
+
+@pytest.mark.usefixtures("judged")
+def test_anchors_are_chosen_judged_again_and_told(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
+    """One round says nothing of a change, and the figures say so."""
+    response = call("POST", ANCHORS, tokens.root, json={"count": 2})
+    assert (201, 2) == (response.status_code, response.json()["count"])
+    assert {("north", True, "root")} == {
+        (one["connection"], one["active"], one["chosenBy"]) for one in response.json()["anchors"]
+    }
+    begun = call("POST", RUN, tokens.root)
+    assert (202, {"round": "2026-10-01T12:00:00Z", "anchors": 2}) == (begun.status_code, begun.json())
+    assert 0 == call("POST", RUN, tokens.root).json()["anchors"]
+    loop.run(engine.drained())
+    body = call("GET", ANCHORS, tokens.root).json()
+    (told,) = body["rounds"]
+    assert ("2026-10-01T12:00:00Z", 2, 2) == (told["at"], told["anchors"], told["scored"])
+    assert told["costUsd"] > 0
+    assert ["tier2", "tier2_5", "tier3"] == [one["tier"] for one in body["judge"]]
+    assert {(False, None, None)} == {(one["changed"], one["direction"], one["size"]) for one in body["judge"]}
+    assert 3 == call("GET", "/api/audit/ops/summary", tokens.root).json()["exchanges"]["total"]
+
+
+@pytest.mark.usefixtures("judged")
+def test_an_exchange_is_named_chosen_and_withdrawn(call: Call, tokens: Tokens) -> None:
+    """What was said of it stays; the next round goes without it."""
+    named = {"exchangeIds": ["s1:2"], "connection": "north"}
+    (anchor,) = call("POST", ANCHORS, tokens.root, json=named).json()["anchors"]
+    assert [anchor] == call("POST", ANCHORS, tokens.root, json=named).json()["anchors"]
+    gone = call("DELETE", f"{ANCHORS}/{anchor['id']}", tokens.root).json()["anchor"]
+    assert ("s1:2", False) == (gone["exchangeId"], gone["active"])
+    assert [gone] == call("GET", ANCHORS, tokens.root).json()["anchors"]
+    assert 0 == call("POST", RUN, tokens.root).json()["anchors"]
+
+
+@pytest.mark.usefixtures("judged")
+def test_without_a_word_as_many_as_the_policy_says_are_chosen(call: Call, tokens: Tokens) -> None:
+    """At most those there are."""
+    assert 3 == call("POST", ANCHORS, tokens.root).json()["count"]
+    assert 0 == call("POST", ANCHORS, tokens.root).json()["count"]
+
+
+@pytest.mark.usefixtures("judged")
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"exchangeIds": ["nothing"]}, "has none of this id"),
+        ({"exchangeIds": ["w:1"]}, "has none of this id"),
+        ({"exchangeIds": []}, "exchangeIds: "),
+        ({"exchangeIds": ["s1:1"], "count": 3}, "give one or the other"),
+        ({"count": 0}, "count: "),
+        ({"count": 501}, "count: "),
+        ({"count": "2"}, "count: "),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(call: Call, tokens: Tokens, body: dict[str, Any], words: str) -> None:
+    """And nothing is, in part."""
+    response = call("POST", ANCHORS, tokens.root, json=body)
+    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert words in response.json()["error"]
+    assert [] == call("GET", ANCHORS, tokens.root).json()["anchors"]
+
+
+def test_an_anchor_that_is_not_there_is_not_withdrawn(call: Call, tokens: Tokens) -> None:
+    """By its id, in this project."""
+    response = call("DELETE", f"{ANCHORS}/nothing", tokens.root)
+    assert (404, "not_found") == (response.status_code, response.json()["code"])
+
+
+@pytest.mark.parametrize("has_judge", [False])
+def test_without_a_judge_no_round_begins(call: Call, tokens: Tokens) -> None:
+    """It could only come to nothing."""
+    assert (409, "no_judge") == _told(call("POST", RUN, tokens.root))
+
+
+def test_a_project_that_is_not_audited_has_no_round(call: Call, tokens: Tokens) -> None:
+    """The copies would be taken in and never judged."""
+    assert (409, "not_audited") == _told(call("POST", "/api/audit/dark/anchors/run", tokens.root))
+
+
+def test_a_new_project_has_no_anchors(call: Call, tokens: Tokens) -> None:
+    """And so nothing is said of its judge."""
+    body = call("GET", ANCHORS, tokens.root).json()
+    assert ([], [], {(False, 0)}) == (
+        body["anchors"],
+        body["rounds"],
+        {(one["changed"], one["rounds"]) for one in body["judge"]},
+    )
+
+
+def test_what_costs_money_takes_the_scope_for_it(call: Call, tokens: Tokens, access: AccessStore) -> None:
+    """A reader reads, a reviewer chooses, and a round is for who may spend."""
+    reader = access.add(Holder("operator", "eve", None, scopes=frozenset({"read"})))
+    other = access.add(Holder("operator", "fay", "web"))
+    for token, expected in ((None, [401, 401, 401]), (tokens.ops, [403] * 3), (reader, [200, 403, 403]), (other, [403] * 3)):
+        calls = [call("GET", ANCHORS, token), call("POST", ANCHORS, token, json={}), call("POST", RUN, token)]
+        assert expected == [one.status_code for one in calls]
+
+
+def _told(response: Any) -> tuple[int, str]:
+    return response.status_code, response.json()["code"]
