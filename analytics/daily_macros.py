@@ -30,13 +30,13 @@ _SCORES = ", ".join(
         *(f"round(({score}) * 1e9)::BIGINT AS {tier}" for tier, score in _TIERS.items()),
     )
 )
-# Billionths are added as whole numbers: the sums do not depend on the order in which scores are met.
+# Billionths are added as whole numbers: the sums do not depend on the order in which scores are met. Squares are rounded as they are kept.
 _SUMS = ", ".join(
     (
         "count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies",
         *(
             f"count({tier}) AS {tier}_count, coalesce(sum({tier}), 0)::BIGINT AS {tier}_sum,"
-            f" coalesce(sum({tier}::HUGEINT * {tier}), 0)::HUGEINT AS {tier}_squares"
+            f" coalesce(sum({tier}::HUGEINT * {tier}), 0)::DOUBLE::HUGEINT AS {tier}_squares"
             for tier in _TIERS
         ),
         "coalesce(sum(nano_usd), 0)::BIGINT AS nano_usd, count(*) - count(nano_usd) AS unknown_costs",

@@ -1,0 +1,279 @@
+"""Daily sums: they are those of the current scores whatever came, in whatever order, and whether or not they were added up before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+from builders import score
+
+from analytics import daily
+from analytics.daily import recompute_days, refresh_daily
+from analytics.daily_macros import CONSUMER, KEY
+from analytics.known import KnownIdentities
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.drift import DailyAverage, consecutive_days
+from schemas.arrow import INDEX, decode_batch
+from schemas.codec import encode
+from schemas.records import Baseline, Score, TierStatistics
+
+NOON = datetime(2026, 10, 10, 12, tzinfo=UTC)
+ALWAYS = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
+SUMMED = (
+    f"SELECT {KEY}, exchanges, anomalies, tier1_sum, tier2_count, tier2_sum, tier2_squares::DOUBLE, nano_usd, unknown_costs"
+)
+NAIVE = """
+    SELECT
+        project, date_trunc('day', exchange_at), coalesce(agent, ''), sampling_reason, disposition, simulated,
+        1 / coalesce(sampling_probability, 1) AS weight, count(*), count_if(anomaly), sum(round(tier1_score * 1e9)::BIGINT),
+        count(tier2_score), coalesce(sum(round(tier2_score * 1e9)::BIGINT), 0),
+        coalesce(sum(round(tier2_score * 1e9)::HUGEINT * round(tier2_score * 1e9)::BIGINT), 0)::DOUBLE,
+        coalesce(sum(round(cost_usd * 1e9)::BIGINT), 0), count(*) - count(cost_usd)
+    FROM scores
+    WHERE ($project IS NULL OR project = $project) AND exchange_at >= $first AND exchange_at < $until
+    GROUP BY ALL
+    ORDER BY ALL
+"""
+"""The same added up from the current scores, one by one."""
+Asked = tuple[str | None, datetime, datetime]
+
+
+def kept(store: Store, asked: Asked) -> list[tuple[Any, ...]]:
+    """What the queries read."""
+    values = dict(zip(("project", "first", "until"), asked, strict=True))
+    calls = "log.score_days($project, $first::TIMESTAMP, $until::TIMESTAMP)"
+    return store.cursor().execute(f"{SUMMED} FROM {calls} ORDER BY ALL", values).fetchall()
+
+
+def naive(store: Store, asked: Asked) -> list[tuple[Any, ...]]:
+    """What the scores say."""
+    values = dict(zip(("project", "first", "until"), asked, strict=True))
+    return store.cursor().execute(NAIVE, values).fetchall()
+
+
+def publish(store: Store, *scores: Score) -> None:
+    """Append scores to the log."""
+    with store.transaction() as transaction:
+        transaction.append("scores", [encode(one) for one in scores])
+
+
+def land(store: Store, partition: int, first_offset: int, scores: Sequence[Score]) -> None:
+    """Land scores where they stand in a topic of several partitions."""
+    frame = decode_batch([encode(one) for one in scores]).frames["Score"]
+    places = [pl.lit(partition, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + first_offset).alias("_offset")]
+    with store.transaction() as transaction:
+        seen = KnownIdentities()
+        transaction.learn("scores", seen)
+        transaction.land("scores", {"Score": frame.with_columns(places)}, seen)
+
+
+def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
+    """A score of the exchange of that number, whose project and time go by it alone."""
+    exchange = random.Random(number)
+    judged = chance.random() < 0.6
+    return score(
+        f"s{number % 17}", number,
+        score_id=f"id-{number}", revision=revision, project=exchange.choice(["ops", "web", "anchors.ops"]),
+        agent=exchange.choice([None, "scout"]),
+        exchange_at=NOON + timedelta(hours=exchange.randrange(-96, 96), minutes=exchange.choice([0, 0, 30])),
+        disposition="scored" if judged else "sampling_skip",
+        sampling_reason="routine_sample" if judged else "sampling_skip",
+        sampling_probability=chance.choice([1 / 3, 1.0]) if judged else None,
+        tier1_score=chance.choice([1.0, 2 / 3, 1 / 3]), anomaly=chance.random() < 0.2,
+        tier2_state="scored" if judged else "skipped_sampling", tier2_score=chance.random() if judged else None,
+        cost_usd=chance.choice([None, 0.0, 0.00123]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_daily_sums_are_those_of_the_current_scores(store: Store, seed: int) -> None:
+    """Late scores, scores made again, windows that cut days: whether or not somebody has added up, the answer is the same."""
+    chance = random.Random(seed)
+    known = 0
+    for _ in range(6):
+        first, known = known, known + chance.randrange(1, 40)
+        fresh = [a_score(chance, number) for number in range(first, known)]
+        again = [a_score(chance, chance.randrange(known), chance.randrange(1, 4)) for _ in range(chance.randrange(10))]
+        publish(store, *fresh, *again)
+        if chance.random() < 0.6:
+            refresh_daily(store)
+        cuts = sorted(NOON + timedelta(hours=chance.randrange(-100, 100)) for _ in range(2))
+        midnight = cuts[0].replace(hour=0)
+        for asked in ((None, *ALWAYS), ("ops", cuts[0], cuts[1]), (None, midnight, cuts[1]), ("web", cuts[0], cuts[0])):
+            assert naive(store, asked) == kept(store, asked)
+
+
+def test_a_refresh_answers_the_days_that_scores_came_to_and_takes_up_no_others(store: Store) -> None:
+    """The watch checks the projects of these days, and a day that did not change must not cost anything."""
+    publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON - timedelta(days=3), project="web"))
+
+    assert {("ops", date(2026, 10, 10)), ("web", date(2026, 10, 7))} == refresh_daily(store)
+    assert set() == refresh_daily(store)
+    publish(store, score("b", 1, revision=1, exchange_at=NOON - timedelta(days=3), project="web", tier1_score=0.5))
+
+    assert {("web", date(2026, 10, 7))} == refresh_daily(store)
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+
+
+def test_once_added_up_no_single_score_is_read(store: Store) -> None:
+    """Sums that are not used cost time and say nothing."""
+    publish(store, score("a", 1, exchange_at=NOON))
+    refresh_daily(store)
+    with store.transaction() as transaction:
+        transaction.connection.execute("UPDATE log.daily_scores SET exchanges = 7")
+
+    assert [7] == [row["exchange_count"] for row in query_rows(store.cursor(), "baseline", asked_of("ops"))]
+
+
+def asked_of(project: str) -> dict[str, Any]:
+    """The parameters of a query over the days around noon."""
+    return {"project": project, "as_of": NOON + timedelta(days=2), "days": 7}
+
+
+def test_each_partition_of_a_topic_is_followed_by_itself(store: Store) -> None:
+    """A partition that is new, or behind the others, holds scores that nobody has added up."""
+    land(store, 0, 100, [score("a", number, exchange_at=NOON) for number in range(3)])
+    refresh_daily(store)
+    land(store, 1, 0, [score("b", number, exchange_at=NOON) for number in range(2)])
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    refresh_daily(store)
+    land(store, 1, 2, [score("c", 1, exchange_at=NOON, tier1_score=0.5)])
+
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert {("ops", NOON.date())} == refresh_daily(store)
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+
+
+def test_what_is_made_again_from_the_start_is_added_up_again(store: Store) -> None:
+    """A rebuild gives the same positions to other scores."""
+    publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON))
+    refresh_daily(store)
+    with store.transaction() as transaction:
+        transaction.forget(["scores"])
+    publish(store, score("a", 1, exchange_at=NOON, tier1_score=0.25))
+
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    refresh_daily(store)
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+
+
+def test_a_rebuild_while_days_are_added_up_is_not_taken_for_done(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watermark of what was read before would hide the new scores at the old positions."""
+    publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON))
+    whole = daily._add_up
+
+    def rebuilt_meanwhile(transaction: Any, day: date, projects: list[str]) -> None:
+        whole(transaction, day, projects)
+        transaction.forget(["scores"])
+        transaction.append("scores", [encode(score("c", 1, exchange_at=NOON, tier1_score=0.25))])
+
+    monkeypatch.setattr(daily, "_add_up", rebuilt_meanwhile)
+    refresh_daily(store)
+    monkeypatch.undo()
+
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    refresh_daily(store)
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+
+
+def test_a_refresh_that_is_cut_short_begins_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between two days leaves some of them added up, and all of them to be looked at."""
+    publish(store, *(score("a", number, exchange_at=NOON + timedelta(days=number)) for number in range(3)))
+    whole = daily._add_up
+
+    class StopError(Exception):
+        """The end of a process."""
+
+    def stopping(transaction: Any, day: date, projects: list[str]) -> None:
+        if day == NOON.date() + timedelta(days=1):
+            raise StopError
+        whole(transaction, day, projects)
+
+    monkeypatch.setattr(daily, "_add_up", stopping)
+    with pytest.raises(StopError):
+        refresh_daily(store)
+    monkeypatch.undo()
+
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert 3 == len(refresh_daily(store))
+
+
+def test_days_are_added_up_again_when_scores_were_deleted(store: Store) -> None:
+    """Deleting leaves no new position behind that would tell of it."""
+    publish(
+        store,
+        score("a", 1, exchange_at=NOON),
+        score("b", 1, exchange_at=NOON),
+        score("c", 1, exchange_at=NOON - timedelta(days=1)),
+    )
+    refresh_daily(store)
+    with store.transaction() as transaction:
+        transaction.connection.execute("DELETE FROM log.scores WHERE session_id IN ('b', 'c')")
+        recompute_days(transaction, [("ops", NOON.date()), ("ops", NOON.date() - timedelta(days=1))])
+
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert [1] == [count for (count,) in store.cursor().execute("SELECT exchanges FROM log.daily_scores").fetchall()]
+
+
+def test_the_sums_do_not_depend_on_the_order_of_the_scores(store: Store) -> None:
+    """Adding floats does, and a baseline would differ from the one that a replay makes."""
+    scores = [score("a", number, exchange_at=NOON, tier1_score=random.Random(number).random()) for number in range(300)]
+    publish(store, *scores)
+    refresh_daily(store)
+    once = kept(store, (None, *ALWAYS))
+    with store.transaction() as transaction:
+        transaction.forget(["scores"])
+    publish(store, *reversed(scores))
+    refresh_daily(store)
+
+    assert once == kept(store, (None, *ALWAYS))
+
+
+def test_nothing_is_kept_of_an_empty_log(store: Store) -> None:
+    """The first start of all."""
+    assert set() == refresh_daily(store)
+    assert [] == kept(store, (None, *ALWAYS))
+    with store.transaction() as transaction:
+        assert {} == transaction.watermarks(CONSUMER)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_runs_of_the_query_are_those_of_the_rule(store: Store, seed: int) -> None:
+    """Analysts see drift by SQL, incidents come from the rule: both must say the same."""
+    chance = random.Random(seed)
+    mean, stddev = 0.5, chance.choice([0.0, 0.125])
+    as_of = NOON + timedelta(days=7)
+    told = TierStatistics(mean=mean, stddev=stddev, count=9)
+    none = TierStatistics(count=0)
+    baseline = Baseline(
+        baseline_id="b", project="ops", computed_at=NOON, window_start=NOON, window_end=NOON, tier1=told, tier2=none,
+        tier2_5=none, tier3=none, anomaly_rate=0.0, exchange_count=9, policy_digest="p",
+    )  # fmt: skip
+    with store.transaction() as transaction:
+        transaction.append("baselines", [encode(baseline)])
+    offsets = [day for day in range(-1, 8) for _ in range(chance.choice([0, 1, 2]))]
+    scores = [
+        score("s", number, exchange_at=NOON + timedelta(days=day), tier1_score=chance.choice([0.25, 0.375, 0.625, 0.75]))
+        for number, day in enumerate(offsets)
+    ]
+    publish(store, *scores)
+    parameters = {"project": "ops", "as_of": as_of + timedelta(hours=1), "days": 7}
+
+    averages = query_rows(store.cursor(), "daily_averages", parameters)
+    days = [DailyAverage(row["day"], row["mean"]) for row in averages if row["tier"] == "tier1"]
+    expected = [
+        (one.direction, one.severity, [(day.day, day.average) for day in one.days], one.deviation)
+        for one in consecutive_days(days, mean, stddev, as_of.date())
+    ]
+    found = query_rows(store.cursor(), "drift_runs", parameters)
+    runs = [
+        (row["direction"], row["severity"], [(day["day"], day["average"]) for day in row["days"]], row["deviation"])
+        for row in found
+    ]
+
+    assert expected == runs
