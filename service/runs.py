@@ -7,22 +7,27 @@ somebody asks, by the same fold that made the record.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 
 from analytics.queries import query_rows
 from analytics.store import Store
 from audit.diagnosis import diagnose_events
 from audit.events import raw_event
+from audit.policy import Policy
 from audit.wrap import wrap_quality
 from schemas.errors import InputError
 from service.workspace import Workspace
 
 Row = dict[str, Any]
 Document = dict[str, Any]
+_RUN_ID = re.compile(r"run_0{0,2}([1-9][0-9]{0,17})")
 
 
 def runs_of(store: Store, project: str | None) -> list[Row]:
@@ -30,9 +35,23 @@ def runs_of(store: Store, project: str | None) -> list[Row]:
     return query_rows(store.cursor(), "runs", {"project": project})
 
 
-def events_of(store: Store, connection: str, session_id: str) -> list[Document]:
+def run_page(cursor: duckdb.DuckDBPyConnection, project: str, before: int | None, limit: int) -> list[Row]:
+    """Runs of a project, the one that was finished last first: those before a number, or from the newest on."""
+    return query_rows(cursor, "project_runs", {"project": project, "before": before, "limit": limit})
+
+
+def run_document(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> tuple[Row, Document] | None:
+    """Row and full diagnosis of one run of a project; None where it has none of that id."""
+    number = _RUN_ID.fullmatch(run_id)
+    rows = run_page(cursor, project, int(number[1]) + 1, 1) if number else []
+    if not rows or rows[0]["run_id"] != run_id:
+        return None
+    return rows[0], diagnose_events(rows[0]["session_id"], events_of(cursor, rows[0]["connection"], rows[0]["session_id"]))
+
+
+def events_of(cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str) -> list[Document]:
     """The raw normalised events of a session, in order."""
-    rows = query_rows(store.cursor(), "session_events", {"connection": connection, "session": session_id})
+    rows = query_rows(cursor, "session_events", {"connection": connection, "session": session_id})
     return [raw_event(row["payload"]) for row in rows]
 
 
@@ -40,7 +59,7 @@ def run_documents(store: Store, wanted: str, project: str | None = None) -> Iter
     """Row and full diagnosis of the runs whose session id or run id is `wanted`."""
     for row in runs_of(store, project):
         if wanted in (row["session_id"], row["run_id"]):
-            yield row, diagnose_events(row["session_id"], events_of(store, row["connection"], row["session_id"]))
+            yield row, diagnose_events(row["session_id"], events_of(store.cursor(), row["connection"], row["session_id"]))
 
 
 def export_runs(store: Store, folder: Path, project: str | None) -> int:
@@ -69,7 +88,7 @@ def _refuse_other_project(root: Path, row: Row) -> None:
 
 
 def _export_run(store: Store, row: Row, root: Path) -> None:
-    events = events_of(store, row["connection"], row["session_id"])
+    events = events_of(store.cursor(), row["connection"], row["session_id"])
     summary = {
         "run_id": row["run_id"],
         "project": row["project"],
@@ -95,7 +114,19 @@ def _write(path: Path, document: Document) -> None:
 
 def wrap_rows(workspace: Workspace, project: str | None, limit: int) -> list[Row]:
     """Wrap quality of the newest sessions, those of projects that switch it off left out."""
-    rows = query_rows(workspace.store.cursor(), "wrap_exchanges", {"project": project, "limit": limit})
+    return wrap_page(workspace.store.cursor(), workspace.policy, project, limit)
+
+
+def wrap_page(
+    cursor: duckdb.DuckDBPyConnection,
+    policy: Policy,
+    project: str | None,
+    limit: int,
+    after: tuple[datetime, str] | None = None,
+) -> list[Row]:
+    """The same, after a session: the time of its last exchange, and its connection and id with a slash between."""
+    at, identity = after or (None, None)
+    values = {"project": project, "limit": limit, "after_at": at, "after_id": identity}
     return [
         {
             **{name: value for name, value in row.items() if name != "texts"},
@@ -103,7 +134,7 @@ def wrap_rows(workspace: Workspace, project: str | None, limit: int) -> list[Row
             "steps_found": list(quality.steps_found),
             "steps_missing": list(quality.steps_missing),
         }
-        for row in rows
-        if workspace.policy.for_project(row["project"]).settings.wrap_quality_scoring
+        for row in query_rows(cursor, "wrap_exchanges", values)
+        if policy.for_project(row["project"]).settings.wrap_quality_scoring
         for quality in [wrap_quality(row["texts"])]
     ]

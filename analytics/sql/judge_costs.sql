@@ -1,6 +1,6 @@
 -- purpose: what judging cost, by session, project, day (UTC, on which the judge answered, as on the provider's bill) or model (that was asked)
 -- grain: one row a group: project, connection, session_id, day and model are NULL where the grouping does not name them; cost_usd is the sum of the known costs, simulated ones included
--- parameters: $by (session, project, day or model; anything else: one row of all), $project (NULL for all)
+-- parameters: $by (session, project, day or model; anything else: one row of all), $project (NULL for all), $from (inclusive) and $to (exclusive) of the time of the answer (NULL: no bound)
 SELECT
     CASE WHEN $by IN ('session', 'project') THEN project END AS project,
     CASE WHEN $by = 'session' THEN connection END AS connection,
@@ -14,6 +14,7 @@ SELECT
     sum(round(cost_usd * 1e9)::BIGINT) / 1e9 AS cost_usd, count(*) FILTER (cost_usd IS NULL) AS unknown_costs,
     count(*) FILTER (simulated) AS simulated
 FROM judgements
-WHERE $project IS NULL OR project = $project
+WHERE ($project IS NULL OR project = $project)
+    AND ($from IS NULL OR judged_at >= $from::TIMESTAMP) AND ($to IS NULL OR judged_at < $to::TIMESTAMP)
 GROUP BY ALL
 ORDER BY day, cost_usd DESC NULLS LAST, project, connection, session_id, model

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -64,8 +64,6 @@ _LOST_PLUS = re.compile(r"([0-9-]{8,10}T[0-9:.,]{1,20}) ([0-9]{2}:?[0-9]{2})")
 """A time with an offset whose plus has become a space."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_named)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-REASON = "^[a-z_]{1,64}$"
-"""Pattern of the reasons that tiers give."""
 ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 _MOMENT_SCHEMA = WithJsonSchema(
     {
@@ -195,10 +193,26 @@ class FinalizeBody(Body):
     connection: ConnectionName | None = None
 
 
+UnscoredReason = Literal[
+    "no_judge",
+    "refused",
+    "cut_off",
+    "provider_error",
+    "timeout",
+    "invalid",
+    "interrupted",
+    "unknown_price",
+    "cost_cap",
+]
+"""Why a tier can have stayed without a score."""
+
+
 class RejudgeBody(Body):
     """Which of the unscored exchanges are to be judged again."""
 
-    reason: Annotated[str, StringConstraints(pattern=REASON)] | None = Field(
-        None, description="Only what is unscored for this reason, such as no_judge or timeout."
+    reason: UnscoredReason | None = Field(
+        None,
+        description="Only what is unscored for this reason; cost_cap is what a session's cap left out.",
+        examples=["timeout"],
     )
     limit: Annotated[int, Field(ge=1, le=100_000)] = Field(10_000, description="At most so many, oldest first.")

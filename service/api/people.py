@@ -15,7 +15,7 @@ from service.api.bodies import JsonRoute
 from service.api.context import ApiContext, Services, durable_or_refused
 from service.api.errors import ApiError, documented
 from service.api.models import Body, Id, QueryMoment
-from service.api.project_answers import Moment, ScoreAnswer
+from service.api.project_answers import Moment, OneScoreAnswer, ScoreAnswer
 from service.api.settings import API
 from service.documents import Document, score_by_id
 from service.people import MAX_SKIPPED, agreement_document, human_scores, next_to_review, with_human_score
@@ -37,12 +37,6 @@ class HumanScoreBody(Body):
     score: Annotated[int, Field(ge=LOWEST, le=HIGHEST, description="1 (worst) to 5 (best), as in Tier 3.", examples=[4])]
     comment: Annotated[str, StringConstraints(max_length=MAX_COMMENT)] | None = None
     rater: Id | None = Field(None, description="Who says it; without it the name of the operator.")
-
-
-class OneScoreAnswer(Answer):
-    """A score, with the newest thing a person said of it."""
-
-    score: ScoreAnswer
 
 
 class HumanScoreAnswer(Answer):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas.limits import NAME
-from service.api.models import REASON
 
 _WORDS = {
     "missing": "is missing",
@@ -24,6 +23,7 @@ _WORDS = {
     "greater_than_equal": "must be {ge} or more",
     "less_than_equal": "must be {le} or less",
     "less_than": "must be less than {lt}",
+    "literal_error": "must be {expected}",
     "too_short": "must hold {min_length} or more",
     "too_long": "must hold {max_length} or fewer",
     "string_too_short": "must have {min_length} or more characters",
@@ -31,7 +31,6 @@ _WORDS = {
 }
 _FORMS = {
     f"^{NAME}$": "must be 1 to 63 of a-z, 0-9, dot, dash and underscore, and begin with a letter or digit",
-    REASON: "must be 1 to 64 of a-z and underscore",
 }
 """Patterns in words; another is shown as it is."""
 

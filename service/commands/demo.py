@@ -102,7 +102,7 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
     yield exchange_report(store, projects, WORSE_SINCE)
     ledger = [
         row
-        for row in query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None})
+        for row in query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None, "from": None, "to": None})
         if row["project"] in projects
     ]
     agents = {project: agent for agent, project in PROJECTS.items()}

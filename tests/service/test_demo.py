@@ -136,7 +136,7 @@ def test_the_bill_is_that_of_the_ledger_and_each_saving_saves(shown: Shown) -> N
     """What it would have cost is worth reading only if what it did cost is right."""
     rows = shown.part("What it would have cost")
     with Store(shown.database) as store:
-        (ledger,) = query_rows(store.cursor(), "judge_costs", {"by": "all", "project": None})
+        (ledger,) = query_rows(store.cursor(), "judge_costs", {"by": "all", "project": None, "from": None, "to": None})
     calls = {line[:20].strip(): int(line[20:].split()[0].replace(",", "")) for line in rows[1:-1]}
     assert calls["as configured"] == ledger["judgements"]
     # A call that broke off is made again, and both are in the ledger; nothing else may differ.

@@ -132,8 +132,8 @@ def test_the_bill_as_configured_is_what_an_engine_asks_and_pays(
 
     with running() as judge, Store(tmp_path / "judged.duckdb") as store:
         asyncio.run(judged(store, judge.base_url))
-        (row,) = query_rows(store.cursor(), "judge_costs", {"by": "all", "project": None})
-        agents = query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None})
+        (row,) = query_rows(store.cursor(), "judge_costs", {"by": "all", "project": None, "from": None, "to": None})
+        agents = query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None, "from": None, "to": None})
     found = bill(some, settings, Savings())
     prompt = row["input_tokens"] + row["cache_write_tokens"] + row["cache_read_tokens"]
     assert found.calls.total() == row["calls"] > 50

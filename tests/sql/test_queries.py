@@ -131,7 +131,7 @@ def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> Non
         "sampling_mix": {"project": text},
         "scores": {"project": text, "session": text, "anomalies": False, "limit": 9},
         "open_topics": by_session | {"as_of": datetime(2026, 10, 2, tzinfo=UTC)},
-        "wrap_exchanges": {"project": text, "limit": 9},
+        "wrap_exchanges": {"project": text, "limit": 9, "after_at": None, "after_id": None},
     }
     for query, values in asked.items():
         rows = query_rows(cursor, query, values)

@@ -123,7 +123,7 @@ def test_a_fault_is_told_in_plain_words(
         ("POST", "events", {"session_id": "s", "first_seq": 0, "events": []}, "events: must hold 1 or more"),
         ("POST", "events", {"session_id": "s", "first_seq": 0, "events": {}}, "events: must be a list"),
         ("POST", "heartbeat", {"session_id": "s", "connection": "A"}, f"connection: {A_NAME}"),
-        ("POST", "ops/rejudge", {"reason": "No"}, "reason: must be 1 to 64 of a-z and underscore"),
+        ("POST", "ops/rejudge", {"limit": 0}, "limit: must be 1 or more"),
         ("GET", "OPS/scores", None, f"project: {A_NAME}"),
         ("GET", "ops/scores?limit=ten", None, "limit: must be a whole number"),
         ("GET", "ops/scores?anomalies=maybe", None, "anomalies: must be true or false"),

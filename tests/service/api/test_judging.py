@@ -56,7 +56,7 @@ def test_without_a_judge_there_is_nothing_to_ask(call: Call, tokens: Tokens) -> 
     assert (409, "no_judge") == (response.status_code, response.json()["code"])
 
 
-@pytest.mark.parametrize("body", [{"limit": 0}, {"limit": "5"}, {"reason": "Drop Table"}])
+@pytest.mark.parametrize("body", [{"limit": 0}, {"limit": "5"}, {"reason": "Drop Table"}, {"reason": "tiemout"}])
 def test_a_wrong_wish_is_refused(call: Call, tokens: Tokens, body: dict[str, object]) -> None:
     """By the name of its field."""
     response = call("POST", REJUDGE, tokens.root, json=body)

@@ -1,0 +1,12 @@
+-- purpose: why a project's exchanges were judged or left out, and what became of them: the mix of sampling reasons over a time
+-- grain: one row a sampling reason and disposition, the most frequent first; share: of the exchanges of the time; means are over the scores that have the tier
+-- parameters: $project, $from (inclusive) and $to (exclusive) in event time
+SELECT
+    sampling_reason, disposition, sum(exchanges)::BIGINT AS exchanges,
+    round(sum(exchanges) / sum(sum(exchanges)) OVER (), 6) AS share, sum(anomalies)::BIGINT AS anomalies,
+    round(log.mean_of(sum(tier1_count), sum(tier1_sum)), 3) AS tier1_mean,
+    round(log.mean_of(sum(tier2_count), sum(tier2_sum)), 3) AS tier2_mean
+FROM log.score_days($project, $from::TIMESTAMP, $to::TIMESTAMP)
+WHERE project = $project
+GROUP BY sampling_reason, disposition
+ORDER BY exchanges DESC, sampling_reason, disposition

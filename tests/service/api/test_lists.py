@@ -1,0 +1,149 @@
+"""Figures over HTTP: trends, wrap quality, sampling, costs, runs, projects and single exchanges are of what is in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from api_server import BodyBuilder, Call, Tokens
+
+from streams.engine import Engine
+
+OPS = "/api/audit/ops"
+Background = Callable[[], None]
+EVENTS = [{"event": "tool_call", "tool": "exec", "args": {"command": "ls"}, "timestamp": "2026-10-01T09:00:00Z"}]
+
+
+@pytest.fixture
+def filled(call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio.Runner, engine: Engine) -> None:
+    """Two days of ops, one of them with an anomaly, and an exchange of web."""
+    for number, day, said in ((1, "2026-09-30", "It is done."), (2, "2026-10-01", "   "), (8, "2026-10-01", "Committed.")):
+        body = exchange_body(number, response=said, timestamp=f"{day}T09:{number:02}:00Z")
+        assert 201 == call("POST", "/api/audit/ingest", tokens.ops, json=body).status_code
+    call("POST", "/api/audit/ingest", tokens.web, json=exchange_body(1, session="web-session"))
+    call("POST", "/api/audit/events", tokens.ops, json={"session_id": "s1", "first_seq": 0, "events": EVENTS})
+    call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)
+    loop.run(engine.drained())
+
+
+def got(call: Call, path: str, token: str, **asked: Any) -> Any:
+    """What is answered."""
+    response = call("GET", path, token, params=asked)
+    assert 200 == response.status_code, response.text
+    return response.json()
+
+
+@pytest.mark.usefixtures("filled")
+def test_trends_are_by_the_day_of_the_exchange(call: Call, tokens: Tokens) -> None:
+    """Both days were scored today; today itself counts as far as it has come."""
+    trends = got(call, f"{OPS}/trends", tokens.root, window="7d")
+    assert ("ops", "7d") == (trends["project"], trends["window"])
+    assert [("2026-09-30", 0, 1), ("2026-10-01", 1, 2)] == [
+        (point["date"], point["anomalyCount"], point["exchangeCount"]) for point in trends["dataPoints"]
+    ]
+    assert [1.0, None] == [trends["dataPoints"][0][name] for name in ("avgTier1", "avgTier2_5")]
+    assert 400 == call("GET", f"{OPS}/trends", tokens.root, params={"window": "9d"}).status_code
+
+
+@pytest.mark.usefixtures("filled")
+def test_wrap_quality_is_by_session(call: Call, tokens: Tokens) -> None:
+    """What was found and what is missing are all that is expected."""
+    [session] = got(call, f"{OPS}/wrap-quality", tokens.root)["sessions"]
+    assert ("s1", 3, "2026-10-01T09:08:00Z", 0.2, ["commit"], 5) == tuple(
+        session[name] for name in ("sessionId", "exchangeCount", "lastTimestamp", "score", "stepsFound", "totalSteps")
+    )
+    assert 4 == len(session["stepsMissing"])
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_sampling_mix_is_of_a_time(call: Call, tokens: Tokens) -> None:
+    """Why each exchange was judged or left out; the shares add up."""
+    mix = got(call, f"{OPS}/sampling", tokens.root)["mix"]
+    assert (3, 1.0) == (sum(one["exchanges"] for one in mix), round(sum(one["share"] for one in mix), 4))
+    assert [] == got(call, f"{OPS}/sampling", tokens.root, to="2026-09-30")["mix"]
+    assert 400 == call("GET", f"{OPS}/sampling?from=2026-10-02&to=2026-10-01", tokens.root).status_code
+
+
+@pytest.mark.usefixtures("filled")
+def test_runs_are_listed_and_shown(call: Call, tokens: Tokens) -> None:
+    """The diagnosis is the whole one, with evidence and graph; of another project it is not there."""
+    listed = got(call, f"{OPS}/runs", tokens.root)
+    assert [("run_001", "s1", 1)] == [(run["runId"], run["sessionId"], run["toolCalls"]) for run in listed["runs"]]
+    shown = call("GET", f"{OPS}/runs/run_001", tokens.root)
+    assert (200, "no-store", listed["runs"][0]) == (shown.status_code, shown.headers["cache-control"], shown.json()["run"])
+    assert {"trust_score", "causal_graph"} <= shown.json()["diagnosis"].keys()
+    missing = [call("GET", f"/api/audit/{path}", tokens.root).status_code for path in ("web/runs/run_001", "ops/runs/run_0001")]
+    assert [404, 404] == missing
+
+
+@pytest.mark.usefixtures("filled")
+def test_projects_come_with_their_health(call: Call, tokens: Tokens) -> None:
+    """Every one that has records or a connection, whether or not it is audited; an operator of one sees that one."""
+    listed = got(call, "/api/audit/projects", tokens.root)["projects"]
+    assert [("capped", "empty", True), ("dark", "empty", False), ("ops", "ok", True), ("web", "ok", True)] == [
+        (one["project"], one["health"], one["enabled"]) for one in listed
+    ]
+    ops = listed[2]
+    assert (3, 3, 1, 1, "2026-10-01T09:08:00Z") == tuple(
+        ops[name] for name in ("exchanges", "scores", "anomalies", "runs", "lastExchangeAt")
+    )
+    assert (3, 0.333) == (ops["recent"]["scores"], ops["recent"]["anomalyRate"])
+    assert [ops] == got(call, "/api/audit/projects", tokens.ops_reader)["projects"]
+    assert ["ops", "web"] == [one["project"] for one in got(call, "/api/audit/projects", tokens.root, health="ok")["projects"]]
+
+
+@pytest.mark.usefixtures("filled")
+def test_an_exchange_is_shown_with_what_is_known_of_it(call: Call, tokens: Tokens) -> None:
+    """Texts are of the moment: they are kept by no cache."""
+    shown = call("GET", f"{OPS}/exchanges/s1:2", tokens.root)
+    assert (200, "no-store") == (shown.status_code, shown.headers["cache-control"])
+    body = shown.json()
+    assert ("s1:2", "north", "s1", "2026-10-01T09:02:00Z") == tuple(
+        body["exchange"][name] for name in ("id", "connection", "sessionId", "timestamp")
+    )
+    assert ["silent_refusal"] == body["score"]["tier1Flags"]
+    assert [] == body["judgements"]
+    for path in ("web/exchanges/s1:2", "ops/exchanges/web-session:1", "ops/exchanges/s1:2?connection=south"):
+        assert 404 == call("GET", f"/api/audit/{path}", tokens.root).status_code, path
+
+
+def test_an_id_that_two_connections_use_is_asked_for_by_connection(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio.Runner, engine: Engine
+) -> None:
+    """Ids are a connection's own: neither of them is taken for the other."""
+    other = call("POST", "/api/audit/connections", tokens.root, json={"name": "east", "project": "ops"}).json()["token"]
+    for token in (tokens.ops, other):
+        call("POST", "/api/audit/ingest", token, json=exchange_body(1))
+    loop.run(engine.drained())
+    refused = call("GET", f"{OPS}/exchanges/s1:1", tokens.root)
+    assert (409, "ambiguous") == (refused.status_code, refused.json()["code"])
+    assert "east, north" in refused.json()["error"]
+    assert "east" == got(call, f"{OPS}/exchanges/s1:1", tokens.root, connection="east")["exchange"]["connection"]
+
+
+@pytest.mark.parametrize(
+    ("path", "entries"), [("projects", "projects"), ("ops/runs", "runs"), ("ops/wrap-quality", "sessions")]
+)
+def test_pages_of_every_list_are_the_list(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, background: Background, paged: tuple[str, str]
+) -> None:
+    """Nothing twice, nothing left out."""
+    path, entries = paged
+    for session in "abcde":
+        call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1, session=session))
+        call("POST", "/api/audit/events", tokens.ops, json={"session_id": session, "first_seq": 0, "events": EVENTS})
+        call("POST", f"/api/audit/sessions/{session}/finalize", tokens.ops)
+    background()
+    whole = got(call, f"/api/audit/{path}", tokens.root)[entries]
+    seen: list[Any] = []
+    asked: dict[str, Any] = {"limit": 2}
+    while True:
+        body = got(call, f"/api/audit/{path}", tokens.root, **asked)
+        seen += body[entries]
+        if body["nextCursor"] is None:
+            break
+        asked = {"limit": 2, "cursor": body["nextCursor"]}
+    assert 3 < len(whole)
+    assert whole == seen
