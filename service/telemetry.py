@@ -1,7 +1,7 @@
 """The watchdog of sessions: who has fallen silent, and what people are told of it.
 
-1. Any record of a session is a sign of life at the time it was taken in, unless it was history even then: older than the session
-   gap. So an import raises no alarm, and a sender whose clock is a little off is heard.
+1. Any record of a session is a sign of life at the time it was taken in, unless it was history even then: more than a day old.
+   So a backfill raises no alarm, and a sender whose clock is off, or who forgot the time zone, is heard.
 2. A session is watched until it is closed, or until nothing came for longer than the session gap, after which it is.
 3. Silence counts only while this server listens: whoever was silent during a break may only have gone unheard.
 4. Each level of a silence is told once: to people by the outbox, across restarts; in the log by each process.
@@ -23,6 +23,7 @@ import duckdb
 from analytics.queries import query_rows
 from audit.policy import Policy
 from audit.telemetry import STOPPED, listening_since, silence
+from schemas.limits import CLOCK_TOLERANCE
 from service.alerts.notices import Notice, SilentSession, fleet_notice, silence_notice
 from service.alerts.raising import Alerts
 from streams.auditing import Auditing
@@ -62,6 +63,7 @@ def open_sessions(
     values = {
         "as_of": now,
         "gap_seconds": timedelta(minutes=policy.session_gap_minutes).total_seconds(),
+        "history_seconds": CLOCK_TOLERANCE.total_seconds(),
         "project": project,
         "silent_since": silent_since,
         "after_at": at,

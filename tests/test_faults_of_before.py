@@ -230,3 +230,12 @@ def test_the_last_turns_are_sampled(service: Service) -> None:
     service.run(service.engine.drained())
     last = rows(service.store, "SELECT turn_number, sampling_reason, disposition FROM scores WHERE turn_number > 6 ORDER BY 1")
     assert [(7, "last_turns", "scored"), (8, "last_turns", "scored")] == last
+
+
+def test_a_session_that_sends_anything_is_watched(service: Service) -> None:
+    """Sessions had to be registered, nothing did, and telemetry was always empty."""
+    body = exchange(1)
+    body["exchange"]["timestamp"] = service.engine.now().isoformat()
+    service.ingest(body)
+    listed = service.call("GET", "/api/audit/telemetry", service.operator).json()["sessions"]
+    assert [("s", "ops", "green")] == [(one["sessionId"], one["project"], one["status"]) for one in listed]

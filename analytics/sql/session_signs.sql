@@ -1,6 +1,6 @@
 -- purpose: sessions that are open and were heard within the session gap, with their last sign of life: a record that was no history when it came
 -- grain: one row a session, the longest silent first
--- parameters: $as_of, $gap_seconds, $project (NULL for all), $silent_since (last heard before then, NULL for all), $after_at and $after_place (where the page before ended, NULL for the first), $limit (NULL for all)
+-- parameters: $as_of, $gap_seconds, $history_seconds (what is older when it comes is history), $project (NULL for all), $silent_since (last heard before then, NULL for all), $after_at and $after_place (where the page before ended, NULL for the first), $limit (NULL for all)
 WITH signs AS (
     SELECT connection, session_id, project, occurred_at, ingested_at, _offset AS exchange FROM log.exchanges
     UNION ALL BY NAME
@@ -12,7 +12,7 @@ WITH signs AS (
         connection, session_id, max(exchange) AS last_exchange, max(event) AS last_event, max(heartbeat) AS last_heartbeat,
         max(ingested_at) AS last_received, arg_max(project, ingested_at) AS project
     FROM signs
-    WHERE ingested_at >= $as_of::TIMESTAMP - to_seconds($gap_seconds) AND occurred_at >= ingested_at - to_seconds($gap_seconds)
+    WHERE ingested_at >= $as_of::TIMESTAMP - to_seconds($gap_seconds) AND occurred_at >= ingested_at - to_seconds($history_seconds)
     GROUP BY connection, session_id
 ), closings AS (
     SELECT

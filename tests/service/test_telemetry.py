@@ -133,6 +133,12 @@ def test_history_that_comes_today_raises_nothing(yard: Yard) -> None:
     assert [] == yard.watch(40)
 
 
+def test_a_sender_in_another_time_zone_is_watched(yard: Yard) -> None:
+    """Its clock is wrong by hours, and it is alive."""
+    yard.take("exchanges", exchange("s1", 1, occurred_at=START - timedelta(hours=9), ingested_at=START))
+    assert [("s1", "warning")] == yard.watch(11)
+
+
 def test_the_interval_is_the_projects_own(yard: Yard) -> None:
     """An agent that thinks for twenty minutes has not stopped after ten."""
     yard.beat("s1", "slow")

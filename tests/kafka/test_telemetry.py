@@ -1,0 +1,50 @@
+"""The watchdog of a server to Kafka: signs of life and ends of sessions come back through the sink."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+from builders import exchange
+from sinks import MakeTopics, gateway_over, until
+
+from analytics.store import Store
+from schemas.records import Heartbeat
+from schemas.registry import topics
+from service.alerts.raising import Alerts
+from service.telemetry import Telemetry, listening_of, open_sessions
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.gateway import Gateway
+
+
+def beat(now: datetime) -> Heartbeat:
+    """A sign of life."""
+    return Heartbeat(connection="local", project="ops", session_id="s1", occurred_at=now, ingested_at=now)
+
+
+def listed(gateway: Gateway, now: datetime) -> list[tuple[str, str]]:
+    """The sessions that are watched, with their colours."""
+    found = open_sessions(gateway.store.cursor(), gateway.policy, now, listening_of(gateway))
+    return [(one.session.session_id, one.session.silence.status) for one in found]
+
+
+def test_sessions_are_watched_by_what_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Whoever delivers on the topics is alive, too; a session that ended is watched no more."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            watchdog = Telemetry(gateway, Alerts(store, (), gateway.redactor, gateway.now))
+            await until(lambda: gateway.state().ready, "the gateway to take records")
+            await watchdog.run()
+            now = gateway.now()
+            await gateway.publish("heartbeats", [beat(now)])
+            await gateway.publish("exchanges", [exchange("s2", 1, occurred_at=now, ingested_at=now)])
+            await until(lambda: not gateway.state().queues["unlanded"], "the records to land")
+            assert [("s1", "green"), ("s2", "green")] == sorted(listed(gateway, now))
+            assert [("s1", "red"), ("s2", "red")] == sorted(listed(gateway, now + timedelta(minutes=16)))
+            assert await gateway.finalize("local", "s2")
+            await until(lambda: [("s1", "green")] == listed(gateway, now), "the end to land")
+
+    with Store(None) as store:
+        asyncio.run(run(store))
