@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from analytics.store import Store
 from analytics.tables import literal, quote
 from schemas.errors import StoreError
 
+log = logging.getLogger(__name__)
 MEMORY = "1GB"
 """What copying may take."""
 WORTH_SHARE = 0.4
@@ -99,6 +101,16 @@ def compact(path: Path) -> tuple[int, int]:
         _clear(unfinished)
         raise
     return before, path.stat().st_size
+
+
+def compact_at_start(path: Path) -> None:
+    """Compact the file of a server that is about to start, where that is worth it. What keeps it from being done is logged."""
+    try:
+        if path.exists() and space_of(path).is_worth_it:
+            before, after = compact(path)
+            log.warning("%s was compacted from %d to %d bytes", path, before, after)
+    except StoreError as error:
+        log.warning("%s was not compacted: %s", path, error)
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, path: Path, unfinished: Path) -> None:

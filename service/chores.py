@@ -12,6 +12,8 @@ from service.settings import Settings
 from service.telemetry import Telemetry
 from streams.auditing import Auditing
 from streams.chores import Chore
+from streams.erasing import ErasureChore
+from streams.retention import RetentionChore
 from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch
 
@@ -21,7 +23,8 @@ def chores_of(engine: Auditing, access: AccessStore, settings: Settings, watch: 
     del access
     alerts = open_alerts(engine, settings)
     rounds = WatchRounds(watch, engine.store, engine.now, lambda: engine.state().ready)
-    return [rounds, Delivery(alerts), Telemetry(engine, alerts), *_score_events(engine, settings)]
+    deleting: list[Chore] = [ErasureChore(engine), RetentionChore(engine)]
+    return [rounds, Delivery(alerts), Telemetry(engine, alerts), *deleting, *_score_events(engine, settings)]
 
 
 def _score_events(engine: Auditing, settings: Settings) -> list[Chore]:

@@ -33,6 +33,7 @@ from service.commands import (
     judging,
     rejudging,
     replaying,
+    retaining,
     serving,
     sessions,
     simulating,
@@ -53,6 +54,7 @@ app.add_typer(connections.connections_app, name="connections")
 app.add_typer(connections.operators_app, name="operators")
 app.add_typer(topics.topics_app, name="topics")
 app.add_typer(dead_letters.letters_app, name="dead-letters")
+app.add_typer(retaining.retention_app, name="retention")
 app.add_typer(alerts.alerts_app, name="alerts")
 COMMANDS: dict[str, Callable[..., None]] = {
     "diagnose": diagnosing.diagnose,
@@ -74,6 +76,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "wrap-quality": sessions.wrap_quality,
     "sql": database.sql,
     "rebuild": database.rebuild,
+    "erase": retaining.erase,
+    "compact": retaining.compact,
     "export": exporting.export,
     "doctor": doctor.doctor,
     "demo": demo.demo,

@@ -14,6 +14,7 @@ from functools import partial
 
 import uvicorn
 
+from analytics.compacting import compact_at_start
 from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.access import AccessStore, access_file
@@ -51,6 +52,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
     async with contextlib.AsyncExitStack() as stack:
         if judge is not None:
             stack.push_async_callback(judge.aclose)
+        compact_at_start(settings.database)
         workspace = stack.enter_context(open_workspace(settings, create=True, writes=not by_workers))
         access = stack.enter_context(AccessStore(access_file(settings.database), workspace.now))
         engine = _gateway(workspace) if by_workers else _engine(workspace, opened)

@@ -83,7 +83,7 @@ async def request_erasure(engine: Auditing, wanted: Erasure) -> None:
     """Make the request durable and, where records do not take the way over Kafka, erase on the spot."""
     published = await engine.publish(ERASURES, [wanted])
     if published.known:
-        await asyncio.to_thread(_ask_again, engine.store, wanted.erasure_id)
+        await asyncio.to_thread(forget_done, engine.store, wanted.erasure_id)
     await asyncio.to_thread(erase, engine.store, engine.now())
 
 
@@ -135,7 +135,8 @@ class ErasureChore:
             self._is_first = False
 
 
-def _ask_again(store: Store, erasure_id: str) -> None:
+def forget_done(store: Store, erasure_id: str) -> None:
+    """Have an erasure done once more."""
     with store.transaction() as transaction:
         transaction.drop_states([erasure_id], [STAGE])
 

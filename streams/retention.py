@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
 
@@ -30,6 +31,7 @@ INTAKE, SCORING, DIAGNOSIS = (stage_named(name) for name in ("intake", "scoring"
 CHECK_SECONDS = 60.0
 """How often the chore looks whether another day has begun."""
 _AT_ONCE = 1_000
+_one_at_a_time = threading.Lock()
 _DECODER = msgspec.msgpack.Decoder(IntakeState)
 log = logging.getLogger(__name__)
 
@@ -50,14 +52,16 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
     def kept_from(project: str) -> datetime:
         return cutoff(now, days if days is not None else policy.for_project(project).settings.retention_days)
 
-    # What the scores of a day add up to stays, so that has to be all of them.
-    refresh_daily(store)
-    unread = None if is_fed_by_kafka(store) else _unread(store)
-    purged = Retention(store, Cutoffs(kept_from, kept_from("")), unread).run()
-    if unread is not None:
-        _unpark(store, kept_from)
+    with _one_at_a_time:
+        # What the scores of a day add up to stays, so that has to be all of them.
+        refresh_daily(store)
+        unread = None if is_fed_by_kafka(store) else _unread(store)
+        purged = Retention(store, Cutoffs(kept_from, kept_from("")), unread).run()
+        if unread is not None:
+            _unpark(store, kept_from)
+        if purged.rows.total():
+            store.checkpoint()
     if purged.rows.total():
-        store.checkpoint()
         log.info("retention: %d exchanges, %d scores and what belongs to them deleted", purged.exchanges, purged.scores)
     return purged
 

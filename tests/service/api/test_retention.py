@@ -1,0 +1,138 @@
+"""Retention and erasure over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from api_server import NOW, BodyBuilder, Call, Tokens
+
+from analytics.store import Store
+from audit.policy import Policy
+from streams.engine import Engine
+from streams.retention import RetentionChore
+
+RUN, ERASURES, INGEST = "/api/audit/retention/run", "/api/audit/erasures", "/api/audit/ingest"
+
+
+def send(call: Call, tokens: Tokens, exchange_body: BodyBuilder, number: int, **exchange: object) -> None:
+    """Deliver an exchange."""
+    answer = call("POST", INGEST, tokens.ops, json=exchange_body(number, **exchange))
+    assert 201 == answer.status_code, answer.text
+
+
+def exchanges(store: Store) -> list[str]:
+    """The ids of the exchanges that are there."""
+    return [one for (one,) in store.cursor().execute("SELECT exchange_id FROM log.exchanges ORDER BY ALL").fetchall()]
+
+
+def drain(loop: asyncio.Runner, engine: Engine) -> None:
+    """Wait until everything is scored."""
+    loop.run(engine.drained())
+
+
+def test_retention_is_run_on_demand(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """By the policy's days, or by those that are asked for; the answer says how much went."""
+    for number, days in ((1, 100), (2, 50), (3, 0)):
+        send(call, tokens, exchange_body, number, timestamp=(NOW - timedelta(days=days)).isoformat())
+    drain(loop, engine)
+
+    first = call("POST", RUN, tokens.root)
+    second = call("POST", RUN, tokens.root, json={"retentionDays": 30})
+
+    assert {"exchangesPurged": 1, "scoresPurged": 1, "cutoffDate": "2026-07-03T00:00:00Z"} == first.json()
+    assert {"exchangesPurged": 1, "scoresPurged": 1, "cutoffDate": "2026-09-01T00:00:00Z"} == second.json()
+    assert ["s1:3"] == exchanges(engine.store)
+
+
+def test_an_empty_log_has_nothing_to_delete(call: Call, tokens: Tokens) -> None:
+    """A new installation is cleaned at its first start, too."""
+    assert {"exchangesPurged": 0, "scoresPurged": 0, "cutoffDate": "2026-07-03T00:00:00Z"} == call(
+        "POST", RUN, tokens.root, json={}
+    ).json()
+
+
+@pytest.mark.parametrize("days", [0, -1, 4000, "90", 1.5, True])
+def test_a_number_of_days_that_is_none_is_refused(call: Call, tokens: Tokens, days: object) -> None:
+    """Nought would be everything, and that is not what a slip may do."""
+    answer = call("POST", RUN, tokens.root, json={"retentionDays": days})
+
+    assert (400, "invalid") == (answer.status_code, answer.json()["code"])
+    assert "retentionDays" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", RUN), ("POST", ERASURES), ("GET", ERASURES)])
+def test_only_who_may_change_every_project_deletes(call: Call, tokens: Tokens, method: str, path: str) -> None:
+    """It reaches every project's records."""
+    body = {"json": {"connection": "north"}} if method == "POST" else {}
+    assert 401 == call(method, path, **body).status_code
+    for token in (tokens.ops, tokens.ops_reader):
+        assert 403 == call(method, path, token, **body).status_code
+
+
+def test_an_erased_session_is_gone_when_the_answer_comes(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """It says what was deleted and what it does not reach; the list remembers who asked, when and why."""
+    send(call, tokens, exchange_body, 1)
+    send(call, tokens, exchange_body, 2)
+    drain(loop, engine)
+    call("POST", INGEST, tokens.ops, json=exchange_body(1, session="other"))
+    drain(loop, engine)
+
+    answer = call("POST", ERASURES, tokens.root, json={"connection": "north", "session_id": "s1", "comment": "they asked"})
+
+    assert 202 == answer.status_code
+    found = answer.json()["erasure"]
+    assert ("north", "s1", "root", "they asked") == tuple(
+        found[name] for name in ("connection", "sessionId", "requestedBy", "comment")
+    )
+    assert (2, 2) == (found["deleted"]["exchanges"], found["deleted"]["scores"])
+    assert found["erasedAt"]
+    assert any("Backups" in words for words in answer.json()["remains"])
+    assert ["other:1"] == exchanges(engine.store)
+    listed = call("GET", ERASURES, tokens.root).json()
+    assert ([found], 1, None) == (listed["erasures"], listed["count"], listed["nextCursor"])
+    again = call("POST", INGEST, tokens.ops, json=exchange_body(3))
+    assert again.status_code == 200
+    assert ["other:1"] == exchanges(engine.store)
+
+
+def test_erasures_come_in_pages(call: Call, tokens: Tokens) -> None:
+    """Newest first, each once."""
+    for number in range(5):
+        call("POST", ERASURES, tokens.root, json={"connection": "north", "session_id": f"s{number}"})
+
+    ids, cursor = [], ""
+    while cursor is not None:
+        page = call("GET", f"{ERASURES}?limit=2{cursor and f'&cursor={cursor}'}", tokens.root).json()
+        ids += [one["id"] for one in page["erasures"]]
+        cursor = page["nextCursor"]
+
+    assert 5 == len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("body", [{}, {"connection": "No Name"}, {"connection": "north", "session_id": ""}, {"connection": 1}])
+def test_whose_records_are_meant_has_to_be_said(call: Call, tokens: Tokens, body: dict[str, object]) -> None:
+    """An empty session id is not the whole connection."""
+    assert 400 == call("POST", ERASURES, tokens.root, json=body).status_code
+
+
+def test_a_server_cleans_up_at_its_start_and_once_a_day(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """In the background: the chore runs at the start, and again when another day has begun."""
+    send(call, tokens, exchange_body, 1, timestamp=(NOW - timedelta(days=90, hours=11)).isoformat())
+    drain(loop, engine)
+    chore = RetentionChore(engine)
+
+    loop.run(chore.run())
+    assert ["s1:1"] == exchanges(engine.store)
+    engine.now = lambda: NOW + timedelta(days=1)
+    loop.run(chore.run())
+
+    assert [] == exchanges(engine.store)
+    assert isinstance(engine.policy, Policy)
