@@ -29,6 +29,7 @@ from schemas.errors import InputError
 from schemas.records import Anchor, Exchange, SessionClosed
 from streams.auditing import Auditing
 from streams.closing import EXPLICIT
+from streams.watch.watching import Log
 
 TIERS: Mapping[str, tuple[str, float, float]] = {
     "tier2": ("tier2_score", 0.0, 1.0),
@@ -76,24 +77,24 @@ def named(
     return [(found[one][0], one) for one in dict.fromkeys(exchanges)]
 
 
-async def choose(engine: Auditing, project: str, chosen: Sequence[tuple[str, str]], who: str) -> list[Anchor]:
+async def choose(log: Log, project: str, chosen: Sequence[tuple[str, str]], who: str) -> list[Anchor]:
     """Make anchors of exchanges, by connection and id; those that are anchors already stay so. Durable on return."""
-    known = {one.anchor_id: one for one in await _known(engine, project)}
-    exchanges = await asyncio.to_thread(_exchanges, engine.store, chosen)
-    made = [_anchor(one, project, known, who, engine.now()) for one in exchanges]
-    await engine.publish(ANCHORS, [one for one in made if one != known.get(one.anchor_id)])
+    known = {one.anchor_id: one for one in await _known(log, project)}
+    exchanges = await asyncio.to_thread(_exchanges, log.store, chosen)
+    made = [_anchor(one, project, known, who, log.now()) for one in exchanges]
+    await log.publish(ANCHORS, [one for one in made if one != known.get(one.anchor_id)])
     return made
 
 
-async def withdraw(engine: Auditing, project: str, anchor_id: str, who: str) -> Anchor | None:
+async def withdraw(log: Log, project: str, anchor_id: str, who: str) -> Anchor | None:
     """Judge an anchor no more; None where the project has none of this id."""
-    found = next((one for one in await _known(engine, project) if one.anchor_id == anchor_id), None)
+    found = next((one for one in await _known(log, project) if one.anchor_id == anchor_id), None)
     if found is None or not found.active:
         return found
     gone = msgspec.structs.replace(
-        found, revision=found.revision + 1, active=False, chosen_by=who, occurred_at=engine.now(), ingested_at=engine.now()
+        found, revision=found.revision + 1, active=False, chosen_by=who, occurred_at=log.now(), ingested_at=log.now()
     )
-    await engine.publish(ANCHORS, [gone])
+    await log.publish(ANCHORS, [gone])
     return gone
 
 
@@ -134,9 +135,9 @@ def cause_of(store: Store, project: str, tier: str | None, direction: str | None
     return cause_by(judge_change(_verdicts(rows, tier), since), direction)
 
 
-async def _known(engine: Auditing, project: str) -> list[Anchor]:
+async def _known(log: Log, project: str) -> list[Anchor]:
     def read() -> list[Anchor]:
-        with contextlib.closing(engine.store.cursor()) as cursor:
+        with contextlib.closing(log.store.cursor()) as cursor:
             return anchors_of(cursor, project)
 
     return await asyncio.to_thread(read)

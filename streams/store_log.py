@@ -1,0 +1,34 @@
+"""Records straight into a store, for a command that no stage is to follow: nothing is judged, and nothing that waits is touched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from analytics.store import Store
+from audit.policy import Policy
+from schemas.codec import encode
+from schemas.records import Record
+from streams.engine_state import Published
+from streams.topology import TOPOLOGY
+
+
+class StoreLog:
+    """Publishes to topics that no stage reads; a `streams.watch.watching.Log`."""
+
+    def __init__(self, store: Store, policy: Policy, now: Callable[[], datetime]) -> None:
+        self.store = store
+        self.policy = policy
+        self.now = now
+
+    async def publish(self, topic: str, records: Sequence[Record]) -> Published:
+        """Append records, durable on return; known ones are left out. ValueError for a topic that a stage reads."""
+        if any(stage.source == topic for stage in TOPOLOGY):
+            raise ValueError(f"a stage reads {topic}, and would have to follow")
+        return await asyncio.to_thread(self._append, topic, [encode(record) for record in records])
+
+    def _append(self, topic: str, messages: Sequence[bytes]) -> Published:
+        with self.store.transaction() as transaction:
+            appended = transaction.append(topic, list(messages), skip_known=True)
+        return Published(sum(appended.written.values()), appended.known, list(appended.conflicts))
