@@ -26,6 +26,7 @@ def history(
     project: str = "ops",
     a_day: int = 10,
     seed: int = 7,
+    name: str = "",
     end: datetime = END,
     **fields: object,
 ) -> list[Score]:
@@ -35,7 +36,7 @@ def history(
     for back in range(days, -1, -1):
         for number in range(a_day):
             at = end - timedelta(days=back, minutes=10 * number + 5)
-            session = f"{project}-{back}-{number}"
+            session = f"{project}{name}-{back}-{number}"
             tier2 = round(min(1.0, max(0.0, chance.gauss(quality(back), 0.1))), 3)
             values = {"project": project, "exchange_at": at, "scored_at": at, "tier2_score": tier2, **JUDGED, **fields}
             made.append(score(session, 1, **values))

@@ -18,6 +18,7 @@ from service.api.project_answers import AnomaliesAnswer, OneScoreAnswer, ScoreAn
 from service.api.settings import API
 from service.banner import banner_text
 from service.documents import Document, Wanted, project_scores, project_summary, score_by_id
+from service.watched import baseline_document
 
 router = APIRouter(tags=["reading"])
 PROJECT = f"{API}/{{project}}"
@@ -89,7 +90,9 @@ async def score(_: Reader, project: VisibleProject, services: Services, score_id
 @router.get(f"{PROJECT}/summary", responses=documented())
 async def summary(_: Reader, project: VisibleProject, services: Services) -> SummaryAnswer:
     """Say where a project stands: what became of its exchanges, means of the tiers, what is open."""
-    return SummaryAnswer.model_validate(await services.ask(lambda cursor: project_summary(cursor, project)))
+    version = services.engine.policy.for_project(project).methodology.version
+    baseline = baseline_document(await services.watch.baseline(project), version)
+    return SummaryAnswer.model_validate(await services.ask(lambda cursor: project_summary(cursor, project, baseline)))
 
 
 @router.get(f"{PROJECT}/banner", response_class=PlainTextResponse, responses=documented())

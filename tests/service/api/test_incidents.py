@@ -1,0 +1,177 @@
+"""Incidents over HTTP: listed with their evidence, decided on by people, found on request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from api_server import NOW, Call, Tokens
+from watched import fallen, history, put, steady
+
+from analytics.store import Store
+
+INCIDENTS = "/api/audit/ops/incidents"
+CHECK = "/api/audit/ops/check"
+FIELDS = [
+    "id",
+    "project",
+    "type",
+    "status",
+    "severity",
+    "title",
+    "description",
+    "metadata",
+    "detectedAt",
+    "resolvedAt",
+    "resolvedBy",
+]
+
+
+@pytest.fixture
+def found(store: Store, call: Call, tokens: Tokens) -> dict[str, Any]:
+    """The one incident of a project whose Tier 2 fell."""
+    put(store, "scores", history(fallen(6), 40, end=NOW))
+    (incident,) = call("POST", CHECK, tokens.root).json()["incidents"]
+    return dict(incident)
+
+
+def test_a_check_answers_what_it_found(store: Store, call: Call, tokens: Tokens) -> None:
+    """Who changed something wants to know now, not in a minute."""
+    put(store, "scores", history(fallen(6), 40, end=NOW))
+    body = call("POST", CHECK, tokens.root).json()
+    assert ("ops", "2026-10-01T12:00:00Z", 140) == (body["project"], body["asOf"], body["baseline"]["exchangeCount"])
+    assert {("sequential", "drift", "tier2", "down"), ("consecutive_days", "drift", "tier2", "down")} == {
+        (one["rule"], one["type"], one["tier"], one["direction"]) for one in body["findings"]
+    }
+    assert body["opened"] == [one["id"] for one in body["incidents"]]
+    again = call("POST", CHECK, tokens.root).json()
+    assert ([], []) == (again["incidents"], again["opened"])
+
+
+def test_an_empty_project_has_no_incident(call: Call, tokens: Tokens) -> None:
+    """Projects come into being with their first record."""
+    assert {"incidents": [], "count": 0, "nextCursor": None} == call("GET", INCIDENTS, tokens.root).json()
+    assert [] == call("POST", CHECK, tokens.root).json()["findings"]
+
+
+def test_a_project_that_is_not_audited_is_not_checked(call: Call, tokens: Tokens) -> None:
+    """It was switched off by whoever answers for it."""
+    assert 409 == call("POST", "/api/audit/dark/check", tokens.root).status_code
+
+
+def test_an_incident_is_listed_and_shown_with_its_evidence(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
+    """A number nobody can follow back is an opinion."""
+    listed = call("GET", INCIDENTS, tokens.root).json()
+    assert ([found["id"]], 1) == ([one["id"] for one in listed["incidents"]], listed["count"])
+    assert FIELDS == [name for name in listed["incidents"][0] if name in FIELDS]
+    shown = call("GET", f"{INCIDENTS}/{found['id']}", tokens.root).json()
+    evidence = shown["incident"]["metadata"]
+    assert "2026-09-26" == evidence["rules"]["sequential"]["firstDay"]
+    assert evidence["baseline"]["id"] == shown["incident"]["baselineId"]
+    assert 10 == len(evidence["exchanges"])
+    assert all(query["sql"].startswith("-- purpose: ") for query in evidence["queries"])
+    assert [] == [query for query in listed["incidents"][0]["metadata"]["queries"] if "sql" in query]
+    assert [] == shown["decisions"]
+
+
+def test_summary_and_banner_count_open_incidents(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
+    """The pill is of no use where it always shows 0."""
+    assert 1 == call("GET", "/api/audit/ops/summary", tokens.root).json()["openIncidents"]
+    assert call("GET", "/api/audit/ops/banner", tokens.root).text.endswith("Open incidents: 1")
+    call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json={"status": "dismissed"})
+    assert 0 == call("GET", "/api/audit/ops/summary", tokens.root).json()["openIncidents"]
+
+
+@pytest.mark.parametrize("status", ["accepted", "dismissed"])
+def test_a_decision_says_who_and_when_and_is_taken_back_by_re_opening(
+    call: Call, tokens: Tokens, found: dict[str, Any], status: str
+) -> None:
+    """Whoever comes next has to know who thought so, and when."""
+    path = f"{INCIDENTS}/{found['id']}"
+    body = call("PUT", path, tokens.root, json={"status": status, "resolvedBy": "ann", "comment": "seen"}).json()
+    told = body["incident"]
+    assert (status, "ann", "2026-10-01T12:00:00Z") == (told["status"], told["resolvedBy"], told["resolvedAt"])
+    assert [{"status": status, "by": "ann", "comment": "seen", "at": "2026-10-01T12:00:00Z"}] == body["decisions"]
+    assert body == call("PUT", path, tokens.root, json={"status": status, "resolvedBy": "bob"}).json()
+    again = call("PUT", path, tokens.root, json={"status": "open"}).json()
+    assert ("open", None, None) == tuple(again["incident"][name] for name in ("status", "resolvedBy", "resolvedAt"))
+    assert {"root", "ann"} == {one["by"] for one in again["decisions"]}
+    assert again == call("GET", path, tokens.root).json()
+
+
+def test_secrets_in_a_comment_are_replaced(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
+    """People paste what they have at hand."""
+    secret = "sk-ant-api03-" + "a1B2c3D4" * 6
+    body = call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json={"status": "accepted", "comment": f"it had {secret}"})
+    assert 200 == body.status_code
+    assert secret not in body.text
+    assert "[SECRET:" in body.json()["decisions"][0]["comment"]
+
+
+def test_incidents_are_listed_by_state_and_type_a_page_at_a_time(store: Store, call: Call, tokens: Tokens) -> None:
+    """A panel shows the open ones first, and the rest as far as somebody scrolls."""
+    put(store, "scores", history(fallen(6), 40, end=NOW, tier1_score=1.0))
+    put(store, "scores", history(steady, 2, name="-odd", end=NOW, seed=3, anomaly=True, tier1_score=0.0))
+    ids = {one["id"] for one in call("POST", CHECK, tokens.root).json()["incidents"]}
+    assert 2 <= len(ids)
+    first = call("GET", INCIDENTS, tokens.root, params={"limit": 1}).json()
+    seen, cursor = [one["id"] for one in first["incidents"]], first["nextCursor"]
+    while cursor:
+        page = call("GET", INCIDENTS, tokens.root, params={"limit": 1, "cursor": cursor}).json()
+        seen, cursor = [*seen, *(one["id"] for one in page["incidents"])], page["nextCursor"]
+    assert sorted(ids) == sorted(seen)
+    spikes = call("GET", INCIDENTS, tokens.root, params={"type": "anomaly_spike"}).json()["incidents"]
+    assert {"anomaly_spike"} == {one["type"] for one in spikes}
+    assert 0 == call("GET", INCIDENTS, tokens.root, params={"status": "accepted"}).json()["count"]
+
+
+@pytest.mark.parametrize("query", ["status=closed", "type=silence", "limit=0", "limit=1001", "cursor=x!"])
+def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens: Tokens, query: str) -> None:
+    """Not answered with everything, as if nothing had been asked."""
+    response = call("GET", f"{INCIDENTS}?{query}", tokens.root)
+    assert (400, True) == (response.status_code, response.json()["error"].startswith(f"{query.split('=', maxsplit=1)[0]}: "))
+
+
+@pytest.mark.parametrize("body", [{}, {"status": "closed"}, {"status": 1}, {"status": "open", "resolvedBy": ""}, [], "x"])
+def test_a_wrong_decision_is_refused(call: Call, tokens: Tokens, found: dict[str, Any], body: object) -> None:
+    """Nothing is decided by a typing error."""
+    assert 400 == call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json=body).status_code
+    assert "open" == call("GET", f"{INCIDENTS}/{found['id']}", tokens.root).json()["incident"]["status"]
+
+
+def test_what_is_not_there_is_not_found(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
+    """An incident of another project is none of this one."""
+    for path in (f"{INCIDENTS}/none", f"/api/audit/web/incidents/{found['id']}"):
+        assert 404 == call("GET", path, tokens.root).status_code
+        assert 404 == call("PUT", path, tokens.root, json={"status": "accepted"}).status_code
+
+
+@pytest.mark.parametrize("status", ["accepted", "open"])
+def test_of_two_of_a_kind_one_is_open(store: Store, call: Call, tokens: Tokens, found: dict[str, Any], status: str) -> None:
+    """Two open incidents about one change would be decided differently by two people."""
+    import msgspec
+
+    from analytics.queries import query_records
+    from schemas.records import Incident
+
+    path = f"{INCIDENTS}/{found['id']}"
+    call("PUT", path, tokens.root, json={"status": "accepted"})
+    (known,) = query_records(store.cursor(), "incident_by_id", Incident, {"project": None, "incident": found["id"]})
+    put(store, "incidents", [msgspec.structs.replace(known, incident_id="other", revision=0, status="open")])
+    assert (409 if status == "open" else 200) == call("PUT", path, tokens.root, json={"status": status}).status_code
+
+
+def test_only_operators_of_the_project_read_and_decide(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
+    """Not even whether there is one is told to others."""
+    calls = [
+        ("GET", INCIDENTS, None),
+        ("GET", f"{INCIDENTS}/{found['id']}", None),
+        ("PUT", f"{INCIDENTS}/{found['id']}", {"status": "accepted"}),
+        ("POST", CHECK, None),
+    ]
+    for method, path, body in calls:
+        given = {} if body is None else {"json": body}
+        assert 401 == call(method, path, **given).status_code
+        assert 403 == call(method, path, tokens.ops, **given).status_code
+        elsewhere = path.replace("/ops/", "/web/")
+        assert 403 == call(method, elsewhere, tokens.ops_reader, **given).status_code
