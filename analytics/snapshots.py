@@ -44,8 +44,12 @@ NEVER = "1TB"
 BUILD_MEMORY = "1GB"
 
 
-def changes_of(path: Path) -> tuple[bytes, int]:
-    """What differs after anything was committed: the file's headers and the length of its write-ahead log."""
+Changes = tuple[bytes, int]
+"""What differs after anything was committed: the file's headers and the length of its write-ahead log."""
+
+
+def changes_of(path: Path) -> Changes:
+    """How far a database has come, as far as its files tell."""
     try:
         length = Path(f"{path}.wal").stat().st_size
     except FileNotFoundError:
@@ -53,8 +57,8 @@ def changes_of(path: Path) -> tuple[bytes, int]:
     return _headers(path), length
 
 
-def copy_database(store: Store, target: Path) -> None:
-    """Copy the store's file as it is after a checkpoint, without keeping anybody from writing.
+def copy_database(store: Store, target: Path) -> Changes:
+    """Copy the store's file as it is after a checkpoint, without keeping anybody from writing; answers how far it had come.
 
     StoreError for a store in memory, or when each attempt was overtaken by a checkpoint.
     """
@@ -66,7 +70,7 @@ def copy_database(store: Store, target: Path) -> None:
             before = _headers(store.path)
             _copy(store.path, target)
             if before == _headers(store.path):
-                return
+                return before, 0
     target.unlink(missing_ok=True)
     raise StoreError(f"{store.path}: checkpoints came faster than the file can be copied", hint="Try again a little later.")
 

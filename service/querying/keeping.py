@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from analytics.snapshots import changes_of, copy_database
+from analytics.snapshots import Changes, changes_of, copy_database
 from analytics.store import Store
 from schemas.errors import BusyError, DriftlineError, StoreError
 from service.querying.processes import build
@@ -40,7 +40,7 @@ class Snapshot:
 
     file: int
     at: datetime
-    changes: tuple[bytes, int]
+    changes: Changes
     made: float
     seconds: float
     users: int = 0
@@ -118,8 +118,8 @@ class Snapshots:
         began = time.monotonic()
         try:
             await asyncio.to_thread(_prepare, folder, path)
-            at, changes = self._now(), changes_of(path)
-            await asyncio.to_thread(copy_database, self._store, copy)
+            at = self._now()
+            changes = await asyncio.to_thread(copy_database, self._store, copy)
             await build(copy, target, spill, self._limits)
             file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
         finally:
