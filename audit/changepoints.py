@@ -7,11 +7,12 @@ when nothing has changed, so that it is an e-value that has paid for the referen
 "The Bayesian two-sample t test"; Pérez-Ortiz, Lardy, de Heide and Grünwald 2024, "E-statistics, group invariance and anytime-valid
 testing").
 
-Scores are not normal: they are bounded, come in thirds or fifths, and the rare one lies far off. So three things differ from the
+Scores are not normal: they are bounded, come in thirds or fifths, and the rare one lies far off. So four things differ from the
 textbook. The variance is the one around the common mean, which a single odd score cannot make small. The distance between the means is
 measured in two ways, as a difference and as a binomial deviance between the smallest and the largest value seen, and the lesser counts:
 where what is rare becomes a little less rare, the deviance knows how little that says. And each unit counts by its weight, with the
-variance of what units really are (linearised, as for a ratio of sums), so that scores of one session may depend on each other.
+variance of what units really are (linearised, as for a ratio of sums), so that scores of one session may depend on each other; and if
+the days of the reference differ by more than their units explain, all units count for less by as much.
 """
 
 from __future__ import annotations
@@ -39,10 +40,15 @@ class Sums(NamedTuple):
     """Sum of weight x total of the units."""
     totals: float = 0.0
     """Sum of the squared totals of the units."""
+    days: int = 0
+    """Whole days with units; the rest is the same as above, of the weights and totals of days instead of units."""
+    day_squares: float = 0.0
+    day_mixed: float = 0.0
+    day_totals: float = 0.0
 
     def with_unit(self, scores: int, weight: float, total: float) -> Sums:
         """This stretch and one more unit."""
-        units, known, weights, sums, squares, mixed, totals = self
+        units, known, weights, sums, squares, mixed, totals, *days = self
         return Sums(
             units + 1,
             known + scores,
@@ -51,12 +57,21 @@ class Sums(NamedTuple):
             squares + weight * weight,
             mixed + weight * total,
             totals + total * total,
+            *days,
+        )
+
+    def with_day(self, weight: float, total: float) -> Sums:
+        """This stretch, of whose units those that came last make up a day of this weight and total."""
+        return self._replace(
+            days=self.days + 1,
+            day_squares=self.day_squares + weight * weight,
+            day_mixed=self.day_mixed + weight * total,
+            day_totals=self.day_totals + total * total,
         )
 
     def less(self, other: Sums) -> Sums:
         """This stretch without a part of it."""
-        a, b, c, d, e, f, g = other
-        return Sums(self[0] - a, self[1] - b, self[2] - c, self[3] - d, self[4] - e, self[5] - f, self[6] - g)
+        return Sums(*(mine - others for mine, others in zip(self, other, strict=True)))
 
 
 NOTHING = Sums()
@@ -69,7 +84,7 @@ class Contrast(NamedTuple):
     """Mean of the first, from the origin."""
     after: float
     precision: float
-    """n0 n1 / (n0 + n1), of the effective numbers of units."""
+    """n0 n1 / (n0 + n1), of the effective numbers of units, less where days differ by more than their units do."""
     variance_within: float
     """Of one unit's mean around the mean of its stretch."""
     log_evidence: float
@@ -77,16 +92,16 @@ class Contrast(NamedTuple):
 
 
 def contrast(before: Sums, both: Sums, low: float, high: float) -> Contrast:
-    """Compare a stretch with the rest of `both`; `low` and `high` are the least and the greatest mean of a unit in `both`."""
-    _, _, w0, y0, q0, _, _ = before
-    _, _, weight, total, squares, mixed, totals = both
+    """Compare a stretch of whole days with the rest of `both`, whose units' means lie between `low` and `high`."""
+    w0, y0, q0 = before.weight, before.total, before.squares
+    _, _, weight, total, squares, mixed, totals, *_ = both
     w1 = weight - w0
     mean0, mean1 = y0 / w0, (total - y0) / w1
     n0, n1 = w0 * w0 / q0, w1 * w1 / (squares - q0)
-    n = n0 + n1
-    common = (n0 * mean0 + n1 * mean1) / n
+    common = (n0 * mean0 + n1 * mean1) / (n0 + n1)
     variance = (totals - 2 * common * mixed + common * common * squares) / squares
-    precision = n0 * n1 / n
+    dispersion = _dispersion(before, mean0)
+    n, precision = (n0 + n1) / dispersion, n0 * n1 / (n0 + n1) / dispersion
     if variance <= _NOISE:
         return Contrast(mean0, mean1, precision, 0.0, 0.0)
     share = min((mean1 - mean0) ** 2 * precision / (variance * n), 1.0)
@@ -95,9 +110,19 @@ def contrast(before: Sums, both: Sums, low: float, high: float) -> Contrast:
         width = high - low
         place = (common - low) / width
         loss = n0 * _divergence((mean0 - low) / width, place) + n1 * _divergence((mean1 - low) / width, place)
-        deviance = 2 * loss * place * (1 - place) * width * width / (variance * n)
+        deviance = 2 * loss * place * (1 - place) * width * width / (variance * (n0 + n1))
         log_evidence = min(log_evidence, _log_evidence(min(share, deviance), n, precision))
     return Contrast(mean0, mean1, precision, variance * (1 - share), log_evidence)
+
+
+def _dispersion(stretch: Sums, mean: float) -> float:
+    """How many times more the days of a stretch vary than independent units would make them, at least 1."""
+    units, _, _, _, squares, mixed, totals, days, day_squares, day_mixed, day_totals = stretch
+    by_unit = (totals - 2 * mean * mixed + mean * mean * squares) * units
+    if days < 2 or by_unit <= _NOISE * squares * units:
+        return 1.0
+    by_day = (day_totals - 2 * mean * day_mixed + mean * mean * day_squares) * days
+    return max(1.0, by_day * (units - 1) / (by_unit * (days - 1)))
 
 
 def _log_evidence(share: float, n: float, precision: float) -> float:

@@ -82,6 +82,9 @@ class History:
             total, low, high = self._before[-1], math.inf, -math.inf
             for unit in day:
                 total, low, high = self._with(unit, total, low, high)
+            if day:
+                known = self._before[-1]
+                total = total.with_day(total.weight - known.weight, total.total - known.total)
             self._before.append(total)
             self._ranges.append((low, high))
 
@@ -112,6 +115,10 @@ class History:
         ]
         top = max((term for term, _ in terms), default=0.0)
         return max(0.0, top + math.log(sum(days * math.exp(term - top) for term, days in terms))) if terms else 0.0
+
+    def log_chance(self, look: Look) -> float:
+        """Logarithm of the evidence that is to be expected when nothing has changed: 1 for each of the days."""
+        return math.log(max(1, sum(days for days, _ in self._tried(look.day))))
 
     def places(self, look: Look) -> list[Place]:
         """Every day with units on which the mean may have changed, in order, with what the look says to it."""

@@ -67,7 +67,7 @@ class Standing:
 
     change: Change | None
     level: float
-    """How far it is to an alarm after the last look, on the scale of log evidence: at 0 nothing speaks for a change, at 1 there is one."""
+    """How far it is to an alarm after the last look, on the scale of log evidence: 0 is no more than chance brings, 1 is an alarm."""
 
 
 class _Alarm(NamedTuple):
@@ -90,13 +90,14 @@ def standing(units: Iterable[Unit], as_of: date, *, since: date | None = None) -
     first = as_of - timedelta(days=WINDOW_DAYS - 1)
     history = History(units, max(first, since or first), as_of)
     alarm: _Alarm | None = None
-    log_evidence = 0.0
+    level = 0.0
     for day in range(max(0, len(history.days) - CHECKED_DAYS), len(history.days)):
         for look in history.looks(day):
-            log_evidence = history.log_evidence(look)
+            log_evidence, chance = history.log_evidence(look), history.log_chance(look)
+            level = max(0.0, (log_evidence - chance) / (math.log(ALARM) - chance))
             if log_evidence >= math.log(ALARM):
                 alarm = _raised(alarm, history, look, log_evidence)
-    return Standing(None if alarm is None else _change(history, alarm), log_evidence / math.log(ALARM))
+    return Standing(None if alarm is None else _change(history, alarm), level)
 
 
 def find_change(units: Iterable[Unit], as_of: date, *, since: date | None = None) -> Change | None:

@@ -26,8 +26,10 @@ YEARS = {3: 120, 10: 60, 50: 20}
 SHAPES: dict[str, Project] = {
     "normal": Project(scores.normal, 10, CHANGE + WITHIN, CHANGE, -1),
     "normal, upwards": Project(scores.normal, 10, CHANGE + WITHIN, CHANGE, 1),
+    "normal, from noon on": Project(scores.normal, 10, CHANGE + WITHIN, CHANGE, -1, noon=True),
     "normal, slow ramp over 30 days": Project(scores.normal, 10, CHANGE + WITHIN, CHANGE, -1, ramp=30),
     "normal, no traffic at weekends": Project(scores.normal, 10, CHANGE + WITHIN, CHANGE, -1, weekends=False),
+    "normal, each day 0.5 sigma off": Project(scores.normal, 10, CHANGE + WITHIN, CHANGE, -1, daily=0.5),
     "thirds (tier 1)": Project(scores.thirds, 10, CHANGE + WITHIN, CHANGE, -1),
     "always 1, then one in ten flagged": Project(scores.flags, 10, CHANGE + WITHIN, CHANGE, -1),
     "whole points from 1 to 5 (tier 3)": Project(scores.fifths, 10, CHANGE + WITHIN, CHANGE, -1),
@@ -51,7 +53,8 @@ class Task(NamedTuple):
 def delay(task: Task) -> float:
     """Days from the change to the first alarm after it; infinite when there is none."""
     found = rules.RULES[task.rule](scores.simulated(task.project, task.seed))
-    return next((at - task.project.change for at in found if at >= task.project.change), math.inf)
+    since = task.project.change + task.project.noon / 2
+    return next((at - since for at in found if at >= since), math.inf)
 
 
 def false_alarms(task: Task) -> int:

@@ -81,6 +81,10 @@ class Project(NamedTuple):
     """Days it takes to go there."""
     weekends: bool = True
     """Whether there is traffic on days 5 and 6 of each week; if not, the other days have more."""
+    noon: bool = False
+    """Whether the change comes at noon of its first day."""
+    daily: float = 0.0
+    """By how much days differ anyway, in sigma: each has a mean of its own."""
 
 
 def simulated(project: Project, seed: object) -> list[list[Session]]:
@@ -97,6 +101,12 @@ def mean_of(shape: Shape, shift: float) -> float:
     rng = random.Random(1)
     drawn: Sequence[Score] = [score for _ in range(100_000) for score in shape(rng, shift)]
     return math.fsum(score.value * score.weight for score in drawn) / math.fsum(score.weight for score in drawn)
+
+
+def _day(project: Project, rng: random.Random, day: int) -> list[Session]:
+    own, count = rng.gauss(0, project.daily), _count(rng, _rate(project, day))
+    later = count // 2 if project.noon and day == project.change else 0
+    return [project.shape(rng, own + (_shift(project, day) if place >= later else 0.0)) for place in range(count)]
 
 
 def _shift(project: Project, day: int) -> float:

@@ -1,0 +1,107 @@
+"""Runs of days: what makes one, what ends it, and how bad it is."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.drift import DailyAverage, consecutive_days
+
+AS_OF = date(2026, 10, 31)
+MEAN, SIGMA = 0.8, 0.1
+OFFSETS = {"H": 2.5, "h": 1.5, ".": 0.0, "l": -1.5, "L": -2.5}
+
+weeks = st.text("HhlL. _", min_size=0, max_size=12)
+
+
+def week(marks: str, mean: float = MEAN, sigma: float = SIGMA) -> list[DailyAverage]:
+    """Days that end with the day of the check: high and low ones, beyond two sigma in capitals, and `_` for one without scores."""
+    first = AS_OF - timedelta(days=len(marks) - 1)
+    offsets = [OFFSETS.get(mark) for mark in marks]
+    return [
+        DailyAverage(first + timedelta(days=place), None if offset is None else mean + offset * sigma)
+        for place, offset in enumerate(offsets)
+    ]
+
+
+def found(days: list[DailyAverage], mean: float = MEAN, stddev: float = SIGMA) -> list[tuple[str, str, int]]:
+    """Direction, severity and number of days of each run."""
+    return [(run.direction, run.severity, len(run.days)) for run in consecutive_days(days, mean, stddev, AS_OF)]
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ("", []),
+        ("ll", []),
+        ("lll", [("down", "warning", 3)]),
+        ("hhh", [("up", "warning", 3)]),
+        ("lLl", [("down", "critical", 3)]),
+        ("lll....", [("down", "warning", 3)]),
+        ("lllllll", [("down", "warning", 7)]),
+        ("llhll", []),
+        ("ll.ll", []),
+        ("lllhhh", [("down", "warning", 3), ("up", "warning", 3)]),
+        ("lll.lll", [("down", "warning", 3), ("down", "warning", 3)]),
+        ("l__l__l", [("down", "warning", 3)]),
+        ("LL_L___", [("down", "critical", 3)]),
+        ("_______", []),
+    ],
+)
+def test_a_run_is_three_days_with_scores_on_one_side(marks: str, expected: list[tuple[str, str, int]]) -> None:
+    """A day without scores shows nothing, so it neither adds to a run nor ends it."""
+    assert expected == found(week(marks))
+
+
+def test_only_the_last_seven_days_count() -> None:
+    """A drift that is over for a week is history."""
+    assert [] == found(week("lllll....."))
+    assert [("down", "warning", 7)] == found(week("lllllllllll"))
+    assert [] == found([DailyAverage(one.day + timedelta(days=3), one.average) for one in week("lll")])
+
+
+def test_a_run_keeps_all_its_days_and_the_largest_deviation() -> None:
+    """A person sees the whole of it, not the three days that made it a run."""
+    days = week("..lLll")
+    (run,) = consecutive_days(days, MEAN, SIGMA, AS_OF)
+
+    assert tuple(days[2:]) == run.days
+    assert 2.5 == pytest.approx(run.deviation)
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0.25, []), (0.26, [("up", "warning", 3)]), (0.5, [("up", "warning", 3)])])
+def test_one_sigma_is_the_edge_and_not_beyond_it(offset: float, expected: list[tuple[str, str, int]]) -> None:
+    """More than one sigma, and critical from more than two, with numbers that floating point holds exactly."""
+    days = [DailyAverage(AS_OF - timedelta(days=number), 0.5 + offset) for number in range(3)]
+
+    assert expected == found(days, 0.5, 0.25)
+
+
+def test_a_constant_baseline_has_a_floor() -> None:
+    """Against a sigma of 0 everything would be drift; a hundredth of a point is not, and three are critical."""
+    for drop, expected in ((0.009, []), (0.015, "warning"), (0.03, "critical")):
+        days = [DailyAverage(AS_OF - timedelta(days=number), 1 - drop) for number in range(3)]
+
+        assert (expected and [("down", expected, 3)]) == found(days, 1.0, 0.0)
+
+
+@given(weeks, st.randoms())
+def test_the_order_of_the_days_does_not_matter(marks: str, rng: object) -> None:
+    """What a query returns first is up to the database."""
+    days = week(marks)
+    mixed = list(days)
+    rng.shuffle(mixed)  # type: ignore[attr-defined]
+
+    assert consecutive_days(days, MEAN, SIGMA, AS_OF) == consecutive_days(mixed, MEAN, SIGMA, AS_OF)
+
+
+@given(weeks)
+def test_up_is_down_in_a_mirror(marks: str) -> None:
+    """Neither direction is treated better."""
+    mirrored = marks.translate(str.maketrans("HhlL", "LlhH"))
+    swapped = [({"up": "down", "down": "up"}[side], bad, days) for side, bad, days in found(week(mirrored))]
+
+    assert found(week(marks)) == swapped
