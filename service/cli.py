@@ -21,6 +21,7 @@ import typer
 from schemas.errors import DriftlineError
 from service.commands import (
     alerts,
+    anchors,
     comparing,
     connections,
     database,
@@ -34,10 +35,12 @@ from service.commands import (
     rejudging,
     replaying,
     retaining,
+    reviewing,
     serving,
     sessions,
     simulating,
     topics,
+    watching,
     working,
 )
 from service.terminal import err, out, plain
@@ -56,6 +59,9 @@ app.add_typer(topics.topics_app, name="topics")
 app.add_typer(dead_letters.letters_app, name="dead-letters")
 app.add_typer(retaining.retention_app, name="retention")
 app.add_typer(alerts.alerts_app, name="alerts")
+app.add_typer(reviewing.review_app, name="review")
+app.add_typer(anchors.anchors_app, name="anchors")
+app.add_typer(watching.incidents_app, name="incidents")
 COMMANDS: dict[str, Callable[..., None]] = {
     "diagnose": diagnosing.diagnose,
     "finalize": sessions.finalize,
@@ -63,6 +69,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "run": sessions.run,
     "export-runs": sessions.export,
     "check": sessions.check,
+    "check-drift": watching.check_drift,
     "serve": serving.serve,
     "worker": working.worker,
     "scores": sessions.scores,
@@ -78,6 +85,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rebuild": database.rebuild,
     "erase": retaining.erase,
     "compact": retaining.compact,
+    "agreement": reviewing.agreement,
     "export": exporting.export,
     "doctor": doctor.doctor,
     "demo": demo.demo,

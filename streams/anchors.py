@@ -29,7 +29,7 @@ from schemas.errors import InputError
 from schemas.records import Anchor, Exchange, SessionClosed
 from streams.auditing import Auditing
 from streams.closing import EXPLICIT
-from streams.watch.watching import Log
+from streams.store_log import Log
 
 TIERS: Mapping[str, tuple[str, float, float]] = {
     "tier2": ("tier2_score", 0.0, 1.0),

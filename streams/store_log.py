@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Protocol
 
 from analytics.store import Store
 from audit.policy import Policy
@@ -14,13 +15,34 @@ from streams.engine_state import Published
 from streams.topology import TOPOLOGY
 
 
+class Log(Protocol):
+    """Where records are read from and published to: an engine, a gateway, or a store alone."""
+
+    @property
+    def store(self) -> Store:
+        """Where everything lands and is read from."""
+        ...
+
+    def now(self) -> datetime:
+        """The present, UTC."""
+        ...
+
+    async def publish(self, topic: str, records: Sequence[Record]) -> object:
+        """Take records in, durable on return; known ones are left out."""
+        ...
+
+
 class StoreLog:
-    """Publishes to topics that no stage reads; a `streams.watch.watching.Log`."""
+    """Publishes to topics that no stage reads; a `Log`."""
 
     def __init__(self, store: Store, policy: Policy, now: Callable[[], datetime]) -> None:
         self.store = store
         self.policy = policy
-        self.now = now
+        self._now = now
+
+    def now(self) -> datetime:
+        """The present, UTC."""
+        return self._now()
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
         """Append records, durable on return; known ones are left out. ValueError for a topic that a stage reads."""

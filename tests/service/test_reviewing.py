@@ -1,0 +1,106 @@
+"""`driftline review`, `agreement` and `anchors`: people beside the judge, and the judge beside itself, without a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from builders import exchange, score
+
+from analytics.store import Store
+from schemas.codec import encode
+from service.simulator.serving import running
+
+Command = Callable[..., tuple[int, str, str]]
+JUDGED = {"disposition": "scored", "tier2_state": "scored", "tier3_state": "scored", "tier2_score": 0.9, "tier3_score": 4.0}
+POLICY = "version: 1\ndefaults:\n  bidirectionalScoring: true\n"
+PEOPLE = ("--policy", "policy.yaml", "--project", "ops", "--rater", "ann")
+OPS = ("--project", "ops")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> None:
+    """Three judged exchanges, the second with an anomaly; one more waits for a judge."""
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    odd = JUDGED | {"anomaly": True, "anomaly_reasons": ("It gave up.",), "tier3_score": 1.5}
+    with Store(tmp_path / "driftline.duckdb") as store, store.transaction() as transaction:
+        said = [exchange("s", 1), exchange("s", 2, "I give up.\x1b[31m"), exchange("t", 1), exchange("u", 1)]
+        transaction.append("exchanges", [encode(one) for one in said])
+        transaction.set_watermark("intake", "exchanges", 3)
+        scores = [score("s", 1, **JUDGED), score("s", 2, **odd), score("t", 1, **JUDGED)]
+        transaction.append("scores", [encode(one) for one in scores])
+
+
+@pytest.mark.usefixtures("database")
+def test_the_next_exchange_is_shown_scored_and_not_shown_again(driftline: Command) -> None:
+    """The anomaly first, with what agents write made harmless."""
+    code, shown, _ = driftline("review", "next", *PEOPLE)
+    assert (0, True, True) == (code, "agent: I give up.<U+001B>" in shown, "anomaly: It gave up." in shown)
+    assert "not seen by anybody yet" in shown
+    code, told, _ = driftline("review", "score", "score s:2", "1", *PEOPLE, "--comment", "It gave up.")
+    assert (0, "ann gives s:2 1 of 5\n") == (code, told)
+    _, other, _ = driftline("review", "next", *PEOPLE, "--json", "--blind")
+    item = json.loads(other)
+    assert (True, None) == (item["scoreId"] in ("score s:1", "score t:1"), item["score"])
+    _, nothing, said = driftline("review", "next", *PEOPLE, "--skip", "score s:1", "--skip", "score t:1")
+    assert ("", "nothing is left to look at in project ops\n") == (nothing, said)
+
+
+@pytest.mark.usefixtures("database")
+def test_a_score_of_a_person_makes_nothing_that_waits_unscored(driftline: Command, tmp_path: Path) -> None:
+    """A server was stopped with work left: it is judged when that is started again, not given up because somebody had an opinion."""
+    driftline("review", "score", "score s:1", "4", *PEOPLE)
+    with Store(tmp_path / "driftline.duckdb") as store:
+        assert (3, 1) == (store.count("scores"), store.count("reviews"))
+
+
+@pytest.mark.usefixtures("database")
+def test_agreement_says_when_there_are_too_few_labels(driftline: Command) -> None:
+    """Instead of a number that somebody would quote."""
+    driftline("review", "score", "score s:1", "4", *PEOPLE)
+    code, shown, _ = driftline("agreement", *OPS)
+    assert (0, True) == (code, "not enough labels" in shown)
+    assert "The labels speak for 67% of what Tier 3 has judged." in shown
+    _, document, _ = driftline("agreement", *OPS, "--json")
+    assert ("not_enough_labels", 1) == (json.loads(document)["overall"]["state"], json.loads(document)["overall"]["labels"])
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("review", "score", "nothing", "3", *PEOPLE), "no score 'nothing' in project ops"),
+        (("review", "next", *OPS), "bidirectionalScoring is off"),
+        (("review", "score", "score s:1", "3", *OPS), "bidirectionalScoring is off"),
+        (("review", "next", *PEOPLE[:-1], " "), "--rater: is blank"),
+        (("anchors", "add", *OPS, "nothing"), "the project has none of this id"),
+        (("anchors", "add", *OPS, "s:1", "--count", "2"), "give one or the other"),
+        (("anchors", "withdraw", *OPS, "nothing"), "no anchor 'nothing' in project ops"),
+        (("anchors", "run", *OPS), "there is no judge"),
+    ],
+)
+def test_what_cannot_be_done_is_an_error_that_says_why(driftline: Command, arguments: tuple[str, ...], words: str) -> None:
+    """Exit code 2, one line, and a hint."""
+    code, shown, said = driftline(*arguments)
+    assert (2, "", True) == (code, shown, words in said)
+
+
+@pytest.mark.usefixtures("database")
+def test_anchors_are_chosen_judged_listed_and_withdrawn(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One round costs something and proves nothing yet."""
+    assert "no anchor in project ops yet" in driftline("anchors", "list", *OPS)[2]
+    assert driftline("anchors", "add", *OPS, "--count", "2")[1].startswith("2 anchors chosen")
+    with running() as judge:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "simulated")
+        code, shown, _ = driftline("anchors", "run", *OPS)
+    assert (0, True) == (code, shown.startswith("2 anchors judged again\n"))
+    assert "tier2: no change of the judge is proven" in shown
+    _, document, _ = driftline("anchors", "list", *OPS, "--json")
+    found = json.loads(document)
+    assert [(2, 2)] == [(one["anchors"], one["scored"]) for one in found["rounds"]]
+    assert "is judged no more" in driftline("anchors", "withdraw", *OPS, found["anchors"][0]["id"])[1]
+    code, listed, _ = driftline("anchors", "list", *OPS)
+    assert (0, True, True) == (code, "no more" in listed, "1 round; the last one" in listed)
