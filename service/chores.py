@@ -10,6 +10,7 @@ from service.alerts.raising import open_alerts
 from service.otel_collector import collector_of
 from service.settings import Settings
 from service.telemetry import Telemetry
+from streams.anchor_rounds import AnchorRounds
 from streams.auditing import Auditing
 from streams.chores import Chore
 from streams.erasing import ErasureChore
@@ -24,7 +25,14 @@ def chores_of(engine: Auditing, access: AccessStore, settings: Settings, watch: 
     alerts = open_alerts(engine, settings)
     rounds = WatchRounds(watch, engine.store, engine.now, lambda: engine.state().ready)
     deleting: list[Chore] = [ErasureChore(engine), RetentionChore(engine)]
-    return [rounds, Delivery(alerts), Telemetry(engine, alerts), *deleting, *_score_events(engine, settings)]
+    return [
+        rounds,
+        AnchorRounds(engine),
+        Delivery(alerts),
+        Telemetry(engine, alerts),
+        *deleting,
+        *_score_events(engine, settings),
+    ]
 
 
 def _score_events(engine: Auditing, settings: Settings) -> list[Chore]:
