@@ -26,6 +26,7 @@ from analytics.removing import IN_ONE_COMMIT, remove
 from analytics.retention import whole_since
 from analytics.store import Store
 from analytics.tables import full_name
+from audit.anchor_names import ANCHORS
 from schemas.codec import decode
 from schemas.errors import RecordError
 from schemas.registry import schema_of
@@ -44,6 +45,16 @@ _THEIRS = (
 _REVIEWS = (
     f"SELECT {_P} FROM log.reviews SEMI JOIN (SELECT score_id AS subject_id FROM log.scores WHERE {_THEIRS}) USING (subject_id)"
 )
+_COPIES = {
+    "ScoringTask": "exchange_id",
+    "JudgingRequest": "exchange_id",
+    "Reservation": "subject_id",
+    "Judgement": "subject_id",
+    "Score": "exchange_id",
+    "Exchange": "exchange_id",
+}
+"""What there is of a copy of an anchor's exchange, and the column with the copy's id: the anchor's, an at sign and the round."""
+_OF_ANCHORS = "list_contains($ids, split_part({}, '@', 1))"
 _LAST = ("Reservation", "Judgement", "Score", "Exchange")
 """What is deleted after all else of a session, in this order."""
 _STATES = (
@@ -77,7 +88,7 @@ class Erasing:
             self._ids = [session for (session,) in ids if len(session) >= TELLING]
             self._blacken_incidents(cursor)
             self._drop_alerts(cursor)
-            self._remove("Anchor", self._anchors(cursor))
+            self._remove_anchors(cursor)
             self._remove_letters(cursor)
             self._remove("Review", fetch(cursor, _REVIEWS))
             names = [schema.name for schema in schemas_of_sessions()]
@@ -122,10 +133,16 @@ class Erasing:
                 transaction.connection.execute("DELETE FROM log.alerts WHERE alert_id IN (SELECT unnest(?))", [theirs])
             self._deleted["alerts"] += len(theirs)
 
-    def _anchors(self, cursor: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-        """The places of the anchors whose exchange is theirs."""
-        rows = fetch(cursor, f"SELECT {_P}, exchange FROM log.anchors")
-        return rows.filter(pl.Series([self._is_theirs(body) for body in rows["exchange"]], dtype=pl.Boolean)).drop("exchange")
+    def _remove_anchors(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Delete the anchors whose exchange is theirs, and before them its copies in every round and what was said of these."""
+        rows = fetch(cursor, f"SELECT {_P}, anchor_id, exchange FROM log.anchors")
+        theirs = rows.filter(pl.Series([self._is_theirs(body) for body in rows["exchange"]], dtype=pl.Boolean))
+        if theirs.height:
+            for name, column in _COPIES.items():
+                days = ", project, exchange_at" if name == "Score" else ""
+                statement = f"SELECT {_P}{days} FROM {full_name(schema_of(name))} WHERE connection = $anchors AND {_OF_ANCHORS.format(column)}"
+                self._remove(name, fetch(cursor, statement, {"anchors": ANCHORS, "ids": theirs["anchor_id"].to_list()}))
+            self._remove("Anchor", theirs)
 
     def _remove_letters(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """Delete dead letters that are theirs, as far as their bytes tell, and what people did with them."""

@@ -11,6 +11,7 @@ from analytics.store import Store
 from analytics.transaction import Partition
 from audit.redaction import Redactor
 from schemas.registry import topics
+from streams.erasing import erase
 from streams.feeding import SINK, require_kafka
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe
@@ -33,7 +34,7 @@ async def rebuild(
 ) -> None:
     """Drop what landed from the first record on that each partition still has, and land it again; what retention took stays.
 
-    `report` is told how many records are left. Cut short at any moment, another call or a server lands the rest. BrokerError as
+    What was erased and is still on a topic is erased again. `report` is told how many records are left. Cut short at any moment, another call or a server lands the rest. BrokerError as
     `Sink.start`, before anything is dropped.
     """
     await asyncio.to_thread(require_kafka, store)
@@ -52,6 +53,8 @@ async def rebuild(
             await asyncio.gather(reporting, return_exceptions=True)
     finally:
         await sink.stop()
+    # Records can land before the request to erase them does.
+    await asyncio.to_thread(lambda: erase(store, now(), all_again=True))
     await asyncio.to_thread(finish, store)
 
 

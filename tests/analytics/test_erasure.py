@@ -74,6 +74,12 @@ def about(samples: SampleMaker, said: Any, judged: Any, marker: str) -> list[tup
     unread = msgspec.structs.replace(
         letter, dead_letter_id=f"{letter.dead_letter_id} unread", body=f"\xff{marker}{said.session_id}".encode()
     )
+    copied: dict[str, Any] = {
+        "connection": "anchors",
+        "project": "anchors.ops",
+        "session_id": "a round",
+        "exchange_id": f"{said.session_id}@now",
+    }
     assert isinstance(review, Review)
     assert isinstance(incident, Incident)
     assert isinstance(anchor, Anchor)
@@ -82,6 +88,8 @@ def about(samples: SampleMaker, said: Any, judged: Any, marker: str) -> list[tup
         ("reviews", msgspec.structs.replace(review, review_id=f"{said.session_id} 2", kind="dead_letter", subject_id=letter.dead_letter_id, comment=marker)),
         ("incidents", msgspec.structs.replace(incident, incident_id=said.session_id, metadata=msgspec.json.encode({"rule": "r", "exchanges": [moved]}).decode())),
         ("anchors", msgspec.structs.replace(anchor, anchor_id=said.session_id, exchange=encode(said))),
+        ("exchanges", msgspec.structs.replace(said, **copied)),
+        ("scores", msgspec.structs.replace(judged, **copied, score_id=f"copy of {said.session_id}")),
         ("dead-letters", letter),
         ("dead-letters", unread),
     ]  # fmt: skip

@@ -1,0 +1,90 @@
+"""Retention and erasure where Kafka fills the database: what the topics still have comes back and goes again."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from builders import event, exchange, judgement, score
+from engines import NOW, Clock
+from sinks import MakeTopics, gateway_over, land_all, produce, producing, until
+
+from analytics.store import Store
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.records import Exchange
+from schemas.registry import topics
+from streams.erasing import ErasureChore, erasure, erasures, request_erasure
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.rebuilding import rebuild
+from streams.retention import purge
+
+POLICY = Policy()
+REDACTOR = Redactor(POLICY.redaction)
+OLD, NEW = NOW - timedelta(days=100), NOW - timedelta(days=10)
+
+
+def said(session: str, number: int) -> Exchange:
+    """An exchange, old or new as its session is called."""
+    at = OLD if session == "old" else NEW
+    return exchange(session, number, occurred_at=at, ingested_at=at)
+
+
+def ids(store: Store, table: str, column: str = "session_id") -> list[str]:
+    """A column of a log table."""
+    return [one for (one,) in store.cursor().execute(f"SELECT {column} FROM log.{table} ORDER BY ALL").fetchall()]
+
+
+def test_what_retention_deleted_lands_again_and_goes_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Nothing on a topic is a gap: no dead letter says so, the sink goes on where it was, and a rebuild is cleaned up after."""
+    make_topics(*topics(), partitions=2)
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await produce(producer, "exchanges", [said(name, n) for name in ("old", "new") for n in range(3)])
+            await produce(producer, "scores", [score("old", 1, exchange_at=OLD), score("new", 1, exchange_at=NEW)])
+            await produce(producer, "judgements", [judgement("old", 1, judged_at=NEW)])
+            await land_all(store, kafka)
+            assert (3, 1) == ((found := purge(store, POLICY, NOW)).exchanges, found.scores)
+            await produce(producer, "exchanges", [said("new", 3)])
+            await land_all(store, kafka)
+        assert ["new"] * 4 == ids(store, "exchanges")
+        assert ["new"] == ids(store, "scores")
+        assert [] == ids(store, "judgements")
+        assert [] == ids(store, "dead_letters", "reason")
+        await rebuild(store, kafka, REDACTOR, Clock(NOW))
+        assert ["new"] * 4 + ["old"] * 3 == ids(store, "exchanges")
+        assert (3, 1) == ((found := purge(store, POLICY, NOW)).exchanges, found.scores)
+        assert ["new"] * 4 == ids(store, "exchanges")
+        assert [] == ids(store, "dead_letters", "reason")
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+
+
+def test_what_was_erased_does_not_land_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """The topics still have it, and the request is on a topic beside it: what lands later is dropped, a rebuild erases again."""
+    make_topics(*topics(), partitions=2)
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            await gateway.publish("exchanges", [said(name, n) for name in ("gone", "new") for n in range(3)])
+            await gateway.publish("agent-events", [event("gone", 1)])
+            await until(lambda: len(ids(store, "exchanges")) == 6 and ids(store, "agent_events"), "the exchanges to land")
+            await request_erasure(gateway, erasure("local", "gone", "root", None, gateway.now()))
+            await until(lambda: erasures(store), "the request to land")
+            chore = ErasureChore(gateway)
+            await chore.run()
+            assert ["new"] * 3 == ids(store, "exchanges")
+            assert [] == ids(store, "agent_events")
+            await gateway.publish("exchanges", [said("gone", 4), said("new", 4)])
+            await until(
+                lambda: len(ids(store, "exchanges")) == 4 and not gateway._sink.progress.lag, "the last exchange to land"
+            )
+            assert ["new"] * 4 == ids(store, "exchanges")
+        await rebuild(store, kafka, REDACTOR, Clock(NOW))
+        assert ["new"] * 4 == ids(store, "exchanges")
+        assert [] == ids(store, "agent_events")
+
+    with Store(None) as store:
+        asyncio.run(run(store))
