@@ -42,6 +42,7 @@ from service.api import (
 from service.api.audit_trail import AuditTrail, keep_write
 from service.api.authentication import Authentication
 from service.api.context import ApiContext
+from service.api.description import describe
 from service.api.errors import ApiError, add_error_answers, error_response
 from service.api.etags import Etags
 from service.api.limits import BodyLimits, HostCheck, InFlight
@@ -100,6 +101,7 @@ def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> 
     app.state.desk = QueryDesk(engine.store, engine.now, settings.queries)
     for part in ROUTERS:
         app.include_router(part.router)
+    describe(app)
     add_error_answers(app)
     app.add_exception_handler(BusyError, _busy)
     app.add_exception_handler(BrokerError, _without_broker)

@@ -123,9 +123,13 @@ def test_an_id_that_two_connections_use_is_asked_for_by_connection(
     assert "east" == got(call, f"{OPS}/exchanges/s1:1", tokens.root, connection="east")["exchange"]["connection"]
 
 
-@pytest.mark.parametrize(
-    ("path", "entries"), [("projects", "projects"), ("ops/runs", "runs"), ("ops/wrap-quality", "sessions")]
-)
+@pytest.fixture
+def background(engine: Engine, loop: asyncio.Runner) -> Background:
+    """Lets what happens in the background happen."""
+    return lambda: loop.run(engine.drained())
+
+
+@pytest.mark.parametrize("paged", [("projects", "projects"), ("ops/runs", "runs"), ("ops/wrap-quality", "sessions")])
 def test_pages_of_every_list_are_the_list(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, background: Background, paged: tuple[str, str]
 ) -> None:
