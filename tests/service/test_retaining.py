@@ -1,0 +1,100 @@
+"""The commands that delete: retention, erasure, compaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from builders import exchange
+from engines import NOW, runner_over
+
+from analytics.positions import COMPACTION
+from analytics.store import Store
+from schemas.codec import encode
+from streams.admission import Accepted
+from streams.feeding import SINK
+
+Command = Callable[..., tuple[int, str, str]]
+AS_OF = NOW.isoformat()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A database with an old session and a new one."""
+    path = tmp_path / "driftline.duckdb"
+    accepted = Accepted()
+    for session, days in (("an old session", 100), ("a new session", 10)):
+        at = NOW - timedelta(days=days)
+        accepted.add("exchanges", encode(exchange(session, 1, f"{session} says", occurred_at=at, ingested_at=at)))
+    with Store(path) as store:
+        runner = runner_over(store)
+        runner.publish(accepted)
+        runner.run()
+    return path
+
+
+def sessions(path: Path) -> list[str]:
+    """The sessions that a database has."""
+    with Store(path) as store:
+        return [one for (one,) in store.cursor().execute("SELECT session_id FROM log.exchanges").fetchall()]
+
+
+def test_retention_can_be_run_by_hand(database: Path, driftline: Command) -> None:
+    """Where no server does it."""
+    code, told, said = driftline("retention", "run", "--as-of", AS_OF, "--db", str(database), "--json")
+    assert 0 == code
+
+    found = json.loads(told)
+    assert (1, 1) == (found["exchangesPurged"], found["scoresPurged"])
+    assert found["cutoffDate"].startswith("2026-08-03T00:00:00")
+    assert ["a new session"] == sessions(database)
+    code, told, _said = driftline("retention", "run", "--days", "5", "--as-of", AS_OF, "--db", str(database))
+    assert 0 == code
+    assert "deleted: 1 exchange, 1 score; history begins on 2026-10-27" in told
+
+
+def test_an_erased_session_is_in_no_byte_of_the_file(database: Path, driftline: Command) -> None:
+    """The command compacts, too, and says what it does not reach."""
+    assert b"an old session says" in database.read_bytes()
+
+    code, told, said = driftline(
+        "erase", "--connection", "local", "--session", "an old session", "--yes", "--db", str(database)
+    )
+    assert 0 == code
+
+    assert "1 exchanges" in told
+    assert "Backups" in said
+    assert b"an old session says" not in database.read_bytes()
+    assert ["a new session"] == sessions(database)
+    code, told, said = driftline("erase", "--connection", "local", "--yes", "--db", str(database), "--json")
+    assert 0 == code
+    assert 1 == json.loads(told)["deleted"]["exchanges"]
+    assert [] == sessions(database)
+
+
+def test_a_database_that_kafka_fills_is_erased_by_its_server(database: Path, driftline: Command) -> None:
+    """A request that is on no topic would be forgotten by the next rebuild."""
+    with Store(database) as store, store.transaction() as transaction:
+        transaction.set_watermark(SINK, "exchanges", 2)
+
+    code, _told, said = driftline("erase", "--connection", "local", "--yes", "--db", str(database))
+    assert 2 == code
+
+    assert "is filled from Kafka" in said
+    assert 2 == len(sessions(database))
+
+
+def test_compaction_says_what_it_gave_back(database: Path, driftline: Command) -> None:
+    """Also what is only wanted because something was erased is done by it."""
+    with Store(database) as store, store.transaction() as transaction:
+        transaction.set_watermark(COMPACTION, "", 1)
+
+    code, told, said = driftline("compact", "--db", str(database))
+    assert 0 == code
+    assert "MB and has" in told
+    assert 2 == len(sessions(database))
+    code, told, _said = driftline("compact", "--db", str(database.with_name("none.duckdb")))
+    assert 2 == code
