@@ -56,15 +56,22 @@ def read_only_rows(path: Path, statement: str, limit: int) -> tuple[list[str], l
     QueryError when it is not exactly one statement that reads, or when DuckDB cannot answer it. StoreError when the file cannot
     be opened.
     """
+    with open_read_only(path) as connection, refusals():
+        add_temporary_views(connection)
+        return _answer(connection, statement, limit)
+
+
+@contextlib.contextmanager
+def open_read_only(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that can read the database and reach nothing else; StoreError when the file cannot be opened."""
     try:
         connection = duckdb.connect(str(path), read_only=True, config=LOCKED)
     except duckdb.Error as error:
         raise store_error(path, error) from error
-    with connection, refusals():
-        add_temporary_views(connection)
+    with connection:
         for setting in LOCKING:
             connection.execute(setting)
-        return _answer(connection, statement, limit)
+        yield connection
 
 
 @contextlib.contextmanager

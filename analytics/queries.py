@@ -37,6 +37,13 @@ class Query:
     purpose: str
     grain: str
     parameters: tuple[str, ...]
+    explained: str
+    """What the header says of the parameters."""
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """The parameters that may be NULL: those of which, or of one that follows, the header says what NULL means."""
+        return tuple(name for name in self.parameters if "NULL" in self.explained[self.explained.index(f"${name}") :])
 
 
 @functools.cache
@@ -50,7 +57,7 @@ def _read(file: Traversable) -> Query:
     text = file.read_text(encoding="utf-8")
     header = dict(line.removeprefix("-- ").split(": ", 1) for line in text.splitlines()[:HEADER_LINES])
     parameters = tuple(PARAMETER.findall(header["parameters"]))
-    return Query(file.name.removesuffix(".sql"), text, header["purpose"], header["grain"], parameters)
+    return Query(file.name.removesuffix(".sql"), text, header["purpose"], header["grain"], parameters, header["parameters"])
 
 
 def run_query(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> pl.DataFrame:

@@ -1,17 +1,14 @@
-"""Commands on the database and the policy: SQL, rebuild, policy check."""
+"""Commands on the database and the policy: rebuild, policy check."""
 
 from __future__ import annotations
 
 import asyncio
-import csv
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from analytics.adhoc import read_only_rows
 from audit.methodology import is_methodology, load_methodology
 from audit.policy import ProjectPolicy, load_policy
 from audit.prices import ModelPrice
@@ -21,46 +18,11 @@ from service.commands.topics import Kafka
 from service.judging import OTHERS, PRICE_IT, unpriced_note
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
-from service.terminal import MISSING, counted, err, leave_quietly, out, plain, table
-from service.workspace import open_workspace, require_database
+from service.terminal import err, out, plain, table
+from service.workspace import open_workspace
 from streams.topology import derived_tables
 
 policy_app = typer.Typer(no_args_is_help=True, help="What agents are judged by.")
-
-
-def sql(
-    statement: Annotated[str, typer.Argument(metavar="'SELECT …'", help="One statement that reads.")],
-    limit: Annotated[int, typer.Option(min=1, max=10_000_000, help="At most so many rows.")] = 1000,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    database: Database = None,
-    as_json: AsJson = False,
-) -> None:
-    """Ask the database anything: it is opened for reading only, without access to files or the network."""
-    settings = settings_of(database)
-    require_database(settings.database)
-    columns, rows, more = read_only_rows(settings.database, statement, limit)
-    if as_json:
-        for row in rows:
-            print_json(dict(zip(columns, row, strict=True)))
-    elif as_csv:
-        try:
-            csv.writer(sys.stdout).writerows([columns, *([_cell(value) for value in row] for row in rows)])
-        except BrokenPipeError:
-            leave_quietly()
-    else:
-        out.print(table([plain(column) for column in columns], ([_shown(value) for value in row] for row in rows)))
-        out.print(counted(len(rows), "row") + (f", cut at --limit {limit}" if more else ""), style="dim")
-
-
-def _shown(value: object) -> str:
-    return MISSING if value is None else plain(value)
-
-
-def _cell(value: object) -> object:
-    """The value for CSV; a text that a spreadsheet would take for a formula is quoted with an apostrophe."""
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return f"'{value}"
-    return value
 
 
 def rebuild(
