@@ -1,0 +1,72 @@
+"""People and anchors on a real broker: what is answered is true before it lands, and a round is there for the workers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from builders import exchange, score
+from engines import Clock
+from sinks import MakeTopics, gateway_over, held_back, land_all, produce, producing, tables, until
+
+from analytics.store import Store
+from audit.policy import Policy
+from schemas.registry import topics
+from service.access import AccessStore, Holder
+from service.api.app import create_app
+from service.api.settings import ApiSettings
+from streams.anchors import choose, run_round, withdraw
+from streams.kafka.connection import KafkaConnection
+
+HUMAN = "/api/audit/ops/scores/score s:1/human"
+
+
+def test_a_human_score_is_answered_before_it_lands_and_read_once_it_has(
+    kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path
+) -> None:
+    """The answer is made of what was sent: the tables would still say that nobody has scored."""
+    make_topics(*topics())
+
+    async def run(store: Store, access: AccessStore) -> list[dict[str, Any]]:
+        async with producing(kafka) as producer:
+            await produce(producer, "scores", [score("s", 1)])
+        async with gateway_over(store, kafka) as gateway:
+            gateway.policy = Policy.model_validate({"defaults": {"bidirectionalScoring": True}})
+            headers = {"authorization": f"Bearer {access.add(Holder('operator', 'root', None))}"}
+            transport = httpx2.ASGITransport(create_app(gateway, access, ApiSettings()))
+            async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
+                with held_back(gateway):
+                    answers = [await client.post(HUMAN, json={"score": value, "rater": "ann"}) for value in (2, 4)]
+                    assert [(200, 2), (200, 4)] == [(one.status_code, one.json()["score"]["humanScore"]) for one in answers]
+                    assert 0 == (await client.get(HUMAN)).json()["count"]
+                await until(lambda: not gateway.state().queues["unlanded"], "the scores to land")
+                found: list[dict[str, Any]] = (await client.get(HUMAN)).json()["humanScores"]
+                return found
+
+    with Store(None) as store, AccessStore(tmp_path / "fleet.access", Clock()) as access:
+        told = asyncio.run(run(store, access))
+    assert [(4, True), (2, False)] == [(one["score"], one["counts"]) for one in told]
+
+
+def test_a_round_goes_to_the_workers_and_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Copies under the key of one session, and its end; a second press within the minute adds nothing."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await produce(producer, "exchanges", [exchange("s", number) for number in (1, 2)])
+        async with gateway_over(store, kafka) as gateway:
+            anchors = await choose(gateway, "ops", [("local", "s:1"), ("local", "s:2")], "ann")
+            await until(lambda: not gateway.state().queues["unlanded"], "the anchors to land")
+            assert [2, 0] == [(await run_round(gateway, "ops")).exchanges for _ in range(2)]
+            assert await withdraw(gateway, "ops", anchors[0].anchor_id, "bob")
+        await land_all(store, kafka)
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        found = tables(store)
+        columns = [row for row in found["exchanges"] if "anchors.ops" in row]
+        assert (2, 1, 3) == (len(columns), len(found["session_closings"]), len(found["anchors"]))
+        assert 1 == len({row[1] for row in columns})
