@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 from builders import score
 
 from analytics.store import Store
-from audit.policy import Policy
 from schemas.codec import encode
 from schemas.records import Record, Score
-from streams.watch.watching import Watch
 
 END = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 """The moment as of which things are checked."""
@@ -68,25 +65,3 @@ def put(store: Store, topic: str, records: Iterable[Record]) -> None:
     """Append records to a topic."""
     with store.transaction() as transaction:
         transaction.append(topic, [encode(one) for one in records], skip_known=True)
-
-
-@dataclass
-class StoreLog:
-    """A store alone, as what a watch is over: what is published is in its tables at once."""
-
-    store: Store
-    policy: Policy = field(default_factory=Policy)
-    at: datetime = END
-
-    def now(self) -> datetime:
-        """The moment that was set."""
-        return self.at
-
-    async def publish(self, topic: str, records: Sequence[Record]) -> None:
-        """Append them."""
-        put(self.store, topic, records)
-
-
-def watch_over(store: Store, at: datetime = END, policy: Policy | None = None) -> Watch:
-    """A watch over a store, at a moment."""
-    return Watch(StoreLog(store, policy or Policy(), at))

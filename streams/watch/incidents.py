@@ -152,14 +152,14 @@ def _metadata(made: Due, evidence: Mapping[str, Any]) -> str:
 
 def rules_of(made: Due) -> dict[str, Any]:
     """What each rule has seen of an incident, now or when it last did."""
-    earlier = {} if made.before is None else evidence_of(made.before).get("rules", {})
+    earlier = {} if made.before is None else seen_by_rules(made.before)
     return {**earlier, **{one.rule: _seen(one, earlier.get(one.rule)) for one in made.findings}}
 
 
 def decided(incident: Incident, status: str, who: str, at: datetime) -> Incident:
     """The next revision of an incident after a decision: resolved by whom and when, or open again."""
     is_open, evidence = status == OPEN, evidence_of(incident)
-    sizes = {} if is_open else {rule: seen.get("size") for rule, seen in evidence.get("rules", {}).items()}
+    sizes = {} if is_open else {rule: seen.get("size") for rule, seen in seen_by_rules(incident).items()}
     return msgspec.structs.replace(
         incident,
         revision=incident.revision + 1,
@@ -202,9 +202,22 @@ def _seen(finding: Finding, earlier: Mapping[str, Any] | None) -> dict[str, Any]
     return {**seen, "since": min(seen["since"], earlier["since"]), "days": [*gone, *days]}
 
 
+def seen_by_rules(incident: Incident) -> dict[str, dict[str, Any]]:
+    """What each rule has seen of an incident, as far as its evidence can be read."""
+    rules = evidence_of(incident).get("rules")
+    return {name: seen for name, seen in rules.items() if _has_days(seen)} if isinstance(rules, dict) else {}
+
+
+def _has_days(seen: Any) -> bool:
+    try:
+        return bool(date.fromisoformat(seen["since"]) <= date.fromisoformat(seen["until"]))
+    except (TypeError, KeyError, ValueError):
+        return False
+
+
 def _days(incident: Incident) -> tuple[date | None, date | None]:
     """The first and the last day that an incident shows."""
-    seen = [one for one in evidence_of(incident).get("rules", {}).values() if isinstance(one, dict)]
+    seen = seen_by_rules(incident).values()
     days = [date.fromisoformat(one[end]) for one in seen for end in ("since", "until")]
     return (min(days), max(days)) if days else (None, None)
 
@@ -216,13 +229,14 @@ def _goes_on(before: Incident, finding: Finding) -> bool:
         return False
     if worse(finding.severity, before.severity):
         return False
-    size = evidence_of(before).get(DECIDED_SIZES, {}).get(finding.rule)
-    return size is None or finding.size < MUCH_LARGER * size
+    sizes = evidence_of(before).get(DECIDED_SIZES)
+    size = sizes.get(finding.rule) if isinstance(sizes, dict) else None
+    return not isinstance(size, (int, float)) or finding.size < MUCH_LARGER * size
 
 
 def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
     """Whether another revision would say something new that is worth one."""
-    earlier, now = evidence_of(before).get("rules", {}), rules_of(made)
+    earlier, now = seen_by_rules(before), rules_of(made)
     if _ends(earlier) != _ends(now):
         return True
     if before.status != OPEN:

@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import duckdb
 
@@ -35,10 +36,11 @@ class Published:
             self._baselines.update({one.project: one for one in baselines})
             self._incidents.update({one.incident_id: one for one in incidents})
 
-    def read(self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str]) -> Known:
-        """What is known of some projects."""
+    def read(self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None) -> Known:
+        """What is known of some projects; baselines that were computed after `as_of` are left out."""
         values = {"projects": list(projects)}
-        baselines = {one.project: one for one in query_records(cursor, "latest_baselines", Baseline, values)}
+        latest = query_records(cursor, "latest_baselines", Baseline, values | {"as_of": as_of})
+        baselines = {one.project: one for one in latest}
         shown = {one.incident_id: one for one in query_records(cursor, "watched_incidents", Incident, values)}
         with self._lock:
             for made in [one for one in self._baselines.values() if one.project in projects]:

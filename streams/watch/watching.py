@@ -125,7 +125,7 @@ class Watch:
     def _examine(self, projects: Sequence[str], as_of: datetime) -> list[Checked]:
         with contextlib.closing(self._log.store.cursor()) as cursor:
             cursor.begin()  # everything that a check reads is of one moment
-            return list(self._checker.check(cursor, projects, as_of, self._published.read(cursor, projects)))
+            return list(self._checker.check(cursor, projects, as_of, self._published.read(cursor, projects, as_of)))
 
     def _baseline(self, project: str, days: int | None, as_of: datetime) -> Baseline | None:
         window = days or self._log.policy.for_project(project).settings.baseline_window_days

@@ -1,0 +1,146 @@
+"""Commands on drift: check for it, list the incidents, show one, decide on it. For a database that no server has."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analytics.daily import refresh_daily
+from analytics.queries import query_records, query_rows
+from audit.drift import DAYS
+from schemas.errors import InputError
+from schemas.records import Incident
+from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows
+from service.commands.sessions import of_project, opened_to_show
+from service.incident_views import check_view, incident_view, incidents_table
+from service.terminal import out, plain
+from service.watched import check_document, decisions_on, incident_document, incidents_page
+from service.workspace import Workspace, open_workspace
+from streams.watch.alone import StoreAlone
+from streams.watch.baselines import OPEN
+from streams.watch.checking import Checked
+from streams.watch.incidents import ACCEPTED, DISMISSED, STATUSES
+from streams.watch.watching import Watch
+
+incidents_app = typer.Typer(no_args_is_help=True, help="Drift and anomaly spikes that were found, and what people decided.")
+IncidentId = Annotated[str, typer.Argument(metavar="INCIDENT", help="Id of the incident, or how it begins.")]
+Who = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; without it the name of your account.")]
+Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why.")]
+
+
+def check_drift(
+    project: Project = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_of: Annotated[str | None, typer.Option("--as-of", metavar="TIME", help="Take this time as the present.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for drift and anomaly spikes: compute baselines that are due, apply the rules, make incidents of what they find.
+
+    A server does this by itself; this is for a database that none has.
+    """
+    with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
+        checked = check_projects(workspace, [project] if project else None)
+    if as_json:
+        for one in checked:
+            print_json(check_document(one, workspace.policy.for_project(one.project).methodology.version))
+    else:
+        out.print(check_view(checked))
+
+
+def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) -> list[Checked]:
+    """Check some projects of a database, or all that have had exchanges of late, as of the workspace's present."""
+    refresh_daily(workspace.store)
+    if projects is None:
+        since = workspace.now() - timedelta(days=DAYS)
+        projects = [row["project"] for row in query_rows(workspace.store.cursor(), "watched_projects", {"since": since})]
+    return asyncio.run(_watch(workspace).check(projects))
+
+
+@incidents_app.command("list")
+def list_incidents(
+    project: Project = None,
+    status: Annotated[
+        str | None, typer.Option("--status", metavar="STATE", help=f"Only those in this state: {', '.join(STATUSES)}.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 50,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the incidents, newest first."""
+    if status is not None and status not in STATUSES:
+        raise InputError(f"--status {plain(status, 40)} is no state", hint=f"There are: {', '.join(STATUSES)}.")
+    with opened_to_show(database) as workspace:
+        rows = incidents_page(workspace.store.cursor(), project, status=status, limit=limit)
+    show_rows(rows, incidents_table, as_json=as_json, none=f"no incident{of_project(project)}")
+
+
+@incidents_app.command("show")
+def show_incident(incident: IncidentId, database: Database = None, as_json: AsJson = False) -> None:
+    """Show an incident with its evidence: days, numbers, the exchanges that moved it most, the queries that find them again."""
+    with opened_to_show(database) as workspace:
+        found = _found(workspace, incident)
+        decisions = decisions_on(workspace.store.cursor(), found.incident_id)
+    document = incident_document(found)
+    if as_json:
+        print_json({"incident": document, "decisions": decisions})
+    else:
+        out.print(incident_view(document, decisions))
+
+
+@incidents_app.command("accept")
+def accept(
+    incident: IncidentId, by: Who = None, comment: Comment = None, database: Database = None, as_of: AsOf = None
+) -> None:
+    """Accept an incident: it is real, and being looked into."""
+    _decide(incident, ACCEPTED, by, comment, database, as_of)
+
+
+@incidents_app.command("dismiss")
+def dismiss(
+    incident: IncidentId, by: Who = None, comment: Comment = None, database: Database = None, as_of: AsOf = None
+) -> None:
+    """Dismiss an incident: nothing is to be done about it."""
+    _decide(incident, DISMISSED, by, comment, database, as_of)
+
+
+@incidents_app.command("reopen")
+def reopen(
+    incident: IncidentId, by: Who = None, comment: Comment = None, database: Database = None, as_of: AsOf = None
+) -> None:
+    """Open an incident again."""
+    _decide(incident, OPEN, by, comment, database, as_of)
+
+
+def _decide(incident: str, status: str, by: str | None, comment: str | None, database: Path | None, as_of: str | None) -> None:
+    with open_workspace(settings_of(database), now=clock_of(as_of), writes=True) as workspace:
+        found = _found(workspace, incident)
+        said = workspace.redactor.redact(comment)[0] if comment else None
+        who = by or getpass.getuser()
+        made = asyncio.run(_watch(workspace).decide(found.project, found.incident_id, status, who, said))
+    if made is None or made.status != status:
+        raise InputError(
+            f"incident {found.incident_id} cannot be opened again: another one is open for the same tier and direction",
+            hint="`driftline incidents list --status open` lists it.",
+        )
+    out.print(f"{made.incident_id} is {made.status}: {made.title}", markup=False, soft_wrap=True)
+
+
+def _found(workspace: Workspace, incident: str) -> Incident:
+    """The one incident whose id begins so; InputError where there is none, or several."""
+    values = {"project": None, "incident": incident}
+    found = list(query_records(workspace.store.cursor(), "incident_by_id", Incident, values))
+    if len(found) != 1:
+        many = f"{len(found)} incidents begin with" if found else "no incident begins with"
+        raise InputError(f"{many} {plain(incident, 64)!r}", hint="`driftline incidents list` lists them.")
+    return found[0]
+
+
+def _watch(workspace: Workspace) -> Watch:
+    return Watch(StoreAlone(workspace.store, workspace.policy, workspace.now))

@@ -1,0 +1,117 @@
+"""Incidents and checks for people at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from service.terminal import MISSING, SEVERITY_STYLES, counted, plain, table
+from streams.watch.checking import Checked
+
+Row = Mapping[str, Any]
+_ID = 8
+"""Characters of an id that are shown; they are enough to name it."""
+
+
+def incidents_table(rows: Sequence[Row]) -> RenderableType:
+    """Incidents, one a line."""
+    cells = [
+        [
+            row["id"][:_ID],
+            row["detectedAt"][:16].replace("T", " "),
+            row["project"],
+            row["severity"],
+            row["status"],
+            row["cause"] or MISSING,
+            row["rule"],
+            row["title"],
+        ]
+        for row in rows
+    ]
+    return table(["incident", "found", "project", "severity", "state", "cause", "rule", "what"], cells)
+
+
+def check_view(checked: Sequence[Checked]) -> RenderableType:
+    """What a check found, project by project."""
+    found = [(one, finding) for one in checked for finding in one.findings]
+    quiet = [one.project for one in checked if not one.findings]
+    cells = [
+        [one.project, finding.severity, finding.rule, f"{finding.since:%m-%d} to {finding.until:%m-%d}", finding.title]
+        for one, finding in found
+    ]
+    opened = [incident.incident_id[:_ID] for one in checked for incident in one.opened]
+    said = [
+        f"{counted(len(checked), 'project')} checked, nothing found in {len(quiet)}; {counted(len(opened), 'new incident')}"
+    ]
+    if opened:
+        said.append(f"look closer: driftline incidents show {opened[0]}")
+    shown = [table(["project", "severity", "rule", "days", "what"], cells)] if cells else []
+    return Group(*shown, Text("; ".join(said), style="dim"))
+
+
+def incident_view(document: Row, decisions: Sequence[Row]) -> RenderableType:
+    """One incident with its evidence."""
+    return Group(*_parts(document, decisions))
+
+
+def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
+    evidence = document["metadata"]
+    yield Text(plain(document["title"]), style=SEVERITY_STYLES.get(document["severity"], "") or "bold")
+    yield Text(
+        f"{document['id']}  project {document['project']}  {document['severity']}  {document['status']}"
+        f"  found {document['detectedAt']} by {document['rule']}"
+    )
+    yield Text(plain(document["description"], 2000))
+    for one in decisions:
+        why = f": {plain(one['comment'], 300)}" if one["comment"] else ""
+        yield Text(f"{one['at']}  {one['status']} by {plain(one['by'], 64)}{why}")
+    for rule, seen in evidence.get("rules", {}).items():
+        yield Text(f"\n{rule}: {plain(seen.get('title'), 300)}", style="bold")
+        yield _days_table(seen.get("days", ()))
+    if evidence.get("samplingMix"):
+        yield Text("\nWhat was judged, before and after", style="bold")
+        yield _mix_table(evidence["samplingMix"])
+    if evidence.get("exchanges"):
+        yield Text("\nThe exchanges that moved it most", style="bold")
+        yield _exchanges_table(evidence["exchanges"])
+    if evidence.get("queries"):
+        names = ", ".join(query["name"] for query in evidence["queries"])
+        yield Text(f"\nFound by the queries {names}; --json shows them with their parameters.", style="dim")
+
+
+def _days_table(days: Sequence[Row]) -> RenderableType:
+    numbers = [name for name in ("average", "anomalies", "count") if any(name in one for one in days)]
+    return table(["day", *numbers], [[one["day"], *(one.get(name) for name in numbers)] for one in days], right=numbers)
+
+
+def _mix_table(mix: Sequence[Row]) -> RenderableType:
+    cells = [
+        [one["sampling_reason"], one["before"], one["after"], _share(one["share_before"]), _share(one["share_after"])]
+        for one in mix
+    ]
+    numbers = ["before", "after", "share before", "share after"]
+    return table(["sampling", *numbers], cells, right=numbers)
+
+
+def _exchanges_table(exchanges: Sequence[Row]) -> RenderableType:
+    cells = [
+        [
+            one["exchangeTimestamp"][:16].replace("T", " "),
+            one["agent"] or MISSING,
+            one["sessionId"],
+            one["turnNumber"],
+            f"{one['score']:.2f}",
+            f"{one['moved']:.2f}",
+            one["reason"],
+        ]
+        for one in exchanges
+    ]
+    numbers = ["turn", "score", "moved"]
+    return table(["exchange at", "agent", "session", *numbers, "why"], cells, right=numbers)
+
+
+def _share(share: float | None) -> str:
+    return MISSING if share is None else f"{share:.0%}"

@@ -1,0 +1,205 @@
+"""When findings make incidents: one a change, again only where there is news, whatever a person has decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from watched import END
+
+from schemas.records import Incident
+from streams.watch.findings import CRITICAL, DOWN, DRIFT, WARNING, Finding, Key, Looked
+from streams.watch.incidents import ACCEPTED, DISMISSED, decided, decided_changes, due, evidence_of, record_of
+
+RUNS, EVIDENCE = "consecutive_days", "sequential"
+TODAY = END.date()
+DAY = timedelta(days=1)
+
+
+def finding(since: int, until: int = 0, **changes: object) -> Finding:
+    """A run of days from so many days ago on, to so many days ago."""
+    first, last = TODAY - since * DAY, TODAY - until * DAY
+    days = [{"day": f"{first + number * DAY}", "average": 0.5, "count": 9} for number in range((last - first).days + 1)]
+    made = Finding(
+        key=Key(DRIFT, "tier2", DOWN),
+        rule=RUNS,
+        severity=WARNING,
+        since=first,
+        until=last,
+        size=1.5,
+        title="Tier 2 fell",
+        description="It fell.",
+        numbers={"days": days},
+        before=(END - 20 * DAY, END - 9 * DAY),
+        after=(END - 9 * DAY, END),
+        expected=0.9,
+        looked=Looked("watched_sessions", {}),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def written(
+    findings: Sequence[Finding], known: Sequence[Incident] = (), at: datetime = END, cause: str | None = None
+) -> list[Incident]:
+    """The incidents and revisions that findings make."""
+    return [
+        record_of(
+            one,
+            "ops",
+            at,
+            {},
+        )
+        for one in due(findings, known, at, lambda _: cause)
+    ]
+
+
+def opened(*findings: Finding) -> Incident:
+    """The incident that findings open."""
+    (made,) = written(findings)
+    return made
+
+
+def test_rules_that_see_one_change_make_one_incident() -> None:
+    """The worse of them says how bad it is, the first of them tells of it, and what each saw is kept."""
+    made = opened(finding(5, rule=EVIDENCE, title="By evidence"), finding(3, severity=CRITICAL))
+    assert ("By evidence", EVIDENCE, CRITICAL, "open", 0) == (made.title, made.rule, made.severity, made.status, made.revision)
+    assert {EVIDENCE, RUNS} == set(evidence_of(made)["rules"])
+
+
+def test_tiers_directions_and_types_are_apart() -> None:
+    """They are other changes."""
+    others = [Key(DRIFT, "tier2", "up"), Key(DRIFT, "tier3", DOWN), Key("anomaly_spike", None, "up")]
+    made = written([finding(3), *(finding(3, key=key) for key in others)])
+    assert 4 == len({one.incident_id for one in made})
+
+
+def test_what_is_known_is_not_written_again() -> None:
+    """A check a minute must not make a record a minute."""
+    assert [] == written([finding(3)], [opened(finding(3))], END + timedelta(minutes=1))
+
+
+def test_a_rule_that_joins_in_makes_a_revision_and_no_incident() -> None:
+    """The incident was there first; that another rule sees it, too, is worth knowing."""
+    known = opened(finding(3))
+    (made,) = written([finding(5, rule=EVIDENCE, title="By evidence"), finding(3)], [known], END + timedelta(minutes=1))
+    assert (known.incident_id, 1, RUNS, "Tier 2 fell") == (made.incident_id, made.revision, made.rule, made.title)
+    assert {EVIDENCE, RUNS} == set(evidence_of(made)["rules"])
+
+
+def test_severity_rises_and_does_not_fall_while_it_is_open() -> None:
+    """At the edge of two sigma it would change with every score."""
+    known = opened(finding(3))
+    (worse,) = written([finding(3, severity=CRITICAL)], [known], END + timedelta(minutes=1))
+    assert CRITICAL == worse.severity
+    assert [] == written([finding(3, severity=WARNING)], [worse], END + timedelta(minutes=2))
+    (later,) = written([finding(3, severity=WARNING, size=1.4)], [worse], END + timedelta(hours=2))
+    assert CRITICAL == later.severity
+
+
+def test_the_days_that_left_the_window_are_kept() -> None:
+    """All days of a drift are told, not just those of the last week."""
+    known = opened(finding(3))
+    (later,) = written([finding(1, -4)], [known], END + 4 * DAY)
+    seen = evidence_of(later)["rules"][RUNS]
+    assert [f"{TODAY + number * DAY}" for number in range(-3, 5)] == [one["day"] for one in seen["days"]]
+    assert (f"{TODAY - 3 * DAY}", f"{TODAY + 4 * DAY}") == (seen["since"], seen["until"])
+
+
+def test_another_cause_is_told_within_the_hour() -> None:
+    """Anchors are judged once a day; what they say comes after the incident was opened."""
+    known = opened(finding(3))
+    assert [] == written([finding(3)], [known], END + timedelta(minutes=59), "judge")
+    (made,) = written([finding(3)], [known], END + timedelta(minutes=60), "judge")
+    assert "judge" == made.cause
+    assert "it is the judge that changed" in made.description
+
+
+@pytest.mark.parametrize("status", [ACCEPTED, DISMISSED])
+def test_what_was_decided_goes_on_without_a_new_incident(status: str) -> None:
+    """Week after week: each check takes up the day, so that the next one knows that it goes on."""
+    known = [decided(opened(finding(3)), status, "ann", END)]
+    for day in range(1, 30):
+        made = written([finding(6 - day, -day)], known, END + day * DAY)
+        assert [(known[0].incident_id, status, "ann")] == [(one.incident_id, one.status, one.resolved_by) for one in made]
+        known = made
+    assert WARNING == known[0].severity
+
+
+@pytest.mark.parametrize(
+    ("worse", "opens"), [({"severity": CRITICAL}, True), ({"size": 2.3}, True), ({"size": 2.2}, False), ({}, False)]
+)
+def test_what_was_decided_opens_an_incident_when_it_got_worse(worse: dict[str, object], opens: bool) -> None:
+    """What was decided was about less."""
+    known = decided(opened(finding(3)), DISMISSED, "ann", END)
+    made = written([finding(3, **worse)], [known], END + timedelta(minutes=1))
+    assert opens is bool(made)
+    assert not opens or ("open", 0) == (made[0].status, made[0].revision)
+
+
+def test_slow_growth_is_measured_from_the_decision() -> None:
+    """A tenth a day is half again after five days: the days that were taken up must not become the measure."""
+    known, size = [decided(opened(finding(3)), DISMISSED, "ann", END)], 1.5
+    for day in range(1, 6):
+        size *= 1.1
+        made = written([finding(3, -day, size=size)], known, END + day * DAY)
+        if made[0].revision == 0:
+            break
+        known = made
+    assert (5, "open") == (day, made[0].status)
+
+
+def test_what_ended_and_came_back_opens_an_incident() -> None:
+    """A day with scores that were as they should be lies between."""
+    known = decided(opened(finding(5, 2)), DISMISSED, "ann", END)
+    assert [] == written([finding(1, 2)], [known])
+    (made,) = written([finding(0, -3)], [known], END + 3 * DAY)
+    assert ("open", 0) == (made.status, made.revision)
+    assert made.incident_id != known.incident_id
+
+
+def test_re_opened_is_as_open_as_before() -> None:
+    """What was decided counts no more."""
+    resolved = decided(opened(finding(3)), DISMISSED, "ann", END)
+    again = decided(resolved, "open", "bob", END + DAY)
+    assert ("open", None, None, {}) == (again.status, again.resolved_at, again.resolved_by, evidence_of(again)["decidedSizes"])
+    (made,) = written([finding(3, -1)], [again], END + DAY)
+    assert (again.incident_id, 3) == (made.incident_id, made.revision)
+
+
+def test_a_level_that_was_decided_on_is_what_is_known() -> None:
+    """From the first day of the change on, or from the decision where it was over by then."""
+    going_on = decided(opened(finding(5, rule=EVIDENCE)), ACCEPTED, "ann", END + DAY)
+    over = decided(opened(finding(9, 6, key=Key(DRIFT, "tier3", DOWN))), ACCEPTED, "ann", END)
+    still_open = opened(finding(3, key=Key(DRIFT, "tier1", DOWN)))
+    spike = decided(opened(finding(3, key=Key("anomaly_spike", None, "up"))), ACCEPTED, "ann", END)
+    assert {"tier2": TODAY - 5 * DAY, "tier3": TODAY} == decided_changes([going_on, over, still_open, spike])
+
+
+def test_evidence_that_cannot_be_read_is_none() -> None:
+    """Whoever writes incidents past us can write anything."""
+    broken = decided(opened(finding(3)), DISMISSED, "ann", datetime(2026, 11, 2, tzinfo=UTC))
+    for metadata in ("", "[]", "{", '{"rules": {"x": 1}}', '{"rules": []}', '{"rules": {"x": {"since": "?"}}}'):
+        odd = Incident(**{name: getattr(broken, name) for name in broken.__struct_fields__} | {"metadata": metadata})
+        assert written([finding(3)], [odd], END + DAY)
+        assert date(2026, 11, 2) == decided_changes([odd])["tier2"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([RUNS, EVIDENCE]), st.sampled_from([WARNING, CRITICAL]), st.integers(0, 9)), max_size=12)
+)
+def test_there_is_never_more_than_one_open_incident_of_a_kind(steps: list[tuple[str, str, int]]) -> None:
+    """Whichever rules see it in whichever order, with people deciding now and then."""
+    known: dict[str, Incident] = {}
+    for number, (rule, severity, length) in enumerate(steps):
+        at = END + number * DAY
+        seen = [finding(length - number, -number, rule=rule, severity=severity)]
+        for one in written(seen, list(known.values()), at):
+            assert one.revision == (known[one.incident_id].revision + 1 if one.incident_id in known else 0)
+            known[one.incident_id] = one
+        assert 1 >= sum(one.status == "open" for one in known.values())
+        if number % 3 == 2:
+            known = {name: decided(one, DISMISSED, "ann", at) if one.status == "open" else one for name, one in known.items()}

@@ -1,0 +1,369 @@
+"""The watch over a store: what changed is found once, what did not is left in peace, whatever comes late or twice or again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from watched import END, fallen, history, put, steady
+
+from analytics.queries import query_records, query_rows
+from analytics.store import Store
+from audit.policy import Policy, ProjectSettings
+from schemas.records import Incident, Review, Score
+from streams.watch.alone import StoreAlone
+from streams.watch.checking import Checked
+from streams.watch.incidents import ACCEPTED, DISMISSED, evidence_of
+from streams.watch.watching import Watch
+
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store."""
+    with Store(None) as opened:
+        yield opened
+
+
+def watch_over(store: Store, at: datetime = END, policy: Policy | None = None) -> Watch:
+    """A watch over a store, at a moment."""
+    return Watch(StoreAlone(store, policy or Policy(), lambda: at))
+
+
+def checked(store: Store, at: datetime = END, policy: Policy | None = None, project: str = "ops") -> Checked:
+    """The check of a project by a watch that knows nothing but the store."""
+    (one,) = asyncio.run(watch_over(store, at, policy).check([project]))
+    return one
+
+
+def decide(store: Store, incident: Incident, status: str, at: datetime = END) -> Incident:
+    """A decision on an incident."""
+    made = asyncio.run(watch_over(store, at).decide(incident.project, incident.incident_id, status, "ann"))
+    assert made is not None
+    return made
+
+
+def incidents(store: Store, columns: str = "type, tier, direction, status") -> list[tuple[Any, ...]]:
+    """The incidents in their latest revisions."""
+    return store.cursor().execute(f"SELECT {columns} FROM incidents ORDER BY ALL").fetchall()
+
+
+def rescored(scores: Sequence[Score], **changes: object) -> list[Score]:
+    """The scores once more, as their next revisions."""
+    return [msgspec.structs.replace(one, revision=one.revision + 1, **changes) for one in scores]
+
+
+def shifted(scores: Sequence[Score], by: float) -> list[Score]:
+    """The scores with another Tier 2."""
+    return [msgspec.structs.replace(one, tier2_score=max(0.0, round((one.tier2_score or 0.0) + by, 3))) for one in scores]
+
+
+def test_a_fall_is_one_incident_with_its_evidence(store: Store) -> None:
+    """Both rules see it; a person is told once, with the numbers, and finds them again."""
+    put(store, "scores", history(fallen(6), 40))
+    found = checked(store)
+    assert {"sequential", "consecutive_days"} == {one.rule for one in found.findings}
+    (made,) = found.incidents
+    assert ("drift", "tier2", "down", "open", "critical", "sequential") == (
+        made.type,
+        made.tier,
+        made.direction,
+        made.status,
+        made.severity,
+        made.rule,
+    )
+    evidence = evidence_of(made)
+    seen = evidence["rules"]["sequential"]
+    assert "2026-10-27" == seen["firstDay"]
+    assert seen["changeInterval"][0] <= seen["change"] <= seen["changeInterval"][1] < -0.3
+    assert [10] * 6 == [one["count"] for one in seen["days"]]
+    assert 10 == len(evidence["exchanges"])
+    assert all(one["score"] < 0.45 and one["scoreId"].startswith("score ops-") for one in evidence["exchanges"])
+    assert {"sampling_reason": "first_turns", "before": 350, "after": 60, "share_before": 1.0, "share_after": 1.0} == (
+        evidence["samplingMix"][0]
+    )
+    assert "claude-haiku-4-5" == evidence["madeWith"]["judge_model"]
+    assert made.baseline_id == evidence["baseline"]["id"]
+
+
+def test_the_queries_of_the_evidence_find_the_same_again(store: Store) -> None:
+    """They are there to be run."""
+    put(store, "scores", history(fallen(6), 40))
+    evidence = evidence_of(checked(store).incidents[0])
+    by_name = {one["name"]: one for one in evidence["queries"]}
+    assert {"daily_averages", "watched_sessions", "incident_exchanges", "sampling_change"} == set(by_name)
+    for name, query in by_name.items():
+        values = {key: _moment(value) for key, value in query["parameters"].items()}
+        assert query_rows(store.cursor(), name, values), name
+    again = query_rows(
+        store.cursor(), "incident_exchanges", {k: _moment(v) for k, v in by_name["incident_exchanges"]["parameters"].items()}
+    )
+    assert [one["scoreId"] for one in evidence["exchanges"]] == [row["score_id"] for row in again]
+
+
+def _moment(value: Any) -> Any:
+    return datetime.fromisoformat(value) if isinstance(value, str) and value.endswith("Z") else value
+
+
+@pytest.mark.parametrize("a_day", [3, 10])
+def test_what_is_as_it_was_makes_no_incident(store: Store, a_day: int) -> None:
+    """A watch that cries wolf is switched off."""
+    put(store, "scores", history(steady, 60, a_day=a_day))
+    for back in range(20, -1, -1):
+        assert () == checked(store, END - back * DAY).incidents
+
+
+def test_two_checks_at_one_moment_make_the_same_records(store: Store) -> None:
+    """A check that was cut off is made again, and nothing is there twice."""
+    put(store, "scores", history(fallen(6), 40))
+    with Store(None) as other:
+        put(other, "scores", history(fallen(6), 40))
+        first, second = checked(store), checked(other)
+    assert (first.baseline, first.incidents) == (second.baseline, second.incidents)
+    assert () == checked(store).incidents
+    assert 1 == len(incidents(store))
+
+
+def test_a_check_that_was_cut_off_after_its_baseline_goes_on(store: Store) -> None:
+    """A kill between the two topics must not lose the incident."""
+    put(store, "scores", history(fallen(6), 40))
+    with Store(None) as other:
+        put(other, "scores", history(fallen(6), 40))
+        whole = checked(other)
+    assert whole.baseline is not None
+    put(store, "baselines", [whole.baseline])
+    again = checked(store)
+    assert (False, whole.incidents) == (again.is_new_baseline, again.incidents)
+
+
+def test_an_incident_that_goes_on_takes_up_the_days_and_nothing_is_opened(store: Store) -> None:
+    """Seen every minute, it is still one incident; what is new about it is a new day."""
+    put(store, "scores", history(fallen(6), 40))
+    made = checked(store).incidents[0]
+    assert () == checked(store, END + timedelta(minutes=2)).incidents
+    put(store, "scores", [one for one in history(fallen(8), 42, end=END + 2 * DAY, name="-later") if one.exchange_at > END])
+    (later,) = checked(store, END + 2 * DAY).incidents
+    assert (made.incident_id, 1, "open") == (later.incident_id, later.revision, later.status)
+    assert "2026-11-03" == evidence_of(later)["rules"]["sequential"]["until"]
+    assert (made.detected_at, END + 2 * DAY) == (later.detected_at, later.checked_at)
+
+
+def test_numbers_alone_are_written_once_an_hour(store: Store) -> None:
+    """Every score changes them; a revision for each would bury the incident."""
+    put(store, "scores", history(fallen(6), 40))
+    checked(store)
+    at = END + timedelta(minutes=30)
+    put(store, "scores", history(fallen(6), 0, end=at, name="-more"))
+    assert () == checked(store, at).incidents
+    assert 1 == len(checked(store, END + HOUR).incidents)
+
+
+@pytest.mark.parametrize("status", [ACCEPTED, DISMISSED])
+def test_a_change_that_was_decided_on_opens_nothing_while_it_goes_on(store: Store, status: str) -> None:
+    """Whoever dismissed it has seen it; to be told again tomorrow teaches nobody anything."""
+    put(store, "scores", history(fallen(16), 50, end=END + 10 * DAY))
+    decide(store, checked(store).incidents[0], status)
+    for day in range(11):
+        checked(store, END + day * DAY)
+    assert [("drift", "tier2", "down", status)] == incidents(store)
+
+
+def test_what_got_worse_after_a_decision_opens_an_incident(store: Store) -> None:
+    """What was dismissed was a fall to 0.6, not one to 0.2."""
+    quality: Callable[[int], float] = lambda back: 0.2 if back < 6 else 0.65 if back < 36 else 0.9  # noqa: E731 - three levels
+    put(store, "scores", history(quality, 76, end=END + 30 * DAY))
+    (made,) = checked(store).incidents
+    decide(store, made, DISMISSED)
+    for day in range(31):
+        checked(store, END + day * DAY)
+    found = incidents(store, "status, direction, detected_at::DATE::VARCHAR")
+    assert ("dismissed", "down", "2026-11-01") in found
+    assert [("open", "down")] == [one[:2] for one in found if one[0] == "open"]
+    assert "2026-11-25" < next(day for status, _, day in found if status == "open")
+
+
+def test_a_decision_without_its_incident_is_made_good_by_the_next_check(store: Store) -> None:
+    """A kill between the review and the revision: what a person decided counts."""
+    put(store, "scores", history(fallen(6), 40))
+    checked(store)
+    with Store(None) as other:
+        put(other, "scores", history(fallen(6), 40))
+        wanted = decide(other, checked(other).incidents[0], ACCEPTED)
+        frame = other.read("reviews", 0, 10)["Review"].drop("_offset")
+        (said,) = (msgspec.convert(row, Review) for row in frame.to_dicts())
+    put(store, "reviews", [said])
+    checked(store, END + timedelta(minutes=5))
+    ((status, by, at),) = incidents(store, "status, resolved_by, resolved_at")
+    assert (wanted.status, "ann", END.replace(tzinfo=None)) == (status, by, at)
+
+
+def test_re_opening_takes_a_decision_back(store: Store) -> None:
+    """Nobody has resolved what is open."""
+    put(store, "scores", history(fallen(6), 40))
+    made = checked(store).incidents[0]
+    decide(store, made, DISMISSED)
+    again = decide(store, made, "open", END + HOUR)
+    assert ("open", None, None, 2) == (again.status, again.resolved_at, again.resolved_by, again.revision)
+    assert [("dismissed",), ("open",)] == store.cursor().execute("SELECT status FROM reviews ORDER BY occurred_at").fetchall()
+
+
+def test_a_baseline_is_kept_fresh_and_no_fresher(store: Store) -> None:
+    """Once a day is enough, and a project without one gets one."""
+    put(store, "scores", history(steady, 40))
+    first = checked(store)
+    assert first.is_new_baseline
+    assert not checked(store, END + 23 * HOUR).is_new_baseline
+    assert checked(store, END + 25 * HOUR).is_new_baseline
+    (known,) = query_rows(store.cursor(), "baseline", {"project": "ops", "as_of": END, "days": 14})
+    assert first.baseline is not None
+    assert (known["tier2_mean"], known["tier2_count"], known["exchange_count"]) == pytest.approx(
+        (first.baseline.tier2.mean, first.baseline.tier2.count, first.baseline.exchange_count)
+    )
+    assert known["tier2_stddev"] == pytest.approx(first.baseline.tier2.stddev)
+
+
+def test_an_open_incident_keeps_its_baseline(store: Store) -> None:
+    """A baseline that swallowed the changed days would call them normal, and the drift would heal by itself."""
+    put(store, "scores", history(fallen(26), 70, end=END + 20 * DAY))
+    before = checked(store).baseline
+    assert before is not None
+    for day in range(1, 21):
+        now = checked(store, END + day * DAY)
+        assert not now.is_new_baseline
+        assert now.baseline == before
+    decide(store, only(store), DISMISSED, END + 20 * DAY)
+    assert checked(store, END + 20 * DAY + 2 * HOUR).is_new_baseline
+
+
+def only(store: Store) -> Incident:
+    """The one incident of the project."""
+    (one,) = query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
+    return one
+
+
+def test_late_scores_land_on_their_own_days_and_open_nothing(store: Store) -> None:
+    """A gateway that was cut off for a week and delivers at once: what comes today did not happen today."""
+    scores = history(steady, 40)
+    late = [one for one in scores if 10 <= (END - one.exchange_at).days < 20]
+    put(store, "scores", [one for one in scores if one not in late])
+    assert () == checked(store).incidents
+    put(store, "scores", [msgspec.structs.replace(one, scored_at=END) for one in late])
+    assert () == checked(store, END + timedelta(minutes=2)).incidents
+
+
+def test_a_drift_that_comes_late_is_found_on_its_days(store: Store) -> None:
+    """Late is not never."""
+    scores = history(fallen(6), 40)
+    late = [one for one in scores if (END - one.exchange_at).days < 6]
+    put(store, "scores", [one for one in scores if one not in late])
+    assert () == checked(store).incidents
+    put(store, "scores", [msgspec.structs.replace(one, scored_at=END + DAY) for one in late])
+    (made,) = checked(store, END + timedelta(minutes=2)).incidents
+    assert "2026-10-27" == evidence_of(made)["rules"]["sequential"]["firstDay"]
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        {"judge_model": "claude-sonnet-4-5"},
+        {"methodology": "tilt", "methodology_digest": "1" * 16},
+        {"rule_version": "eval-2"},
+        {"simulated": True},
+        {"policy_digest": "1" * 16},
+    ],
+    ids=lambda by: next(iter(by)),
+)
+def test_history_that_is_judged_again_by_others_is_no_drift(store: Store, by: dict[str, object]) -> None:
+    """Every score fell by 0.3 overnight, and the agents did nothing: another measure was laid on."""
+    scores = history(steady, 40)
+    put(store, "scores", scores)
+    first = checked(store)
+    put(store, "scores", shifted(rescored(scores, **by), -0.3))
+    again = checked(store, END + timedelta(minutes=2))
+    assert ((), ()) == (again.incidents, again.findings)
+    assert again.is_new_baseline
+    assert first.baseline is not None
+    assert again.baseline is not None
+    assert first.baseline.yardstick != again.baseline.yardstick
+    for day in range(1, 4):
+        assert () == checked(store, END + day * DAY).findings
+
+
+def test_days_of_another_judge_are_not_compared(store: Store) -> None:
+    """From today on a stricter judge: until there are days to compare with, nobody says that the agent fell."""
+    put(store, "scores", [one for one in history(steady, 40) if one.exchange_at < END - 6 * DAY])
+    stricter = [
+        one for one in history(steady, 40, judge_model="claude-opus-4-5", name="-new") if one.exchange_at >= END - 6 * DAY
+    ]
+    put(store, "scores", shifted(stricter, -0.4))
+    found = checked(store)
+    assert ((), "claude-opus-4-5") == (found.findings, _judge(store))
+    assert found.baseline is not None
+    assert 60 == found.baseline.tier2.count
+
+
+def _judge(store: Store) -> str:
+    row = store.cursor().execute("SELECT arg_max(judge_model, exchange_at) FROM scores").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def test_a_policy_that_changed_with_the_scores_is_pointed_out(store: Store) -> None:
+    """Other gates let other exchanges through: the agent need not have changed."""
+    before = [one for one in history(fallen(6), 40) if one.exchange_at < END - 6 * DAY]
+    after = [one for one in history(fallen(6), 40, policy_digest="1" * 16) if one.exchange_at >= END - 6 * DAY]
+    put(store, "scores", [*before, *after])
+    (made,) = checked(store).incidents
+    assert {"before": ["0" * 16], "after": ["0" * 16, "1" * 16]} != evidence_of(made)["policies"]
+    assert "The policy is not the same before and after" in made.description
+
+
+def test_anomalies_that_become_more_are_a_spike(store: Store) -> None:
+    """A tier's mean can hold while a few exchanges go badly wrong."""
+    put(store, "scores", history(steady, 40))
+    put(store, "scores", history(steady, 2, a_day=2, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
+    spikes = [one for one in checked(store).incidents if one.type == "anomaly_spike"]
+    assert [(None, "up", "open", "rate_ratio")] == [(one.tier, one.direction, one.status, one.rule) for one in spikes]
+    seen = evidence_of(spikes[0])["rules"]["rate_ratio"]
+    assert (6, 36) == (seen["anomalies"], seen["exchanges"])
+    assert {"odd"} == {one["reason"] for one in evidence_of(spikes[0])["exchanges"]}
+
+
+def test_a_project_that_is_not_audited_is_not_watched(store: Store) -> None:
+    """It was switched off."""
+    policy = Policy(projects={"ops": ProjectSettings(enabled=False)})
+    put(store, "scores", history(fallen(6), 40))
+    assert [] == asyncio.run(watch_over(store, END, policy).check(["ops"]))
+    assert [] == incidents(store)
+
+
+def test_rules_that_the_policy_leaves_out_make_nothing(store: Store) -> None:
+    """Some want one rule, and some none."""
+    put(store, "scores", history(fallen(6), 40))
+    none = Policy(defaults=ProjectSettings(incident_rules=()))
+    one = Policy(defaults=ProjectSettings(incident_rules=("consecutive_days",)))
+    assert () == checked(store, policy=none).findings
+    assert {"consecutive_days"} == {finding.rule for finding in checked(store, policy=one).findings}
+
+
+def test_projects_are_measured_apart(store: Store) -> None:
+    """One agent's fall is no news of another."""
+    put(store, "scores", history(fallen(6), 40))
+    put(store, "scores", history(steady, 40, project="web", seed=8))
+    found = asyncio.run(watch_over(store).check(["ops", "web", "none"]))
+    assert {"ops": 1, "web": 0, "none": 0} == {one.project: len(one.incidents) for one in found}
+    assert [("ops",)] == incidents(store, "project")
+
+
+def test_a_change_in_what_is_sampled_is_no_drift(store: Store) -> None:
+    """Disagreements score lower, and the judge sees more of them now; the agents are as they were."""
+    chatty = history(steady, 40, a_day=6, sampling_reason="routine_sample", sampling_probability=1 / 3)
+    terse = history(lambda _: 0.6, 40, a_day=2, name="-terse", sampling_reason="disagreement")
+    put(store, "scores", [*chatty, *terse])
+    assert [] == [one for one in checked(store).findings if one.rule == "sequential"]
