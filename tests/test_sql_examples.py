@@ -1,0 +1,195 @@
+"""docs/sql.md: every worked example runs, over HTTP's snapshot and over the file, and finds what it is said to find."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from analytics.adhoc import read_only_rows
+from analytics.bounded import limited_frame, open_snapshot
+from analytics.result_formats import FORMATS
+from analytics.snapshots import build_snapshot, copy_database
+from analytics.store import Store
+from schemas.codec import encode
+from schemas.records import DimensionScore, Incident, Judgement, Record, Review, Score
+
+PAGE = (Path(__file__).parents[1] / "docs" / "sql.md").read_text("utf-8")
+EXAMPLES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+FIRST = datetime(2026, 9, 1, 9, tzinfo=UTC)
+DAYS = 28
+CHANGE = 20
+"""Days before the agent deployer gets worse."""
+MIX = 13
+"""Days before more of the agent helper's weaker turns are sampled."""
+SPOKEN = "It left out what was asked."
+
+
+def score(day: int, number: int, agent: str, tier2: float | None, **said: Any) -> Score:
+    """A score of a turn of a day."""
+    at = FIRST + timedelta(days=day, minutes=number)
+    judged = tier2 is not None
+    dimensions = [("scope_compliance", tier2), ("information_completeness", tier2 - 0.1)] if tier2 is not None else []
+    neutral: dict[str, Any] = {
+        "score_id": f"{agent}-{day}-{number}", "revision": 0, "exchange_id": f"{agent}-{day}-{number}", "connection": "north",
+        "project": "ops", "agent": agent, "session_id": f"{agent}-{day}", "turn_number": number, "exchange_at": at,
+        "scored_at": at + timedelta(minutes=1), "disposition": "scored" if judged else "sampling_skip",
+        "sampling_reason": "routine_sample" if judged else "sampling_skip", "sampling_probability": 1 / 3 if judged else None,
+        "tier1_score": 1.0, "tier1_flags": [], "tier2_state": "scored" if judged else "skipped_sampling", "tier2_score": tier2,
+        "tier2_dimensions": [DimensionScore(dimension=name, score=value, reasoning=SPOKEN) for name, value in dimensions],
+        "tier2_5_state": "not_applicable", "tier3_state": "scored" if judged else "skipped_sampling",
+        "tier3_score": 1 + 4 * tier2 if tier2 is not None else None, "anomaly": judged and tier2 < 0.5,
+        "anomaly_reasons": [], "judge_model": "judge-1", "cost_usd": 0.002, "methodology": "default", "methodology_version": "1",
+        "methodology_digest": "d", "rule_version": "1", "policy_digest": "p", "evidence_digest": "e",
+    }  # fmt: skip
+    return Score(**neutral | said)
+
+
+def fleet() -> Iterator[tuple[str, Record]]:
+    """Four weeks of two agents, anchors beside them, one incident, one rater; each record with its topic."""
+    for day in range(DAYS):
+        for number in range(1, 10):
+            sampled = number % 3 == 0
+            level = 0.9 if day < CHANGE else 0.5
+            yield from judged(score(day, number, "deployer", level + 0.01 * (day % 3) if sampled else None))
+            weak = number <= 3  # weak turns are always weak; from MIX on they are sampled three times as often
+            chosen = number in (3, 6, 9) if day < MIX else weak or number in (6, 9)
+            reason = {"sampling_reason": "first_turns", "sampling_probability": 1.0} if weak and day >= MIX else {}
+            yield from judged(
+                score(day, number, "helper", (0.6 if weak else 0.9) if chosen else None, **(reason if chosen else {}))
+            )
+        yield "scores", score(day, 99, "deployer", 0.8, project="anchors.ops", connection="anchors", score_id=f"anchor-{day}")
+    late = FIRST + timedelta(days=12)
+    yield "scores", score(5, 50, "helper", 0.9, scored_at=late, methodology_version="2")
+    evidence = {"exchanges": [{"scoreId": "deployer-21-3", "exchangeId": "deployer-21-3"}]}
+    yield "incidents", Incident(
+        incident_id="i1", revision=0, project="ops", type="drift", tier="tier2", direction="down", status="open",
+        severity="critical", title="Tier 2 fell", description="", metadata=json.dumps(evidence), detected_at=FIRST + timedelta(days=23),
+        rule="sequential", cause="agent",
+    )  # fmt: skip
+    for number, given in ((3, 2), (6, 3)):
+        at = FIRST + timedelta(days=26)
+        yield "reviews", Review(
+            review_id=f"r{number}", project="ops", kind="human_score", subject_id=f"deployer-22-{number}", reviewer="ann",
+            score=given, occurred_at=at, ingested_at=at,
+        )  # fmt: skip
+
+
+def judged(one: Score) -> Iterator[tuple[str, Record]]:
+    """A score, and the judge's calls it rests on: one more where the agent does badly."""
+    yield "scores", one
+    tiers = () if one.tier2_score is None else ("tier2",) if one.tier2_score > 0.7 else ("tier2", "tier3")
+    for tier in tiers:
+        yield "judgements", Judgement(
+            judgement_id=f"{one.score_id}-{tier}", fingerprint="f", connection=one.connection, project=one.project,
+            session_id=one.session_id, subject_id=one.exchange_id, purpose=tier, requested_model="judge-1", outcome="answered",
+            attempts=1, cost_usd=0.001, batched=False, simulated=False, judged_at=one.scored_at,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The fleet's database, and a snapshot of it."""
+    folder = tmp_path_factory.mktemp("examples")
+    topics: dict[str, list[bytes]] = {}
+    for topic, record in fleet():
+        topics.setdefault(topic, []).append(encode(record))
+    with Store(folder / "fleet.duckdb") as store:
+        with store.transaction() as transaction:
+            for topic, messages in topics.items():
+                transaction.append(topic, messages)
+        copy_database(store, folder / "copy.duckdb")
+    build_snapshot(folder / "copy.duckdb", folder / "snapshot.duckdb", folder / "spill")
+    return folder / "fleet.duckdb", folder / "snapshot.duckdb"
+
+
+@pytest.fixture(scope="module")
+def answers(files: tuple[Path, Path]) -> list[pl.DataFrame]:
+    """What the snapshot answers to every example."""
+    with open_snapshot(str(files[1]), memory=512 * 1024 * 1024, seconds=30) as connection:
+        return [limited_frame(connection, example, {}, 1000).frame for example in EXAMPLES]
+
+
+def test_the_page_has_ten_examples() -> None:
+    """The last one is a pair."""
+    assert 10 == len(re.findall(r"^### \d+\.", PAGE, re.MULTILINE))
+    assert 11 == len(EXAMPLES)
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_the_file_answers_what_the_snapshot_answers(number: int, files: tuple[Path, Path], answers: list[pl.DataFrame]) -> None:
+    """An analyst takes a statement from one to the other."""
+    names, rows, _ = read_only_rows(files[0], EXAMPLES[number], 1000)
+
+    assert (answers[number].columns, answers[number].height) == (names, len(rows))
+    assert rows
+    assert all(one.encode(answers[number]) for one in FORMATS.values())
+
+
+def test_the_agent_that_got_worse_comes_first_and_the_other_did_not(answers: list[pl.DataFrame]) -> None:
+    """Example 1: weighted, so that the helper's other mix is no change."""
+    assert [("ops", "deployer", -0.38), ("ops", "helper", 0.0)] == answers[0].select("project", "agent", "change").rows()
+
+
+def test_the_first_day_of_the_change_is_found(answers: list[pl.DataFrame]) -> None:
+    """Example 2."""
+    assert [("ops", "deployer", date(2026, 9, 21), 8)] == answers[1].select("project", "agent", "since", "days").rows()
+
+
+def test_the_agent_that_got_worse_costs_more(answers: list[pl.DataFrame]) -> None:
+    """Example 3: two calls an exchange instead of one."""
+    assert [0.001, 0.001, 0.001, 0.002, 0.002] == answers[2]["usd_an_exchange"].to_list()
+
+
+def test_the_change_of_the_mix_is_seen(answers: list[pl.DataFrame]) -> None:
+    """Example 4: from the third week on most judged turns are first ones."""
+    weeks = answers[3].filter(pl.col("sampling_reason") == "first_turns")
+    assert [(date(2026, 9, 14), 0.6), (date(2026, 9, 21), 0.6)] == weeks.select("week", "share").rows()[:2]
+
+
+def test_only_the_unweighted_mean_moves_with_the_mix(answers: list[pl.DataFrame]) -> None:
+    """Example 5: nobody got worse."""
+    assert [(0.81, 0.8), (0.8, 0.8), (0.72, 0.8), (0.72, 0.8), (0.72, 0.8)] == [
+        (round(row[0], 2), round(row[1], 1)) for row in answers[4].select("unweighted", "weighted").rows()
+    ]
+
+
+def test_what_came_late_stands_on_its_own_day(answers: list[pl.DataFrame]) -> None:
+    """Example 6."""
+    assert [(date(2026, 9, 6), "ops", 1, 7.0)] == answers[5].with_columns(pl.col("days_late").round(0)).rows()
+
+
+def test_methodologies_stand_side_by_side(answers: list[pl.DataFrame]) -> None:
+    """Example 7."""
+    assert [("default 1", date(2026, 9, 1), date(2026, 9, 28)), ("default 2", date(2026, 9, 6), date(2026, 9, 6))] == (
+        answers[6].select("methodology", "first_day", "last_day").rows()
+    )
+
+
+def test_anchors_stand_still_while_the_agent_falls(answers: list[pl.DataFrame]) -> None:
+    """Example 8: it was not the judge."""
+    assert {0.8} == set(answers[7]["anchors"])
+    assert [True, False] == [0.9 <= answers[7]["agents"][0], 0.9 <= answers[7]["agents"][-1]]
+
+
+def test_an_open_incident_shows_its_exchanges(answers: list[pl.DataFrame]) -> None:
+    """Example 9."""
+    assert [("Tier 2 fell", "critical", "agent", "deployer-21-3", 0.5)] == (
+        answers[8].select("title", "severity", "cause", "exchange_id", "tier2").rows()
+    )
+
+
+def test_people_and_the_judge_are_compared(answers: list[pl.DataFrame]) -> None:
+    """Example 10, first part."""
+    assert [("ops", "ann", 2, 2.5, 3.04, 0.54)] == answers[9].rows()
+
+
+def test_the_sessions_of_the_worst_day_are_shown_with_the_judge_s_words(answers: list[pl.DataFrame]) -> None:
+    """Example 10, second part."""
+    assert [(date(2026, 9, 22), "deployer", "deployer-21", 6, 0.45, "information_completeness", SPOKEN)] == answers[10].rows()
