@@ -1,10 +1,10 @@
 -- purpose: exchanges that a judge should have scored and did not, oldest first, with what it takes to ask for them again; `exchange_records` has their texts
 -- grain: one row an exchange whose current score is unscored (or, asked for with the reason cost_cap, left out by a cap) and that nobody has asked for already; reasons: of its unscored tiers, each once; revision: the highest that a score or a request has
--- parameters: $project, $reason (NULL for all), $without (list of projects to leave out), $limit
+-- parameters: $project (NULL for all but those of anchors, whose round is over), $reason (NULL for all), $without (list of projects to leave out), $limit
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
-    WHERE $project IS NULL OR project = $project
+    WHERE project = $project OR ($project IS NULL AND NOT starts_with(project, 'anchors.'))
     GROUP BY score_id
 ), unscored AS (
     SELECT

@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from schemas.errors import InputError, StoreError
+from schemas.errors import InputError, SettingsError, StoreError
 from service.access import _MIGRATIONS, SCOPES, AccessStore, Holder, access_file
 from service.commands.connections import connections_app, operators_app
+from service.settings import load_settings
 from service.tokens import new_token
 
 NORTH = Holder("connection", "north", "ops", "cleo")
@@ -173,6 +174,17 @@ def test_a_name_is_a_name(access: AccessStore, name: str) -> None:
     with pytest.raises(InputError):
         access.add(Holder("connection", "dl_0123", "ops"))
     assert [] == access.holders("connection") + access.holders("operator")
+
+
+@pytest.mark.parametrize("name", ["anchors", "anchors.ops"])
+def test_names_of_anchors_are_nobodys(access: AccessStore, name: str) -> None:
+    """What came under one would be taken for an exchange that is judged again, and left out of every sum."""
+    for holder in (Holder("connection", name, "ops"), Holder("connection", "north", name), Holder("operator", "root", name)):
+        with pytest.raises(InputError, match="is a name of anchors"):
+            access.add(holder)
+    with pytest.raises(SettingsError, match="DRIFTLINE_PROJECT: .*reserved for anchors"):
+        load_settings(project=name)
+    assert access.add(Holder("connection", "anchorsaway", "ops"))
 
 
 def test_commands_and_server_work_on_the_file_at_once(access: AccessStore, clock: Clock) -> None:
