@@ -1,0 +1,97 @@
+"""Results as bytes: whatever a statement can answer can be written in every format, and means the same in each."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+
+from analytics.result_formats import FORMATS, csv_of, frame_of, json_of
+
+AT = datetime(2026, 10, 1, 9, tzinfo=UTC)
+VALUES: dict[str, tuple[str, Any]] = {
+    "a number": ("1", 1),
+    "a decimal": ("1.5", 1.5),
+    "more than a double holds": ("12345678901234567890123::HUGEINT", 12345678901234567890123),
+    "no number": ("'nan'::DOUBLE", None),
+    "without end": ("'inf'::DOUBLE", None),
+    "nothing": ("NULL", None),
+    "a text": ("'a,\"b\"\n'", 'a,"b"\n'),
+    "truth": ("true", True),
+    "a day": ("DATE '2026-10-01'", "2026-10-01"),
+    "a time of the tables": ("TIMESTAMP '2026-10-01 09:00:00'", "2026-10-01T09:00:00Z"),
+    "a time with a zone": ("TIMESTAMPTZ '2026-10-01 11:00:00+02'", "2026-10-01T09:00:00Z"),
+    "a fine time": ("TIMESTAMP_NS '2026-10-01 09:00:00'", "2026-10-01T09:00:00Z"),
+    "a time within": ("{'at': TIMESTAMP '2026-10-01 09:00:00'}", {"at": "2026-10-01T09:00:00Z"}),
+    "a while": ("INTERVAL 1 DAY", "1 day"),
+    "a list": ("[1, 2]", [1, 2]),
+    "an empty list": ("[]", []),
+    "a map": ("MAP {'a': 1}", {"a": 1}),
+    "one of several": ("'a'::ENUM('a', 'TIMESTAMP')", "a"),
+    "one or the other": ("union_value(n := 1)", "1"),
+    "bits": ("'101'::BIT", "101"),
+    "bytes": ("'\\xAA'::BLOB", "qg=="),
+    "an id": ("'6ba7b810-9dad-11d1-80b4-00c04fd430c8'::UUID", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
+}
+
+
+@pytest.fixture
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory, in UTC."""
+    with duckdb.connect() as opened:
+        opened.execute("SET TimeZone = 'UTC'")
+        yield opened
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_every_type_can_be_written_in_every_format(value: str, connection: duckdb.DuckDBPyConnection) -> None:
+    """A statement is not refused for what it answers."""
+    sql, expected = VALUES[value]
+    frame = frame_of(connection.sql(f"SELECT {sql} AS x, 1 AS y"))
+
+    assert [{"x": expected, "y": 1}] == json.loads(json_of(frame))
+    assert 2 == len(list(csv.reader(io.StringIO(csv_of(frame).decode()))))
+    assert 1 == pl.read_ipc(io.BytesIO(FORMATS["arrow"].encode(frame))).height
+    assert 1 == pl.read_parquet(io.BytesIO(FORMATS["parquet"].encode(frame))).height
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_rows_are_written_too(name: str, connection: duckdb.DuckDBPyConnection) -> None:
+    """With the columns, where the format has them without rows."""
+    assert FORMATS[name].encode(frame_of(connection.sql("SELECT 1 AS x WHERE false")))
+
+
+def test_columns_of_one_name_are_told_apart(connection: duckdb.DuckDBPyConnection) -> None:
+    """Frames and objects have each name once; no value is lost."""
+    frame = frame_of(connection.sql("SELECT 1 AS a, 2 AS a, 3 AS a_1"))
+    assert [1, 2, 3] == list(frame.row(0))
+    assert 3 == len(set(frame.columns))
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1+1"])
+def test_a_text_that_looks_like_a_formula_is_quoted(text: str, connection: duckdb.DuckDBPyConnection) -> None:
+    """An audited agent wrote it, and somebody opens the file in a spreadsheet."""
+    frame = frame_of(connection.sql("SELECT $text AS x", params={"text": text}))
+    written = csv_of(frame.with_columns(y=1)).decode()
+    cell = list(csv.reader(io.StringIO(written, newline="")))[1][0]
+    assert f"'{text}" == cell
+
+
+def test_numbers_below_zero_and_plain_texts_stay_as_they_are(connection: duckdb.DuckDBPyConnection) -> None:
+    """Only texts can be formulas."""
+    frame = frame_of(connection.sql("SELECT -1 AS a, -1.5 AS b, 'a=b' AS c, '' AS d"))
+    assert ["-1", "-1.5", "a=b", ""] == list(csv.reader(io.StringIO(csv_of(frame).decode())))[1]
+
+
+def test_times_and_decimals_keep_their_types_in_columns(connection: duckdb.DuckDBPyConnection) -> None:
+    """Arrow and Parquet are for programs: nothing is text that is not."""
+    frame = frame_of(connection.sql("SELECT TIMESTAMP '2026-10-01 09:00:00' AS at, 1.5 AS d"))
+    assert [(AT, Decimal("1.5"))] == pl.read_parquet(io.BytesIO(FORMATS["parquet"].encode(frame))).rows()
