@@ -42,14 +42,10 @@ def check_view(checked: Sequence[Checked]) -> RenderableType:
         [one.project, finding.severity, finding.rule, f"{finding.since:%m-%d} to {finding.until:%m-%d}", finding.title]
         for one, finding in found
     ]
-    opened = [incident.incident_id[:_ID] for one in checked for incident in one.opened]
-    said = [
-        f"{counted(len(checked), 'project')} checked, nothing found in {len(quiet)}; {counted(len(opened), 'new incident')}"
-    ]
-    if opened:
-        said.append(f"look closer: driftline incidents show {opened[0]}")
+    opened = sum(len(one.opened) for one in checked)
+    said = f"{counted(len(checked), 'project')} checked, nothing found in {len(quiet)}; {counted(opened, 'new incident')}"
     shown = [table(["project", "severity", "rule", "days", "what"], cells)] if cells else []
-    return Group(*shown, Text("; ".join(said), style="dim"))
+    return Group(*shown, Text(said, style="dim"))
 
 
 def incident_view(document: Row, decisions: Sequence[Row]) -> RenderableType:

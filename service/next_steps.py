@@ -26,6 +26,7 @@ def next_steps(program: str, database: Path, policy: Path, run: str, session: st
         ("one of the failed sessions, with causes and evidence", f"run {run} {of}"),
         ("every finished session", f"runs {of}"),
         (f"what {WORSE_AGENT} did", f"scores --anomalies --project {PROJECTS[WORSE_AGENT]} {of}"),
+        ("the drift that was found, with since when and how much", f"incidents list {of}"),
         ("the session of the worst exchange, turn by turn", f"scores --session {session} {of}"),
         ("what judging cost", f"costs --by project {of}"),
         ("and when", f"costs --by day {of}"),

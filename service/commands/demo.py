@@ -16,12 +16,14 @@ from rich.console import RenderableType
 from analytics.queries import query_rows
 from schemas.errors import SettingsError
 from service.commands.imports import file_progress, show
+from service.commands.watching import check_projects
 from service.cost_report import cost_report
 from service.dialogues import PROJECTS, WORSE_SINCE, Session, dialogues
 from service.exchange_report import delivered_line, exchange_report, worst_first
 from service.fleet import write_fleet
 from service.fleet_events import EVENTS_FILE
 from service.importing import Importer, transcripts_in
+from service.incident_views import check_view
 from service.processes import unwound_by_signals
 from service.report import fleet_report, heading, worst_run
 from service.savings import records_of
@@ -69,7 +71,7 @@ def demo(
         sessions = dialogues()
         with err.status("starting a server and a judge") as status:
             judge_over_http(sessions, settings, folder, status.update)
-        with open_workspace(settings) as workspace, err.status("making the report"):
+        with open_workspace(settings, now=lambda: PRESENT) as workspace, err.status("making the report"):
             parts = list(_report(workspace, sessions))
         for part in parts:
             # A line that is cut in two cannot be copied.
@@ -100,6 +102,8 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
     yield fleet_report(store, PROJECT)
     yield heading(f"━━ The sessions over HTTP ({len(projects)} projects): what the {SIMULATED} makes of them ━━")
     yield exchange_report(store, projects, WORSE_SINCE)
+    yield heading(f"Drift and anomaly spikes, as of {PRESENT:%m-%d}; {SIMULATED}")
+    yield check_view(check_projects(workspace, projects))
     ledger = [
         row
         for row in query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None, "from": None, "to": None})

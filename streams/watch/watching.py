@@ -80,7 +80,7 @@ class Watch:
             await self._publish(baselines, [incident for one in checked for incident in one.incidents])
         for one in checked:
             for incident in (*one.opened, *one.worsened):
-                log.warning("%s: %s: %s", one.project, incident.severity, incident.title)
+                log.info("incident in %s: %s: %s", one.project, incident.severity, incident.title)
         return checked
 
     async def recompute(self, project: str, days: int | None = None) -> Baseline | None:

@@ -111,7 +111,15 @@ def test_whatever_rests_on_the_simulated_judge_says_so(shown: Shown) -> None:
     """Nobody may take it for a verdict on anything."""
     assert "synthetic" in shown.out.splitlines()[0]
     assert "simulated judge" in shown.out.splitlines()[1]
-    for begins in ("Tiers per agent", "Before ", "Anomalies: ", "The exchanges with", "Attempts to", "What judging cost"):
+    for begins in (
+        "Tiers per agent",
+        "Before ",
+        "Anomalies: ",
+        "The exchanges with",
+        "Attempts to",
+        "What judging cost",
+        "Drift and",
+    ):
         (heading,) = (line for line in shown.out.splitlines() if line.startswith(begins))
         assert "simulated judge" in heading
 
@@ -123,6 +131,15 @@ def test_the_report_names_the_agent_that_got_worse_and_no_other(shown: Shown) ->
     assert [WORSE_AGENT] == worse
     assert f"{WORSE_AGENT} got worse on {WORSE_SINCE:%m-%d}; the others are as they were." == rows[-1].strip()
     assert {WORSE_AGENT} == {line.split()[2] for line in shown.part("The exchanges with")[1:] if line[:1].isdigit()}
+
+
+def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Shown) -> None:
+    """Nobody told the watch when, where or whether something happened."""
+    rows = [line.split() for line in shown.part("Drift and anomaly spikes")[1:-1]]
+    assert {PROJECTS[WORSE_AGENT]} == {row[0] for row in rows}
+    falls = [" ".join(row) for row in rows if "sequential" in row]
+    assert 2 <= len(falls)
+    assert all(fall.endswith(f"on {WORSE_SINCE}") for fall in falls)
 
 
 def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:
