@@ -1,17 +1,37 @@
 -- purpose: where a project stands: what became of its exchanges, means of the tiers over the scores that have them, what judging cost, what is open
 -- grain: one row a project; pending: no score yet; unscored_reasons: each unscored exchange once for every reason of its unscored tiers; cost_usd: the known costs of its judgements, whatever they were about, simulated ones included; NULL where all are unknown
 -- parameters: $project (NULL for all)
-WITH latest AS (
+WITH kept AS (
+    SELECT topic AS project, date_trunc('day', make_timestamp(next_position)) AS since
+    FROM log.watermarks
+    WHERE consumer = 'retention'
+), days AS (
+    SELECT d.*
+    FROM log.score_days($project, TIMESTAMP '1970-01-01', TIMESTAMP '9999-12-31') AS d
+    LEFT JOIN kept USING (project)
+    WHERE d.day >= coalesce(since, TIMESTAMP '1970-01-01')
+), scored AS (
+    SELECT project, day, sum(exchanges) AS scores FROM days GROUP BY project, day
+), heard AS (
+    SELECT project, date_trunc('day', occurred_at) AS day, count(*) AS exchanges
+    FROM log.exchanges
+    WHERE $project IS NULL OR project = $project
+    GROUP BY ALL
+), uneven AS (
+    SELECT project, day FROM heard LEFT JOIN scored USING (project, day) WHERE exchanges <> coalesce(scores, 0)
+), answered AS (
+    SELECT connection, exchange_id
+    FROM log.scores
+    SEMI JOIN uneven ON scores.project = uneven.project AND date_trunc('day', exchange_at) = uneven.day
+    WHERE $project IS NULL OR scores.project = $project
+), open_scores AS (
+    SELECT * FROM log.scores WHERE disposition = 'unscored' AND ($project IS NULL OR project = $project)
+), newest AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
+    SEMI JOIN open_scores USING (project, score_id)
     WHERE $project IS NULL OR project = $project
     GROUP BY score_id
-), current AS (
-    SELECT
-        project, connection, exchange_id, disposition, anomaly, simulated, tier1_score, tier2_state, tier2_score,
-        tier2_5_state, tier2_5_alignment, tier3_state, tier3_score, tier2_reason, tier2_5_reason, tier3_reason
-    FROM log.scores AS s
-    SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
 ), unscored AS (
     SELECT
         project,
@@ -22,30 +42,32 @@ WITH latest AS (
                 {'state': tier3_state, 'reason': tier3_reason}
             ] IF t.state = 'unscored'
         ])) AS reason
-    FROM current
-    WHERE disposition = 'unscored'
+    FROM open_scores AS s
+    SEMI JOIN newest AS n ON s.score_id = n.score_id AND (s.revision, s._offset) = n.version
 ), reasons AS (
     SELECT project, reason, count(*) AS exchanges FROM unscored GROUP BY project, reason
 ), parts AS (
-    SELECT project, count(*) AS exchanges FROM exchanges WHERE $project IS NULL OR project = $project GROUP BY project
+    SELECT project, sum(exchanges)::BIGINT AS exchanges FROM heard GROUP BY project
     UNION ALL BY NAME
     SELECT project, count(*) AS pending
-    FROM exchanges ANTI JOIN current USING (connection, exchange_id)
-    WHERE $project IS NULL OR project = $project
+    FROM log.exchanges
+    SEMI JOIN uneven ON exchanges.project = uneven.project AND date_trunc('day', occurred_at) = uneven.day
+    ANTI JOIN answered USING (connection, exchange_id)
+    WHERE $project IS NULL OR exchanges.project = $project
     GROUP BY project
     UNION ALL BY NAME
     SELECT
-        project, count(*) AS scores,
-        count(*) FILTER (disposition = 'scored') AS scored,
-        count(*) FILTER (disposition = 'sampling_skip') AS skipped_sampling,
-        count(*) FILTER (disposition = 'skipped_cost_cap') AS skipped_cost_cap,
-        count(*) FILTER (disposition = 'unscored') AS unscored,
-        count(*) FILTER (anomaly) AS anomalies, count(*) FILTER (simulated) AS simulated,
-        round(avg(tier1_score), 3) AS mean_tier1,
-        round(avg(tier2_score) FILTER (tier2_state = 'scored'), 3) AS mean_tier2,
-        round(avg(tier2_5_alignment) FILTER (tier2_5_state = 'scored'), 3) AS mean_tier2_5,
-        round(avg(tier3_score) FILTER (tier3_state = 'scored'), 3) AS mean_tier3
-    FROM current
+        project, sum(exchanges)::BIGINT AS scores,
+        coalesce(sum(exchanges) FILTER (disposition = 'scored'), 0)::BIGINT AS scored,
+        coalesce(sum(exchanges) FILTER (disposition = 'sampling_skip'), 0)::BIGINT AS skipped_sampling,
+        coalesce(sum(exchanges) FILTER (disposition = 'skipped_cost_cap'), 0)::BIGINT AS skipped_cost_cap,
+        coalesce(sum(exchanges) FILTER (disposition = 'unscored'), 0)::BIGINT AS unscored,
+        sum(anomalies)::BIGINT AS anomalies, coalesce(sum(exchanges) FILTER (simulated), 0)::BIGINT AS simulated,
+        round(log.mean_of(sum(tier1_count), sum(tier1_sum)), 3) AS mean_tier1,
+        round(log.mean_of(sum(tier2_count), sum(tier2_sum)), 3) AS mean_tier2,
+        round(log.mean_of(sum(tier2_5_count), sum(tier2_5_sum)), 3) AS mean_tier2_5,
+        round(log.mean_of(sum(tier3_count), sum(tier3_sum)), 3) AS mean_tier3
+    FROM days
     GROUP BY project
     UNION ALL BY NAME
     SELECT project, list({'reason': reason, 'exchanges': exchanges} ORDER BY reason) AS unscored_reasons

@@ -1,10 +1,14 @@
 -- purpose: which exchanges were sampled and why, and what Tier 1 found among them
--- grain: one row a project, sampling reason and disposition
--- parameters: $project (NULL for all)
+-- grain: one row a project, sampling reason and disposition; share: of the project's exchanges; weight: how many exchanges a judged one stands for on average; means are over the scores that have the tier
+-- parameters: $project (NULL for all but those of anchors)
 SELECT
-    project, sampling_reason, disposition, count(*) AS exchanges, round(avg(tier1_score), 3) AS mean_tier1,
-    count(*) FILTER (anomaly) AS anomalies
-FROM scores
-WHERE $project IS NULL OR project = $project
-GROUP BY ALL
+    project, sampling_reason, disposition, sum(exchanges)::BIGINT AS exchanges,
+    round(sum(exchanges) / sum(sum(exchanges)) OVER (PARTITION BY project), 3) AS share,
+    round(sum(weight * exchanges) / sum(exchanges), 3) AS weight,
+    round(log.mean_of(sum(tier1_count), sum(tier1_sum)), 3) AS mean_tier1,
+    round(log.mean_of(sum(tier2_count), sum(tier2_sum)), 3) AS mean_tier2,
+    sum(anomalies)::BIGINT AS anomalies
+FROM log.score_days($project, TIMESTAMP '1970-01-01', TIMESTAMP '9999-12-31')
+WHERE log.is_asked(project, $project)
+GROUP BY project, sampling_reason, disposition
 ORDER BY project, exchanges DESC, sampling_reason, disposition

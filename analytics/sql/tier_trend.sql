@@ -1,28 +1,15 @@
 -- purpose: how each agent does week by week, as if every exchange had been judged: a judged one counts 1 / sampling_probability times in the means of the judged tiers (once where it is always sampled), so that a change in what is sampled is no change in quality
 -- grain: one row a project, agent and ISO week of the exchanges (event time, UTC), weeks without exchanges left out; Tier 1 is of all exchanges, Tier 3 of those its gate let through
--- parameters: $project (NULL for all)
-WITH latest AS (
-    SELECT score_id, max((revision, _offset)) AS version
-    FROM log.scores
-    WHERE $project IS NULL OR project = $project
-    GROUP BY score_id
-), weighted AS (
-    SELECT
-        project, coalesce(agent, '') AS agent, date_trunc('week', exchange_at)::DATE AS week, disposition, anomaly, simulated,
-        tier1_score, 1 / coalesce(sampling_probability, 1) AS weight,
-        CASE WHEN tier2_state = 'scored' THEN tier2_score END AS tier2,
-        CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END AS tier2_5,
-        CASE WHEN tier3_state = 'scored' THEN tier3_score END AS tier3
-    FROM log.scores AS s
-    SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
-)
+-- parameters: $project (NULL for all but those of anchors)
 SELECT
-    project, agent, week, count(*) AS exchanges, count(*) FILTER (disposition = 'scored') AS judged,
-    round(avg(tier1_score), 3) AS mean_tier1,
-    round(sum(tier2 * weight) / sum(weight) FILTER (tier2 IS NOT NULL), 3) AS mean_tier2,
-    round(sum(tier2_5 * weight) / sum(weight) FILTER (tier2_5 IS NOT NULL), 3) AS mean_tier2_5,
-    round(sum(tier3 * weight) / sum(weight) FILTER (tier3 IS NOT NULL), 3) AS mean_tier3,
-    count(*) FILTER (anomaly) AS anomalies, count(*) FILTER (simulated) AS simulated
-FROM weighted
-GROUP BY ALL
+    project, agent, date_trunc('week', day)::DATE AS week, sum(exchanges)::BIGINT AS exchanges,
+    coalesce(sum(exchanges) FILTER (disposition = 'scored'), 0)::BIGINT AS judged,
+    round(log.mean_of(sum(tier1_count), sum(tier1_sum)), 3) AS mean_tier1,
+    round(log.mean_of(sum(weight * tier2_count), sum(weight * tier2_sum)), 3) AS mean_tier2,
+    round(log.mean_of(sum(weight * tier2_5_count), sum(weight * tier2_5_sum)), 3) AS mean_tier2_5,
+    round(log.mean_of(sum(weight * tier3_count), sum(weight * tier3_sum)), 3) AS mean_tier3,
+    sum(anomalies)::BIGINT AS anomalies, coalesce(sum(exchanges) FILTER (simulated), 0)::BIGINT AS simulated
+FROM log.score_days($project, TIMESTAMP '1970-01-01', TIMESTAMP '9999-12-31')
+WHERE log.is_asked(project, $project)
+GROUP BY project, agent, week
 ORDER BY project, agent, week

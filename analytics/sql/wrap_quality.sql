@@ -14,23 +14,30 @@ WITH heard AS (
     SEMI JOIN newest USING (connection, session_id)
     WHERE log.is_asked(project, $project)
     QUALIFY row_number() OVER (PARTITION BY connection, session_id ORDER BY _offset DESC) <= 5
-), steps(position, step, pattern) AS (
-    VALUES
-        (1, 'version_bump', '\bversion[- ]bump|\bbump(ed|ing)?\s+(the\s+)?(version\s+)?to\s+v?[0-9]|\bversion\.json\b'),
-        (2, 'changelog', '\bchangelog\b'),
-        (3, 'learnings', '\blearnings\b|\bwhat\b[^\n]{0,80}\blearn(ed|t)\b|\btake-?aways?\b|\bretrospective\b'),
-        (4, 'next_session_prime', '\bnext\s+session\b|\bsession\s+prime\b|\bpriming\b|\bnext\s+steps\b'),
-        (5, 'commit', '\bgit\s+commit\b|\bcommitted\b|\bcommit\s+message\b')
 ), looked AS (
-    SELECT connection, session_id, position, step, bool_or(regexp_matches(text, pattern, 'i')) AS is_there
-    FROM texts, steps
-    GROUP BY ALL
+    -- Patterns that are no constants would be compiled for every text.
+    SELECT
+        connection, session_id,
+        unnest([
+            {'position': 1, 'step': 'version_bump', 'is_there': regexp_matches(
+                text, '\bversion[- ]bump|\bbump(ed|ing)?\s+(the\s+)?(version\s+)?to\s+v?[0-9]|\bversion\.json\b', 'i')},
+            {'position': 2, 'step': 'changelog', 'is_there': regexp_matches(text, '\bchangelog\b', 'i')},
+            {'position': 3, 'step': 'learnings', 'is_there': regexp_matches(
+                text, '\blearnings\b|\bwhat\b[^\n]{0,80}\blearn(ed|t)\b|\btake-?aways?\b|\bretrospective\b', 'i')},
+            {'position': 4, 'step': 'next_session_prime', 'is_there': regexp_matches(
+                text, '\bnext\s+session\b|\bsession\s+prime\b|\bpriming\b|\bnext\s+steps\b', 'i')},
+            {'position': 5, 'step': 'commit', 'is_there': regexp_matches(
+                text, '\bgit\s+commit\b|\bcommitted\b|\bcommit\s+message\b', 'i')}
+        ], recursive := true)
+    FROM texts
+), steps AS (
+    SELECT connection, session_id, position, step, bool_or(is_there) AS is_there FROM looked GROUP BY ALL
 ), found AS (
     SELECT
         connection, session_id, count(*) FILTER (is_there) / count(*) AS score,
         coalesce(list(step ORDER BY position) FILTER (is_there), []) AS steps_found,
         coalesce(list(step ORDER BY position) FILTER (NOT is_there), []) AS steps_missing
-    FROM looked
+    FROM steps
     GROUP BY connection, session_id
 )
 SELECT n.project, n.connection, n.session_id, n.exchange_count, n.last_at, f.score, f.steps_found, f.steps_missing

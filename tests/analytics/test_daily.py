@@ -195,12 +195,29 @@ def test_a_refresh_that_is_cut_short_begins_anew(store: Store, monkeypatch: pyte
         whole(transaction, day, projects)
 
     monkeypatch.setattr(daily, "_add_up", stopping)
+    monkeypatch.setattr(daily, "AT_ONCE", 1)
     with pytest.raises(StopError):
         refresh_daily(store)
     monkeypatch.undo()
 
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
     assert 3 == len(refresh_daily(store))
+
+
+def test_a_transaction_takes_up_so_many_scores(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an import of years, whoever takes exchanges in must not wait for all of them."""
+    days = [[score(f"{day}", number, exchange_at=NOON + timedelta(days=day)) for number in range(day)] for day in range(1, 6)]
+    publish(store, *(one for day in days for one in day))
+    taken: list[int] = []
+    whole = daily.recompute_days
+    monkeypatch.setattr(daily, "AT_ONCE", 4)
+    monkeypatch.setattr(
+        daily, "recompute_days", lambda transaction, found: (taken.append(len(found)), whole(transaction, found))
+    )
+    refresh_daily(store)
+
+    assert [2, 1, 1, 1] == taken
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
 
 
 def test_days_are_added_up_again_when_scores_were_deleted(store: Store) -> None:

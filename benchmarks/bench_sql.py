@@ -1,0 +1,211 @@
+# ruff: noqa: S608 - statements are made of our own text
+"""The queries that come with the program over ten million scores, beside adding up the single scores.
+
+Two databases: a fleet of a thousand projects, and one project that has all of it: scores over ninety days in sessions of twenty, a tenth of
+them made again, with their exchanges and a judgement for every third. DRIFTLINE_BENCH_SCORES says how many scores.
+"""
+
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from analytics.connection import connect
+from analytics.daily import refresh_daily
+from analytics.queries import queries
+from analytics.result_formats import frame_of
+from analytics.store import Store
+from benchmarks.measure import print_table
+
+SCORES = int(os.environ.get("DRIFTLINE_BENCH_SCORES", "10000000"))
+DAYS = 90
+FIRST = datetime(2026, 8, 1)  # noqa: DTZ001 - tables hold naive UTC
+AS_OF = datetime(2026, 10, 29, 15)  # noqa: DTZ001 - as above
+FLEETS = {"1 000 projects": 1000, "one project": 1}
+ROUNDS = 3
+MOST = 1.0
+"""Seconds that a query may take."""
+WINDOW = {"as_of": AS_OF, "days": 14}
+ASKED: Mapping[str, Mapping[str, Any]] = {
+    "baseline": WINDOW,
+    "daily_averages": WINDOW,
+    "trends": WINDOW,
+    "drift_runs": WINDOW | {"days": 7},
+    "anomaly_spikes": {"as_of": AS_OF},
+    "drift_units": WINDOW,
+    "sampling_mix": {},
+    "tier_trend": {},
+    "tier_change": {"since": AS_OF},
+    "project_summary": {},
+    "scores": {"session": None, "anomalies": False, "limit": 100},
+    "project_scores": {
+        "from": None, "to": None, "since": None, "session": None, "anomalies": False, "limit": 100,
+        "after_at": None, "after_turn": None, "after_id": None,
+    },
+    "score_by_id": {},
+    "agreement_pairs": {"from": None, "to": None},
+    "daily_costs": WINDOW,
+    "judge_costs": {"by": "day", "from": None, "to": None},
+    "wrap_quality": {"limit": 100},
+    "wrap_exchanges": {"limit": 100, "after_at": None, "after_id": None},
+    "run_history": {"limit": 100},
+    "trust_over_time": {},
+}  # fmt: skip
+"""The queries with their parameters, the project left out."""
+NAIVE = f"""
+    SELECT project, exchange_at::DATE AS day, count(*), avg(tier1_score), stddev_pop(tier1_score), avg(tier2_score), avg(tier3_score)
+    FROM (SELECT * FROM log.scores QUALIFY row_number() OVER (PARTITION BY score_id ORDER BY revision DESC, _offset DESC) = 1)
+    WHERE ($project IS NULL OR project = $project) AND exchange_at >= TIMESTAMP '{AS_OF}' - INTERVAL 14 DAYS
+        AND exchange_at < TIMESTAMP '{AS_OF}'
+    GROUP BY ALL
+"""
+"""Two weeks of daily averages out of the current scores, as one would write it first."""
+ROWS = """
+    SELECT
+        i, i // 20 AS session, hash(i) AS h, (hash(i // 20) % $projects)::INTEGER AS p, (i % 20)::INTEGER AS turn,
+        $first::TIMESTAMP + to_microseconds((i * $step)::BIGINT) AS happened_at, md5(i::VARCHAR) AS digest,
+        CASE WHEN turn < 5 THEN 'first_turns' WHEN turn % 3 = 0 THEN 'routine_sample' WHEN h % 50 = 0 THEN 'disagreement'
+            ELSE 'sampling_skip' END AS reason
+    FROM range($scores::BIGINT) AS numbers(i)
+"""
+NAMED = "'c' || p AS connection, 'project-' || p AS project, 'agent-' || (p % 3) AS agent, 'session-' || session AS session_id"
+FILLING = {
+    "scores": f"""
+        INSERT INTO log.scores BY NAME
+        SELECT
+            'scores' AS _topic, 0 AS _partition, i AS _offset, digest::UUID::VARCHAR AS score_id, 0 AS revision,
+            'exchange-' || i AS exchange_id, {NAMED}, turn + 1 AS turn_number, happened_at AS exchange_at, happened_at + INTERVAL 5 SECOND AS scored_at,
+            if(reason = 'sampling_skip', reason, 'scored') AS disposition, reason AS sampling_reason,
+            CASE reason WHEN 'sampling_skip' THEN NULL WHEN 'routine_sample' THEN 1 / 3 ELSE 1 END AS sampling_probability,
+            1 - (h % 97 = 0)::INTEGER / 3 AS tier1_score, [] AS tier1_flags,
+            if(reason = 'sampling_skip', 'skipped_sampling', 'scored') AS tier2_state,
+            CASE WHEN reason <> 'sampling_skip' THEN 0.7 + (h % 300) / 1000 END AS tier2_score, [] AS tier2_dimensions,
+            'not_applicable' AS tier2_5_state, if(turn < 5, 'scored', 'skipped_gate') AS tier3_state,
+            CASE WHEN turn < 5 THEN 2 + (h % 10) / 3.5 END AS tier3_score, [] AS tier3_dimensions, h % 97 = 0 AS anomaly,
+            [] AS anomaly_reasons, 'judge' AS judge_model, false AS simulated, [] AS judgement_ids, 0.001 AS cost_usd,
+            'default' AS methodology, '1' AS methodology_version, 'd' AS methodology_digest, '1' AS rule_version,
+            'p' AS policy_digest, 'e' AS evidence_digest
+        FROM ({ROWS})""",
+    "scores that are made again": """
+        INSERT INTO log.scores BY NAME
+        SELECT * REPLACE (
+            1 AS revision, $scores + row_number() OVER (ORDER BY _offset) AS _offset, 'last_turns' AS sampling_reason,
+            'scored' AS disposition, 1.0 AS sampling_probability, 'scored' AS tier2_state, 0.8 AS tier2_score)
+        FROM log.scores WHERE turn_number >= 19""",
+    "exchanges": f"""
+        INSERT INTO log.exchanges BY NAME
+        SELECT
+            'exchanges' AS _topic, 0 AS _partition, i AS _offset, 'exchange-' || i AS exchange_id, {NAMED}, happened_at AS occurred_at,
+            happened_at AS ingested_at, 'Is the backup of table ' || h % 1000 || ' healthy?' AS user_message,
+            'It is. Changelog and next steps are written down.' AS agent_response, 'answered' AS outcome, false AS multi_user,
+            digest AS content_digest
+        FROM ({ROWS})""",
+    "judgements": f"""
+        INSERT INTO log.judgements BY NAME
+        SELECT
+            'judgements' AS _topic, 0 AS _partition, i AS _offset, digest AS judgement_id, digest AS fingerprint, {NAMED.replace("'agent-' || (p % 3) AS agent, ", "")},
+            'exchange-' || i AS subject_id, 'tier2' AS purpose, 'judge' AS requested_model, 'answered' AS outcome, 1 AS attempts,
+            1000 AS input_tokens, 100 AS output_tokens, 0.001 AS cost_usd, false AS batched, false AS simulated, happened_at AS judged_at
+        FROM ({ROWS}) WHERE h % 3 = 0""",
+    "reviews": """
+        INSERT INTO log.reviews BY NAME
+        SELECT
+            'reviews' AS _topic, 0 AS _partition, _offset, 'review-' || _offset AS review_id, project, 'human_score' AS kind,
+            score_id AS subject_id, 'rater' AS reviewer, 1 + _offset % 5 AS score, exchange_at AS occurred_at, exchange_at AS ingested_at
+        FROM log.scores WHERE _offset % 5000 = 0""",
+    "baselines": """
+        INSERT INTO log.baselines BY NAME
+        SELECT
+            'baselines' AS _topic, 0 AS _partition, p AS _offset, 'b' || p AS baseline_id, 'project-' || p AS project,
+            $first::TIMESTAMP AS computed_at, $first::TIMESTAMP AS window_start, $first::TIMESTAMP AS window_end,
+            {'mean': 0.99, 'stddev': 0.04, 'count': 100} AS tier1, {'mean': 0.9, 'stddev': 0.01, 'count': 100} AS tier2,
+            {'mean': NULL, 'stddev': NULL, 'count': 0} AS tier2_5, {'mean': 3.2, 'stddev': 0.8, 'count': 100} AS tier3,
+            0.01 AS anomaly_rate, 100 AS exchange_count, 'p' AS policy_digest, '' AS yardstick
+        FROM range($projects) AS numbers(p)""",
+}
+
+
+def fill(path: Path, projects: int) -> None:
+    """Make a database of SCORES scores of so many projects."""
+    with Store(path) as store, store.transaction() as transaction:
+        values = {"projects": projects, "scores": SCORES, "first": FIRST, "step": DAYS * 86_400_000_000 // SCORES}
+        for statement in FILLING.values():
+            used = {name: value for name, value in values.items() if f"${name}" in statement}
+            transaction.connection.execute(statement, used)
+
+
+def seconds(connection: duckdb.DuckDBPyConnection, statement: str, values: Mapping[str, Any]) -> float:
+    """How long a statement takes until its answer is a frame."""
+    start = time.perf_counter()
+    frame_of(connection.sql(statement, params=dict(values)))
+    return time.perf_counter() - start
+
+
+def timed(path: Path, statement: str, values: Mapping[str, Any]) -> tuple[float, float]:
+    """Seconds of the first time in a database that was just opened, and of the fastest of the next ones."""
+    with connect(path) as connection:
+        first = seconds(connection, statement, values)
+        return first, min(seconds(connection, statement, values) for _ in range(ROUNDS))
+
+
+def one_score(path: Path) -> str:
+    """The id of a score of the project that is asked about."""
+    with connect(path) as connection:
+        ((found,),) = connection.execute("SELECT max(score_id) FROM log.scores WHERE project = 'project-0'").fetchall()
+    return str(found)
+
+
+def measured(path: Path, projects: int) -> list[list[str]]:
+    """A row for each query: for one project and, where it can be asked so and there are several, for all."""
+    rows = [_row("two weeks by day, out of the single scores", timed(path, NAIVE, {"project": "project-0"}))]
+    for name, given in ASKED.items():
+        query = queries()[name]
+        extra = {"score": one_score(path)} if "score" in query.parameters else {}
+        for project in ("project-0", None):
+            if project is None and (projects == 1 or "project" not in query.optional):
+                continue
+            label = f"`{name}`" if project else f"`{name}`, all projects"
+            rows.append(_row(label, timed(path, query.text, {**given, **extra, "project": project})))
+    return rows
+
+
+def _row(label: str, found: tuple[float, float]) -> list[str]:
+    first, next_ones = found
+    return [label, f"{first * 1000:,.0f}", f"{next_ones * 1000:,.0f}", "yes" if next_ones < MOST else "no"]
+
+
+def main() -> None:
+    """Print how long it takes to add the days up, and the milliseconds of every query, the first time and again."""
+    for name, projects in FLEETS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "fleet.duckdb"
+            fill(path, projects)
+            with Store(path) as store:
+                start = time.perf_counter()
+                days = len(refresh_daily(store))
+                added = time.perf_counter() - start
+                start = time.perf_counter()
+                refresh_daily(store)
+                again = time.perf_counter() - start
+                sums = store.cursor().execute("SELECT count(*) FROM log.daily_scores").fetchall()[0][0]
+                store.checkpoint()
+            size = path.stat().st_size / 1e6
+            rows = measured(path, projects)
+        print(f"### {name}\n")
+        print(
+            f"{SCORES:,} scores, {size:,.0f} MB. Adding up {days:,} days of projects into {sums:,} rows took {added:.1f} s; "
+            f"finding that nothing came since {again * 1000:.0f} ms.\n"
+        )
+        print_table(["query", "first, ms", "again, ms", "under a second"], rows)
+        print()
+    print(f"Peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB, load {os.getloadavg()[0]:.1f}.")
+
+
+if __name__ == "__main__":
+    main()
