@@ -182,7 +182,7 @@ def test_names_of_anchors_are_nobodys(access: AccessStore, name: str) -> None:
     for holder in (Holder("connection", name, "ops"), Holder("connection", "north", name), Holder("operator", "root", name)):
         with pytest.raises(InputError, match="is a name of anchors"):
             access.add(holder)
-    with pytest.raises(SettingsError, match="DRIFTLINE_PROJECT: .*reserved for anchors"):
+    with pytest.raises(SettingsError, match=r"DRIFTLINE_PROJECT: .*reserved for anchors"):
         load_settings(project=name)
     assert access.add(Holder("connection", "anchorsaway", "ops"))
 
