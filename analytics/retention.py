@@ -1,4 +1,3 @@
-# ruff: noqa: S608 - statements are built from names of ours; values are always parameters
 """What retention deletes: which rows of the log are too old by event time, and what belongs to them.
 
 1. An exchange takes with it everything that was made of it or said about it. What is left over of one that has gone goes by its own time.
@@ -22,13 +21,22 @@ import polars as pl
 
 from analytics.connection import fetch
 from analytics.inserting import BATCH, registered
-from analytics.positions import PLACE, RETENTION
+from analytics.positions import RETENTION
 from analytics.removing import remove
+from analytics.retention_rules import (
+    AT_ONCE,
+    BY_AGE,
+    DOOMED,
+    GONE,
+    LETTER_REVIEWS,
+    OF_EXCHANGES,
+    PLACES,
+    PROJECTS,
+    WITHOUT_EXCHANGE,
+)
 from analytics.store import Store
 from schemas.arrow import decode_batch
 
-AT_ONCE = 200_000
-"""Exchanges that are looked up together with what belongs to them, and other rows that are found at once."""
 NOTHING_UNREAD = 2**62
 """Position that no topic reaches."""
 FOR_EVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,8 +45,6 @@ CUT = "retention"
 """Stage whose states name the sessions of which retention has deleted the first records."""
 SESSION_STAGES = (CUT, "intake", "scoring", "diagnosis")
 """Stages that keep a state of each session."""
-_P = ", ".join(PLACE)
-_SAID_OF = "SELECT connection, exchange_id AS subject_id FROM"
 
 
 @dataclass(frozen=True)
@@ -67,83 +73,6 @@ class Cutoffs:
     otherwise: datetime
 
 
-_PROJECTS = " UNION ".join(
-    f"SELECT project FROM log.{table}"
-    for table in (
-        "exchanges", "agent_events", "scores", "judgements", "reservations", "reviews",
-        "heartbeats", "diagnoses", "session_closings", "evaluations", "evaluation_requests",
-    )
-)  # fmt: skip
-_DOOMED = f"""
-CREATE OR REPLACE TEMP TABLE doomed AS
-WITH pending AS (
-    SELECT connection, exchange_id FROM log.scoring_tasks WHERE _offset >= $tasks
-    UNION ALL
-    SELECT connection, exchange_id FROM log.judging_requests WHERE _offset >= $exchanges
-)
-SELECT connection, session_id, exchange_id, {_P}
-FROM log.exchanges
-JOIN cutoffs USING (project)
-ANTI JOIN pending USING (connection, exchange_id)
-WHERE occurred_at < cutoff AND _offset < $exchanges
-ORDER BY occurred_at
-LIMIT {AT_ONCE}
-"""
-_OF_EXCHANGES = {
-    "Review": f"""
-        SELECT {_P} FROM log.reviews
-        SEMI JOIN (SELECT score_id AS subject_id FROM log.scores SEMI JOIN doomed USING (connection, exchange_id)) USING (subject_id)
-        WHERE kind = 'human_score'""",
-    "Score": f"SELECT score_id, {_P} FROM log.scores SEMI JOIN doomed USING (connection, exchange_id)",
-    "ScoringTask": f"SELECT {_P} FROM log.scoring_tasks SEMI JOIN doomed USING (connection, exchange_id)",
-    "JudgingRequest": f"SELECT {_P} FROM log.judging_requests SEMI JOIN doomed USING (connection, exchange_id)",
-    # A reservation without its judgement would be taken for a call that was cut off.
-    "Reservation": f"SELECT {_P} FROM log.reservations SEMI JOIN ({_SAID_OF} doomed) USING (connection, subject_id)",
-    "Judgement": f"SELECT {_P} FROM log.judgements SEMI JOIN ({_SAID_OF} doomed) USING (connection, subject_id)",
-    "Exchange": f"SELECT connection, session_id, {_P} FROM doomed",
-}
-"""What goes with exchanges, in this order."""
-_OLD = "JOIN cutoffs USING (project)"
-_ONE_LEFT = f"ANTI JOIN ({_SAID_OF} log.exchanges) USING (connection, subject_id)"
-_BY_AGE = {
-    "Review": f"SELECT {_P} FROM log.reviews {_OLD} ANTI JOIN (SELECT score_id AS subject_id FROM log.scores) USING (subject_id) "
-    "WHERE kind = 'human_score' AND occurred_at < cutoff",
-    "Score": f"SELECT score_id, {_P} FROM log.scores {_OLD} ANTI JOIN log.exchanges USING (connection, exchange_id) "
-    "WHERE exchange_at < cutoff",
-    "Reservation": f"SELECT {_P} FROM log.reservations {_OLD} {_ONE_LEFT} WHERE reserved_at < cutoff",
-    "Judgement": f"SELECT {_P} FROM log.judgements {_OLD} {_ONE_LEFT} WHERE judged_at < cutoff",
-    "AgentEvent": f"SELECT connection, session_id, {_P} FROM log.agent_events {_OLD} WHERE occurred_at < cutoff AND _offset < $events",
-    "Heartbeat": f"SELECT {_P} FROM log.heartbeats {_OLD} WHERE occurred_at < cutoff",
-    "Diagnosis": f"SELECT {_P} FROM log.diagnoses {_OLD} WHERE closed_at < cutoff",
-    "Evaluation": f"SELECT {_P} FROM log.evaluations {_OLD} WHERE evaluated_at < cutoff",
-    "EvaluationRequest": f"SELECT {_P} FROM log.evaluation_requests {_OLD} WHERE requested_at < cutoff",
-    "SessionClosed": f"SELECT {_P} FROM log.session_closings {_OLD} ANTI JOIN log.exchanges USING (connection, session_id) "
-    "ANTI JOIN log.agent_events USING (connection, session_id) WHERE closed_at < cutoff",
-    "DeadLetter": f"SELECT {_P} FROM log.dead_letters WHERE rejected_at < $otherwise",
-}
-"""What goes by its own time, in this order: what exchanges have left over, what belongs to none."""
-_LETTER_REVIEWS = (
-    f"SELECT {_P} FROM log.reviews ANTI JOIN (SELECT dead_letter_id AS subject_id FROM log.dead_letters) USING (subject_id) "
-    "WHERE kind = 'dead_letter' AND occurred_at < $otherwise"
-)
-_WITHOUT_EXCHANGE = """
-SELECT project, exchange, {places} FROM log.{table}
-ANTI JOIN (SELECT hash(connection, exchange_id) AS known FROM log.exchanges) ON hash(connection, exchange_id) = known
-WHERE _offset < $unread
-"""
-"""By hashes, which take a fraction of the memory: a clash would only spare a row."""
-_GONE = """
-WITH cut AS (
-    SELECT key, split_part(key, '/', 1) AS connection, substr(key, instr(key, '/') + 1) AS session_id
-    FROM log.stage_state
-    WHERE stage = $cut
-)
-SELECT key FROM cut
-ANTI JOIN log.exchanges USING (connection, session_id)
-ANTI JOIN log.agent_events USING (connection, session_id)
-"""
-
-
 class Retention:
     """One run over a store. `unread` is None where no stage of this database reads its topics: then there are no states either."""
 
@@ -162,14 +91,14 @@ class Retention:
             while self._with_exchanges(cursor):
                 pass
             values = {"events": self._unread.events, "otherwise": self._cutoffs.otherwise}
-            for name, statement in [*_BY_AGE.items(), ("Review", _LETTER_REVIEWS)]:
+            for name, statement in [*BY_AGE.items(), ("Review", LETTER_REVIEWS)]:
                 while self._delete(cursor, name, f"{statement} LIMIT {AT_ONCE}", values) == AT_ONCE:
                     pass
             for name, table, unread in (
                 ("ScoringTask", "scoring_tasks", self._unread.tasks),
                 ("JudgingRequest", "judging_requests", self._unread.exchanges),
             ):
-                statement = _WITHOUT_EXCHANGE.format(table=table, places=_P)
+                statement = WITHOUT_EXCHANGE.format(table=table, places=PLACES)
                 left = fetch(cursor, statement, {"unread": unread})
                 self._remove(name, _too_old(left, by_project))
             if self._has_states:
@@ -178,14 +107,14 @@ class Retention:
 
     def _cutoffs_of_projects(self, cursor: duckdb.DuckDBPyConnection) -> dict[str, datetime]:
         """The cutoff of each project that has anything; the cursor has them as the table cutoffs."""
-        names = [name for (name,) in cursor.execute(_PROJECTS).fetchall()]
+        names = [name for (name,) in cursor.execute(PROJECTS).fetchall()]
         by_project = {name: self._cutoffs.of(name) for name in names}
         frame = pl.DataFrame(
             {"project": names, "cutoff": [by_project[name].replace(tzinfo=None) for name in names]},
             schema={"project": pl.String, "cutoff": pl.Datetime("us")},
         )
         with registered(cursor, frame):
-            cursor.execute(f"CREATE OR REPLACE TEMP TABLE cutoffs AS SELECT * FROM {BATCH}")
+            cursor.execute(f"CREATE OR REPLACE TEMP TABLE cutoffs AS SELECT * FROM {BATCH}")  # noqa: S608 - a name of ours
         return by_project
 
     def _note(self, by_project: Mapping[str, datetime]) -> None:
@@ -200,8 +129,8 @@ class Retention:
         positions = {"tasks": self._unread.tasks, "exchanges": self._unread.exchanges}
         cursor.begin()
         try:
-            cursor.execute(_DOOMED, positions)
-            found = {name: fetch(cursor, statement) for name, statement in _OF_EXCHANGES.items()}
+            cursor.execute(DOOMED, positions)
+            found = {name: fetch(cursor, statement) for name, statement in OF_EXCHANGES.items()}
         finally:
             cursor.commit()
         for name, frame in found.items():
@@ -227,7 +156,7 @@ class Retention:
     def _forget_sessions(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """Delete the states of sessions of which nothing is left."""
         ends = {topic: self._store.end_of(topic) for topic in ("exchanges", "agent-events")}
-        keys = {key for (key,) in cursor.execute(_GONE, {"cut": CUT}).fetchall()}
+        keys = {key for (key,) in cursor.execute(GONE, {"cut": CUT}).fetchall()}
         with self._store.transaction() as transaction:
             for topic, end in ends.items():
                 # Whoever has come back meanwhile goes on where it was.

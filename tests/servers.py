@@ -67,7 +67,7 @@ def until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) 
 class Home:
     """A folder with a database, its tokens, a policy and the log of whatever serves it."""
 
-    def __init__(self, folder: Path, policy: str = "version: 1\n", **environment: str) -> None:
+    def __init__(self, folder: Path, policy: str = "version: 1\ndefaults: {retentionDays: null}\n", **environment: str) -> None:
         self.database = folder / "fleet.duckdb"
         self.policy = folder / "policy.yaml"
         self.log = folder / "server.log"
