@@ -1,0 +1,135 @@
+"""The rounds of the watch: who is checked, and when; and that one that cannot be checked holds up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import pytest
+from engines import engine_over
+from watched import END, fallen, history, put, steady
+
+from analytics.store import Store
+from audit.policy import Policy
+from streams.watch.alone import StoreAlone
+from streams.watch.checking import Checked
+from streams.watch.rounds import WatchRounds
+from streams.watch.watching import Watch
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store."""
+    with Store(None) as opened:
+        yield opened
+
+
+class Rounds:
+    """Rounds over a store with a clock that is set; notes who was checked in each."""
+
+    def __init__(self, store: Store, *, failing: str = "") -> None:
+        self.now = END
+        self.ready = True
+        self.asked: list[list[str]] = []
+        self._failing = failing
+        self._watch = Watch(StoreAlone(store, Policy(), lambda: self.now))
+        self._check = self._watch.check
+        self._watch.check = self._noted  # type: ignore[method-assign]
+        self._rounds = WatchRounds(self._watch, store, lambda: self.now, lambda: self.ready)
+
+    def run(self) -> list[str]:
+        """One round; who was checked in it."""
+        self.asked = []
+        asyncio.run(self._rounds.run())
+        return [project for part in self.asked for project in part]
+
+    async def _noted(self, projects: Sequence[str], as_of: object = None) -> list[Checked]:
+        assert as_of is None
+        if self._failing in projects:
+            raise ValueError("it cannot be checked")
+        self.asked.append(list(projects))
+        return await self._check(projects)
+
+
+def test_a_project_is_checked_when_scores_came_and_not_again_for_a_minute(store: Store) -> None:
+    """A busy project would otherwise be checked all the time, and a quiet one for nothing."""
+    rounds = Rounds(store)
+    assert [] == rounds.run()
+    put(store, "scores", history(steady, 2))
+    assert ["ops"] == rounds.run()
+    rounds.now += 10 * SECOND
+    put(store, "scores", history(steady, 0, end=END + 5 * SECOND, name="-more"))
+    assert [] == rounds.run()
+    rounds.now += 49 * SECOND
+    assert [] == rounds.run()
+    rounds.now += 1 * SECOND
+    assert ["ops"] == rounds.run()
+    rounds.now += 600 * SECOND
+    assert [] == rounds.run()
+
+
+def test_only_projects_with_new_scores_are_checked(store: Store) -> None:
+    """One busy project among a thousand must not have them all checked."""
+    put(store, "scores", [*history(steady, 2), *history(steady, 2, project="web"), *history(steady, 2, project="anchors.ops")])
+    rounds = Rounds(store)
+    assert ["ops", "web"] == rounds.run()
+    rounds.now += 120 * SECOND
+    put(store, "scores", history(steady, 0, project="web", name="-more"))
+    assert ["web"] == rounds.run()
+
+
+def test_everybody_is_checked_by_the_clock(store: Store) -> None:
+    """A baseline ages, and a process that was killed after scores landed has checked nothing."""
+    put(store, "scores", [*history(steady, 2), *history(steady, 2, project="old", end=END - timedelta(days=30))])
+    assert {"ops", "old"} == set(Rounds(store).run())
+    rounds = Rounds(store)
+    assert ["ops"] == rounds.run()
+    rounds.now += timedelta(minutes=59)
+    assert [] == rounds.run()
+    rounds.now += timedelta(minutes=1)
+    assert ["ops"] == rounds.run()
+
+
+def test_one_that_cannot_be_checked_holds_up_no_other(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """A fault that one project's scores bring out must not switch the watch off for all."""
+    put(store, "scores", [*history(steady, 2), *history(steady, 2, project="web"), *history(fallen(6), 30, project="shop")])
+    rounds = Rounds(store, failing="ops")
+    assert {"shop", "web"} == set(rounds.run())
+    assert "project ops could not be checked" in caplog.text
+    assert [("shop",)] == store.cursor().execute("SELECT DISTINCT project FROM incidents").fetchall()
+
+
+def test_nothing_is_checked_before_everything_is_there(store: Store) -> None:
+    """Over Kafka the tables follow: incidents that have not landed would be opened again."""
+    put(store, "scores", history(steady, 2))
+    rounds = Rounds(store)
+    rounds.ready = False
+    assert [] == rounds.run()
+    rounds.ready = True
+    assert ["ops"] == rounds.run()
+
+
+def test_many_projects_are_read_some_at_a_time(store: Store) -> None:
+    """One scan for fifty, not fifty scans; and people's decisions come between."""
+    put(store, "scores", [one for number in range(60) for one in history(steady, 0, project=f"p{number:02}", a_day=1)])
+    rounds = Rounds(store)
+    assert 60 == len(rounds.run())
+    assert [50, 10] == [len(part) for part in rounds.asked]
+
+
+def test_it_works_over_an_engine(store: Store) -> None:
+    """What a server does: incidents go through the one writer of the log."""
+    put(store, "scores", history(fallen(6), 40))
+
+    async def run() -> None:
+        async with engine_over(store, now=lambda: END) as engine:
+            await WatchRounds(Watch(engine), store, engine.now, lambda: engine.state().ready).run()
+
+    asyncio.run(run())
+    assert [("ops", "drift", "tier2", "open")] == store.cursor().execute(
+        "SELECT project, type, tier, status FROM incidents"
+    ).fetchall()
+    assert 1 == store.count("baselines")
