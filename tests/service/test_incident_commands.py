@@ -1,0 +1,96 @@
+"""Drift from the command line: found in a database that no server has, shown, and decided on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from watched import fallen, history, put, steady
+
+from analytics.queries import query_records
+from analytics.store import Store
+from schemas.records import Incident
+from service.cli import run
+
+AS_OF = "2026-11-01T12:00:00Z"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A database with a project that fell, and one that did not."""
+    path = tmp_path / "fleet.duckdb"
+    with Store(path) as store:
+        put(store, "scores", [*history(fallen(6), 40), *history(steady, 40, project="web")])
+    return path
+
+
+def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the finding to the decision, as a person types it."""
+    of = ["--db", str(database)]
+    assert 0 == run(["check-drift", "--as-of", AS_OF, *of])
+    told = capsys.readouterr().out
+    assert "Tier 2 fell to 0.45 from 0.85 on 2026-10-27" in told
+    assert "2 projects checked, nothing found in 1; 1 new incident" in told
+    assert 0 == run(["check-drift", "--as-of", AS_OF, *of])
+    assert "0 new incidents" in capsys.readouterr().out
+    assert 0 == run(["incidents", "list", "--status", "open", "--json", *of])
+    (listed,) = map(json.loads, capsys.readouterr().out.splitlines())
+    short = listed["id"][:8]
+    assert 0 == run(["incidents", "show", short, *of])
+    shown = capsys.readouterr().out
+    for expected in ("2026-10-27", "sequential: Tier 2 fell", "consecutive_days: ", "first_turns", "ops-1-1", "daily_averages"):
+        assert expected in shown
+    for command, status in (("accept", "accepted"), ("reopen", "open"), ("dismiss", "dismissed")):
+        assert 0 == run(["incidents", command, short, "--by", "ann", "--comment", f"to be {status}", *of])
+        assert f"is {status}: Tier 2 fell" in capsys.readouterr().out
+    assert 0 == run(["incidents", "show", short, "--json", *of])
+    document = json.loads(capsys.readouterr().out)
+    assert ("dismissed", "ann") == (document["incident"]["status"], document["incident"]["resolvedBy"])
+    assert ["accepted", "open", "dismissed"] == [one["status"] for one in document["decisions"]]
+
+
+def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For scripts: a document a project."""
+    assert 0 == run(["check-drift", "--project", "ops", "--as-of", AS_OF, "--json", "--db", str(database)])
+    (document,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert ("ops", AS_OF, 140) == (document["project"], document["asOf"], document["baseline"]["exchangeCount"])
+    assert 1 == len(document["opened"])
+
+
+def test_without_incidents_it_says_so(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty answer looks like a broken one."""
+    assert 0 == run(["incidents", "list", "--project", "web", "--db", str(database)])
+    assert "no incident of project web" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["incidents", "show", "1a2b"], "no incident begins with '1a2b'"),
+        (["incidents", "accept", "1a2b"], "no incident begins with '1a2b'"),
+        (["incidents", "list", "--status", "closed"], "--status closed is no state"),
+        (["check-drift", "--as-of", "soon"], "--as-of: "),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    database: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    """With exit code 2, and what to do instead."""
+    assert 2 == run([*arguments, "--db", str(database)])
+    assert words in capsys.readouterr().err
+
+
+def test_an_incident_is_not_opened_again_beside_another_one(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a kind one is open."""
+    of = ["--db", str(database)]
+    run(["check-drift", "--as-of", AS_OF, *of])
+    run(["incidents", "list", "--json", *of])
+    first = json.loads(capsys.readouterr().out.splitlines()[-1])["id"]
+    run(["incidents", "dismiss", first, "--as-of", AS_OF, *of])
+    with Store(database) as store:
+        (known,) = query_records(store.cursor(), "incident_by_id", Incident, {"project": None, "incident": first})
+        put(store, "incidents", [msgspec.structs.replace(known, incident_id="another", revision=0, status="open")])
+    assert 2 == run(["incidents", "reopen", first, *of])
+    assert "cannot be opened again" in capsys.readouterr().err
