@@ -3,7 +3,8 @@
 1. Never two at once: one task copies and builds; whoever needs it waits for that one.
 2. A snapshot that is ready has no name: it is deleted as soon as it is open, and its room on the disk is free again when the last
    statement that reads it has ended. A crash leaves at most a copy or a half of one, which the next start removes.
-3. While a new one is made there is the old one. Each answer says of what time it is.
+3. While a new one is made there is the old one. Each answer says of what time it is. One that has become too old is given up, so
+   that no room is held for nobody and nothing that was deleted lives on in it.
 """
 
 from __future__ import annotations
@@ -103,7 +104,10 @@ class Snapshots:
 
     async def _make(self) -> None:
         try:
-            self._replace(await self._made())
+            made = await self._made()
+            self._replace(made)
+            kept_for = max(self._limits.kept_for, 2 * REST * made.seconds)
+            asyncio.get_running_loop().call_later(kept_for, self._give_up, made)
         except (DriftlineError, OSError):
             log.exception("no snapshot for analysts was made")
         finally:
@@ -125,6 +129,10 @@ class Snapshots:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return Snapshot(file, at, changes, time.monotonic(), time.monotonic() - began)
+
+    def _give_up(self, snapshot: Snapshot) -> None:
+        if snapshot is self._current:
+            self._replace(None)
 
     def _replace(self, snapshot: Snapshot | None) -> None:
         before, self._current = self._current, snapshot

@@ -27,6 +27,8 @@ class QueryLimits(msgspec.Struct, frozen=True):
     """Statements that run at once; one more is refused."""
     fresh_for: float = 60.0
     """Seconds for which a snapshot is taken as it is. Later, what was committed since asks for a new one."""
+    kept_for: float = 600.0
+    """Seconds after which a snapshot is given up, asked for or not: what was deleted since must not live on in it."""
     patience: float = 2.0
     """Seconds a statement waits for a new snapshot while there is an old one."""
     first_patience: float = 20.0
