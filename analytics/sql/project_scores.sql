@@ -1,26 +1,37 @@
 -- purpose: the current scores of a project, newest exchange first, each with the newest score a person gave it and with when it was first scored
 -- grain: one row an exchange: every column of its score, created_at, human_score, human_comment, human_scored_at
 -- parameters: $project (NULL for all), $from (inclusive) and $to (exclusive) in event time (NULL: no bound), $since (only what was scored at or after it, NULL: all), $session (NULL for all), $anomalies (true: only anomalous ones), $limit; $after_at, $after_turn, $after_id: exchange_at, turn_number (-1 for none) and score_id of the row after which to go on (NULL: from the newest)
-WITH latest AS (
+WITH days AS (
+    SELECT day, sum(CASE WHEN $anomalies THEN anomalies ELSE exchanges END) AS found
+    FROM log.score_days(
+        $project, coalesce($from::TIMESTAMP, TIMESTAMP '1970-01-01'), coalesce($to::TIMESTAMP, TIMESTAMP '9999-12-31')
+    )
+    WHERE $session IS NULL AND $since IS NULL AND ($after_at IS NULL OR day < date_trunc('day', $after_at::TIMESTAMP))
+    GROUP BY day
+), bound AS (
+    SELECT coalesce(max(day) FILTER (found_since >= $limit), TIMESTAMP '1970-01-01') AS earliest
+    FROM (SELECT day, sum(found) OVER (ORDER BY day DESC) AS found_since FROM days)
+), latest AS (
     -- An exchange keeps its project, session, turn and time, so they may be asked for first; whether it is anomalous can change.
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
     WHERE ($project IS NULL OR project = $project)
         AND ($from IS NULL OR exchange_at >= $from::TIMESTAMP) AND ($to IS NULL OR exchange_at < $to::TIMESTAMP)
-        AND ($session IS NULL OR session_id = $session)
+        AND ($session IS NULL OR session_id = $session) AND exchange_at >= (SELECT earliest FROM bound)
         AND ($after_at IS NULL OR (exchange_at, coalesce(turn_number, -1), score_id) < ($after_at::TIMESTAMP, $after_turn, $after_id))
     GROUP BY score_id
 ), picked AS (
-    SELECT score_id, revision, _offset
+    SELECT score_id, project, exchange_at, revision, _offset
     FROM log.scores AS s
     SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
-    WHERE (NOT $anomalies OR anomaly) AND ($since IS NULL OR scored_at >= $since::TIMESTAMP)
+    WHERE ($project IS NULL OR project = $project) AND exchange_at >= (SELECT earliest FROM bound)
+        AND (NOT $anomalies OR anomaly) AND ($since IS NULL OR scored_at >= $since::TIMESTAMP)
     ORDER BY exchange_at DESC, coalesce(turn_number, -1) DESC, score_id DESC
     LIMIT $limit
 ), first_scored AS (
-    SELECT score_id, arg_min(scored_at, (revision, _offset)) AS created_at
-    FROM log.scores
-    SEMI JOIN picked USING (score_id)
+    SELECT score_id, arg_min(s.scored_at, (s.revision, s._offset)) AS created_at
+    FROM log.scores AS s
+    JOIN picked USING (project, exchange_at, score_id)
     GROUP BY score_id
 ), reviewed AS (
     SELECT
@@ -33,7 +44,7 @@ WITH latest AS (
 )
 SELECT s.* EXCLUDE (_topic, _partition, _offset), f.created_at, r.human_score, r.human_comment, r.human_scored_at
 FROM log.scores AS s
-SEMI JOIN picked AS p ON s.score_id = p.score_id AND s.revision = p.revision AND s._offset = p._offset
+JOIN picked AS p ON s.exchange_at = p.exchange_at AND s.score_id = p.score_id AND s.revision = p.revision AND s._offset = p._offset
 JOIN first_scored AS f ON s.score_id = f.score_id
 LEFT JOIN reviewed AS r ON s.score_id = r.score_id
 ORDER BY s.exchange_at DESC, coalesce(s.turn_number, -1) DESC, s.score_id DESC
