@@ -3,9 +3,8 @@
 1. There is one open incident for each type, tier and direction, whichever rules see it. It stays open until a person decides.
 2. An open incident gets another revision when it got worse or goes on for another day, and at most once an hour when only numbers
    changed. Its severity is the worst it had, and it keeps all of its days.
-3. What a person has accepted or dismissed opens nothing new while it goes on: the decided incident takes up the days that it goes
-   on for, so that the next check knows them. It does open an incident when it got worse (critical instead of warning, or half as large again),
-   and when it had ended for a day with scores and came back.
+3. What a person has decided on opens nothing new while it goes on: the decided incident takes up the days, so that the next check knows
+   them. It opens one when it got worse (critical instead of warning, or half as large again), or had ended and came back.
 """
 
 from __future__ import annotations

@@ -1,0 +1,45 @@
+"""A server watches by itself: what changed is found without anybody asking, once, though the server is killed all the while."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import httpx2
+from servers import Home, nursery, until
+from watched import fallen, history, put
+
+from analytics.store import Store
+from service.workspace import utc_now
+
+
+def test_drift_is_found_by_itself_and_once_through_kills(tmp_path: Path) -> None:
+    """A kill between baseline and incident, or in the middle of a check, must neither lose the incident nor double it."""
+    home = Home(tmp_path)
+    with Store(home.database) as store:
+        put(store, "scores", history(fallen(6), 40, end=utc_now()))
+    operator = home.operator()
+
+    def found(url: str) -> int:
+        headers = {"Authorization": f"Bearer {operator}"}
+        answer = httpx2.get(f"{url}/api/audit/ops/incidents", headers=headers, trust_env=False)
+        return int(answer.json()["count"])
+
+    with nursery() as children:
+        for pause in (0.0, 0.05, 0.1, 0.2):
+            server = children.serve(home, "--judge", "none")
+            server.serving()
+            time.sleep(pause)
+            assert -signal.SIGKILL == server.kill()
+        server = children.serve(home, "--judge", "none")
+        url = server.serving()
+        until(lambda: found(url) > 0, "the incident to be opened")
+        server.send(signal.SIGTERM)
+        assert 0 == server.wait()
+    with Store(home.database) as store:
+        cursor = store.cursor()
+        assert [("drift", "tier2", "down", "open", 1)] == cursor.execute(
+            "SELECT type, tier, direction, status, count(*) FROM incidents GROUP BY ALL"
+        ).fetchall()
+        assert 1 == store.count("baselines")
