@@ -1,14 +1,23 @@
-"""The description of the API in OpenAPI, with what middleware does to every endpoint, which endpoints do not say themselves."""
+"""The description of the API in OpenAPI, completed with what endpoints do not say themselves.
+
+1. What middleware does to every endpoint: polling by ETag.
+2. An example of every body and answer.
+3. Not that a wrong body is answered 422: it is answered 400, as everything that is wrong with a request.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
 
+from service.api.examples import example_of
 from service.api.settings import API
 
+Json = dict[str, Any]
+JSON = "application/json"
 _IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
@@ -18,6 +27,7 @@ _IF_NONE_MATCH = {
 }
 _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "Digest of this answer; changes exactly when the answer does."}}
 _NOT_MODIFIED = {"description": "The answer is still the one of this ETag", "headers": _ETAG}
+_UNUSED = ("HTTPValidationError", "ValidationError")
 
 
 def describe(app: FastAPI) -> None:
@@ -25,17 +35,32 @@ def describe(app: FastAPI) -> None:
     described = app.openapi
 
     @functools.cache
-    def complete() -> dict[str, Any]:
+    def complete() -> Json:
         document = described()
+        schemas = document["components"]["schemas"]
         for path, operations in document["paths"].items():
-            if path.startswith(f"{API}/") and "get" in operations:
-                _add_polling(operations["get"])
+            for method, operation in operations.items():
+                operation["responses"].pop("422", None)
+                for content in _contents(operation):
+                    content["example"] = example_of(content["schema"], schemas)
+                if method == "get" and path.startswith(f"{API}/"):
+                    _add_polling(operation)
+        for name in _UNUSED:
+            schemas.pop(name, None)
         return document
 
     app.openapi = complete  # type: ignore[method-assign]
 
 
-def _add_polling(operation: dict[str, Any]) -> None:
+def _contents(operation: Json) -> Iterator[Json]:
+    """The JSON of an endpoint: of its body and of its answers."""
+    for part in (operation.get("requestBody", {}), *operation["responses"].values()):
+        content = part.get("content", {}).get(JSON)
+        if content and content.get("schema"):
+            yield content
+
+
+def _add_polling(operation: Json) -> None:
     operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
     operation["responses"]["200"]["headers"] = _ETAG
     operation["responses"]["304"] = _NOT_MODIFIED

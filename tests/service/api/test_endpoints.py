@@ -1,0 +1,313 @@
+"""Every endpoint by one table: its happy path, an empty project, bad input, another project, no token, and a token for less.
+
+An endpoint that is added has to be added here: who may call it, and what it answers when nothing is there, is decided on purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx2
+import pytest
+from api_server import NOW, BodyBuilder, Call, Tokens
+from engines import live_judge, policy_of
+from fastapi import FastAPI
+from watched import fallen, history, put
+
+from analytics.store import Store
+from audit.redaction import Redactor
+from service.access import SCOPES, AccessStore, Holder
+from service.simulator import running
+from streams.engine import Engine
+
+Who = Literal["connection", "read", "review", "query", "admin", "open"]
+EVENTS = [{"event": "tool_call", "tool": "exec", "args": {"command": "ls"}, "timestamp": "2026-10-01T09:00:00Z"}]
+NO_BODY: Any = None
+Drained = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is asked of an endpoint and answered."""
+
+    who: Who
+    """Who may call: a connection, an operator with a scope, or anybody."""
+    happy: int = 200
+    body: Any = NO_BODY
+    empty: int = 200
+    """Status where the project has nothing, or nothing of that id."""
+    bad: tuple[str, Any] | None = ("?limit=0", NO_BODY)
+    """Query and body of a request that is wrong; None where nothing but the address can be."""
+    everywhere: bool = False
+    """Whether it takes an operator of every project."""
+    both: bool = False
+    """Whether connections and admins may call."""
+
+
+Key = tuple[str, str]
+"""Method and path."""
+Table = dict[Key, Row]
+EXCHANGE = {
+    "session_id": "new",
+    "exchange": {
+        "id": "new:1",
+        "timestamp": "2026-10-01T09:00:00Z",
+        "user_message": {"content": "Is it up?"},
+        "agent_response": {"content": "It is."},
+    },
+}
+NOTHING = ("", [])
+TABLE: Table = {
+    ("POST", "/api/audit/ingest"): Row("connection", 201, EXCHANGE, bad=("", {"session_id": "s"})),
+    ("POST", "/api/audit/events"): Row("connection", 201, {"session_id": "s", "first_seq": 9, "events": EVENTS}, bad=NOTHING),
+    ("POST", "/api/audit/heartbeat"): Row("connection", 200, {"session_id": "s"}, bad=("", {}), both=True),
+    ("POST", "/api/audit/sessions/{session_id}/finalize"): Row("connection", 200, bad=("", {"connection": "A"}), both=True),
+    ("GET", "/api/audit/telemetry"): Row("read"),
+    ("GET", "/api/audit/alerts"): Row("read"),
+    ("GET", "/api/audit/projects"): Row("read"),
+    ("GET", "/api/audit/costs"): Row("read", bad=("?by=agent", NO_BODY)),
+    ("GET", "/api/audit/{project}/scores"): Row("read", bad=("?cursor=x", NO_BODY)),
+    ("GET", "/api/audit/{project}/anomalies"): Row("read", bad=("?from=soon", NO_BODY)),
+    ("GET", "/api/audit/{project}/scores/{score_id}"): Row("read", empty=404, bad=None),
+    ("GET", "/api/audit/{project}/summary"): Row("read", bad=None),
+    ("GET", "/api/audit/{project}/banner"): Row("read", bad=None),
+    ("GET", "/api/audit/{project}/exchanges/{exchange_id}"): Row("read", empty=404, bad=("?connection=A", NO_BODY)),
+    ("GET", "/api/audit/{project}/trends"): Row("read", bad=("?window=3d", NO_BODY)),
+    ("GET", "/api/audit/{project}/wrap-quality"): Row("read"),
+    ("GET", "/api/audit/{project}/sampling"): Row("read", bad=("?to=soon", NO_BODY)),
+    ("GET", "/api/audit/{project}/baseline"): Row("read", bad=None),
+    ("POST", "/api/audit/{project}/baseline/recompute"): Row("admin", 200, {"window": "14d"}, bad=("", {"window": "soon"})),
+    ("GET", "/api/audit/{project}/incidents"): Row("read", bad=("?status=odd", NO_BODY)),
+    ("GET", "/api/audit/{project}/incidents/{incident_id}"): Row("read", empty=404, bad=None),
+    ("PUT", "/api/audit/{project}/incidents/{incident_id}"): Row(
+        "review", 200, {"status": "accepted"}, empty=404, bad=("", {"status": "odd"})
+    ),
+    ("POST", "/api/audit/{project}/check"): Row("admin", bad=None),
+    ("GET", "/api/audit/{project}/costs"): Row("read", bad=("?by=project", NO_BODY)),
+    ("GET", "/api/audit/{project}/runs"): Row("read"),
+    ("GET", "/api/audit/{project}/runs/{run_id}"): Row("read", empty=404, bad=None),
+    ("POST", "/api/audit/{project}/scores/{score_id}/human"): Row(
+        "review", 200, {"score": 4}, empty=404, bad=("", {"score": 6})
+    ),
+    ("GET", "/api/audit/{project}/scores/{score_id}/human"): Row("read", empty=404, bad=None),
+    ("GET", "/api/audit/{project}/review/next"): Row("review", bad=("?blind=perhaps", NO_BODY)),
+    ("GET", "/api/audit/{project}/agreement"): Row("read", bad=("?from=soon", NO_BODY)),
+    ("GET", "/api/audit/{project}/anchors"): Row("read", bad=None),
+    ("POST", "/api/audit/{project}/anchors"): Row("review", 201, {"count": 1}, empty=201, bad=("", {"count": 0})),
+    ("DELETE", "/api/audit/{project}/anchors/{anchor_id}"): Row("review", 200, empty=404, bad=None),
+    ("POST", "/api/audit/{project}/anchors/run"): Row("admin", 202, empty=202, bad=None),
+    ("POST", "/api/audit/{project}/rejudge"): Row(
+        "admin", 202, {"reason": "timeout"}, empty=202, bad=("", {"reason": "tired"})
+    ),
+    ("POST", "/api/audit/retention/run"): Row(
+        "admin", 200, {"retentionDays": 90}, bad=("", {"retentionDays": 0}), everywhere=True
+    ),
+    ("POST", "/api/audit/erasures"): Row("admin", 202, {"connection": "poor"}, bad=("", {}), everywhere=True),
+    ("GET", "/api/audit/erasures"): Row("admin", everywhere=True),
+    ("GET", "/api/audit/connections"): Row("admin", bad=("?project=A", NO_BODY), everywhere=True),
+    ("POST", "/api/audit/connections"): Row("admin", 201, {"name": "c", "project": "ops"}, bad=("", {}), everywhere=True),
+    ("GET", "/api/audit/operators"): Row("admin", bad=("?project=A", NO_BODY), everywhere=True),
+    ("POST", "/api/audit/operators"): Row("admin", 201, {"name": "o"}, bad=("", {"scopes": ["all"]}), everywhere=True),
+    ("POST", "/api/audit/connections/{name}/rotate"): Row("admin", 200, bad=("", {"graceHours": -1}), everywhere=True),
+    ("POST", "/api/audit/operators/{name}/rotate"): Row("admin", 200, bad=("", {"graceHours": -1}), everywhere=True),
+    ("POST", "/api/audit/connections/{name}/revoke"): Row("admin", 200, bad=("", {"token": "x"}), everywhere=True),
+    ("POST", "/api/audit/operators/{name}/revoke"): Row("admin", 200, bad=("", {"token": "x"}), everywhere=True),
+    ("GET", "/api/audit/audit-log"): Row("admin", everywhere=True),
+    ("POST", "/api/audit/query"): Row("query", 200, {"sql": "SELECT 1 AS one"}, bad=("", {"sql": ""}), everywhere=True),
+    ("GET", "/healthz"): Row("open", bad=None),
+    ("GET", "/readyz"): Row("open", bad=None),
+    ("GET", "/metrics"): Row("open", bad=None),
+}
+BEYOND = {"/api/audit/operators", "/api/audit/operators/{name}/rotate"}
+"""What gives scopes: those of the caller, or fewer."""
+GUARDED = {key: row for key, row in TABLE.items() if row.who != "open"}
+OPERATED = {key: row for key, row in GUARDED.items() if row.who != "connection"}
+OF_PROJECTS = {key: row for key, row in OPERATED.items() if "{project}" in key[1]}
+BAD = {key: row for key, row in GUARDED.items() if row.bad}
+
+
+@pytest.fixture
+def engine(store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
+    """A started engine whose judge answers."""
+    with running("answer") as simulator:
+        policy = policy_of(bidirectional_scoring=True)
+        started = Engine(store, policy, Redactor(policy.redaction), lambda: NOW, judge=live_judge(simulator.base_url))
+        loop.run(started.start())
+        yield started
+        loop.run(started.stop())
+
+
+class Asked:
+    """Calls an endpoint, with the names of what is there in its address."""
+
+    def __init__(self, call: Call, names: dict[str, str]) -> None:
+        self._call = call
+        self._names = names
+        self._numbers = itertools.count(1)
+
+    def __call__(self, key: Key, token: str | None, query: str = "", body: Any = NO_BODY, **named: str) -> httpx2.Response:
+        """One call, from an address of its own: what others did wrong does not count."""
+        sent = {} if body is NO_BODY else {"json": body}
+        path = key[1].format_map(self._names | named) + query
+        return self._call(key[0], path, token, address=f"203.0.113.{next(self._numbers)}", **sent)
+
+
+@pytest.fixture
+def ask(call: Call, tokens: Tokens) -> Asked:
+    """Calls endpoints where nothing is there yet but names that could be, and those who have tokens."""
+    assert tokens.ops
+    names = dict.fromkeys(("score_id", "exchange_id", "incident_id", "anchor_id"), "nothing")
+    return Asked(call, names | {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor"})
+
+
+@pytest.fixture
+def exchanges(exchange_body: BodyBuilder) -> list[Any]:
+    """The bodies of two exchanges."""
+    return [exchange_body(number) for number in (1, 2)]
+
+
+@pytest.fixture
+def drained(engine: Engine, loop: asyncio.Runner) -> Drained:
+    """Lets what happens in the background happen."""
+    return lambda: loop.run(engine.drained())
+
+
+@pytest.fixture
+def filled(call: Call, tokens: Tokens, exchanges: list[Any], drained: Drained, store: Store) -> Asked:
+    """Calls endpoints where there is one of everything."""
+    put(store, "scores", history(fallen(6), 40, end=NOW))
+    for body in exchanges:
+        call("POST", "/api/audit/ingest", tokens.ops, json=body)
+    call("POST", "/api/audit/events", tokens.ops, json={"session_id": "s1", "first_seq": 0, "events": EVENTS})
+    call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)
+    drained()
+    [incident, *_] = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
+    [anchor] = call("POST", "/api/audit/ops/anchors", tokens.root, json={"count": 1}).json()["anchors"]
+    [score, *_] = call("GET", "/api/audit/ops/scores", tokens.root, params={"session": "s1"}).json()["scores"]
+    names = {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor", "score_id": score["id"]}
+    return Asked(call, names | {"exchange_id": score["exchangeId"], "incident_id": incident["id"], "anchor_id": anchor["id"]})
+
+
+def described(app: FastAPI) -> set[Key]:
+    """Method and path of every endpoint."""
+    return {(method.upper(), path) for path, methods in app.openapi()["paths"].items() for method in methods}
+
+
+def test_every_endpoint_is_in_the_table(app: FastAPI) -> None:
+    """Nobody adds one without deciding who may call it."""
+    assert set(TABLE) == described(app)
+
+
+def wrong(table: Table, told: Callable[[Key, Row], Any], wanted: Callable[[Key, Row], Any]) -> list[Any]:
+    """The endpoints that answer something else than is wanted of them."""
+    found = [(key, told(key, row), wanted(key, row)) for key, row in table.items()]
+    return [one for one in found if one[1] != one[2]]
+
+
+def code_of(response: httpx2.Response) -> tuple[int, str]:
+    """Status and code of a refusal, whose body is what every error's is."""
+    body = response.json()
+    return response.status_code, body["code"] if {"error", "code"} == body.keys() else "no code"
+
+
+def holder_of(key: Key) -> str:
+    """Whose tokens an endpoint rotates or revokes; nobody else needs them."""
+    return "reader" if "operators/" in key[1] else "poor"
+
+
+def test_the_happy_path(filled: Asked, tokens: Tokens) -> None:
+    """Each does what it is there for."""
+
+    def told(key: Key, row: Row) -> int:
+        token = tokens.ops if row.who == "connection" else None if key[1] in {"/healthz", "/readyz"} else tokens.root
+        return filled(key, token, body=row.body, name=holder_of(key)).status_code
+
+    assert [] == wrong(TABLE, told, lambda _, row: row.happy)
+
+
+def test_an_empty_project(ask: Asked, tokens: Tokens) -> None:
+    """Nothing yet is an answer: no error, and nothing of any other project."""
+
+    def told(key: Key, row: Row) -> int:
+        return ask(key, tokens.root, body=row.body, project="new").status_code
+
+    assert [] == wrong(OF_PROJECTS, told, lambda _, row: row.empty)
+
+
+def test_bad_input(ask: Asked, tokens: Tokens) -> None:
+    """It is refused by the name of what is wrong, before anything is done."""
+
+    def told(key: Key, row: Row) -> tuple[int, str]:
+        query, body = row.bad or ("", NO_BODY)
+        token = tokens.ops if row.who == "connection" else tokens.root
+        return code_of(ask(key, token, query, body, name=holder_of(key)))
+
+    assert [] == wrong(BAD, told, lambda *_: (400, "invalid"))
+
+
+def test_no_token(ask: Asked) -> None:
+    """Nothing is answered, whatever there is."""
+    assert [] == wrong(GUARDED, lambda key, row: code_of(ask(key, None, body=row.body)), lambda *_: (401, "unauthorized"))
+
+
+def test_another_project(ask: Asked, access: AccessStore) -> None:
+    """Whoever may do everything in one project may do nothing in others, and not see whether they are there."""
+    narrow = access.add(Holder("operator", "narrow", "web"))
+    table = {key: row for key, row in OPERATED.items() if "{project}" in key[1] or row.everywhere}
+    for project in ("ops", "no-such-project"):
+
+        def told(key: Key, row: Row, project: str = project) -> tuple[int, str]:
+            return code_of(ask(key, narrow, body=row.body, project=project))
+
+        assert [] == wrong(table, told, lambda *_: (403, "other_project"))
+
+
+def test_a_scope_too_few_and_one_that_is_enough(ask: Asked, access: AccessStore) -> None:
+    """Every other scope together does not open an endpoint, and its own does: a token has no more than its work takes."""
+    scoped = {
+        scope: [
+            access.add(Holder("operator", f"{word}-{scope}", None, scopes=scopes))
+            for word, scopes in (("but", frozenset(SCOPES) - {scope}), ("only", frozenset({scope})))
+        ]
+        for scope in SCOPES
+    }
+
+    def refused(key: Key, row: Row) -> tuple[int, str]:
+        return code_of(ask(key, scoped[row.who][0], body=row.body))
+
+    def opened(key: Key, row: Row) -> bool:
+        return ask(key, scoped[row.who][1], body=row.body, name="only-read").status_code not in {401, 403}
+
+    assert [] == wrong(OPERATED, refused, lambda *_: (403, "scope_required"))
+    # Nobody makes a token anew that can do more than their own.
+    within = {key: row for key, row in OPERATED.items() if key[1] not in BEYOND}
+    assert [] == wrong(within, opened, lambda *_: True)
+
+
+def test_the_other_kind_of_token(ask: Asked, tokens: Tokens, access: AccessStore) -> None:
+    """A connection reads and decides nothing; an operator delivers nothing."""
+    reads = access.add(Holder("operator", "reads", None, scopes=frozenset({"read"})))
+
+    def told(key: Key, row: Row) -> tuple[int, str]:
+        return code_of(ask(key, reads if row.who == "connection" else tokens.ops, body=row.body))
+
+    def wanted(_: Key, row: Row) -> tuple[int, str]:
+        if row.who != "connection":
+            return 403, "operator_token_required"
+        return 403, "scope_required" if row.both else "connection_token_required"
+
+    assert [] == wrong(GUARDED, told, wanted)
+
+
+def test_every_body_and_answer_has_an_example_and_every_endpoint_a_name(app: FastAPI) -> None:
+    """What people copy from the page; names are what clients made from the description call."""
+    operations = [one for methods in app.openapi()["paths"].values() for one in methods.values()]
+    assert len(operations) == len({one["operationId"] for one in operations})
+    parts = [part for one in operations for part in (one.get("requestBody"), *one["responses"].values()) if part]
+    contents = [part["content"]["application/json"] for part in parts if "application/json" in part.get("content", {})]
+    assert [] == [content for content in contents if content.get("schema") and "example" not in content]
+    assert not any("422" in one["responses"] for one in operations)
