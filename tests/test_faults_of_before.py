@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +14,7 @@ import pytest
 from clients import INGEST, bearer, exchange_body
 from engines import Clock, live_judge
 from invariants import check_money, rows
+from watched import END, fallen, history, put, steady
 
 from analytics.store import Store
 from audit.policy import Policy
@@ -19,9 +22,11 @@ from audit.prices import nano_of
 from audit.redaction import Redactor
 from service.access import AccessStore, Holder
 from service.api.app import create_app
+from service.api.context import ApiContext
 from service.api.settings import ApiSettings
 from service.simulator import RunningJudge, running
 from streams.engine import Engine
+from streams.watch.rounds import WatchRounds
 
 T = TypeVar("T")
 CAPS = {"ops": 1.0, "poor": 0.05, "broke": 0.0, "dark": 1.0}
@@ -55,9 +60,11 @@ class Service:
         """One call."""
         return self.run(self.calls([(method, path, token, body)]))[0]
 
-    async def calls(self, wanted: list[tuple[str, str, str | None, Any]]) -> list[httpx2.Response]:
+    async def calls(
+        self, wanted: list[tuple[str, str, str | None, Any]], address: str = "203.0.113.9"
+    ) -> list[httpx2.Response]:
         """Calls side by side."""
-        transport = httpx2.ASGITransport(self.app, client=("203.0.113.9", 4711))
+        transport = httpx2.ASGITransport(self.app, client=(address, 4711))
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8377") as client:
 
             def one(method: str, path: str, token: str | None, body: Any) -> Coroutine[Any, Any, httpx2.Response]:
@@ -75,6 +82,16 @@ class Service:
         """The newest score as operators see it."""
         document: dict[str, Any] = self.call("GET", SCORES, self.operator).json()["scores"][0]
         return document
+
+    def projects(self) -> list[dict[str, Any]]:
+        """The projects as operators see them."""
+        listed: list[dict[str, Any]] = self.call("GET", "/api/audit/projects", self.operator).json()["projects"]
+        return listed
+
+    def watch(self) -> None:
+        """Do what a server does by the clock."""
+        context: ApiContext = self.app.state.context
+        self.run(WatchRounds(context.watch, self.store, self.engine.now, lambda: True).run())
 
     def close(self) -> None:
         """End it."""
@@ -178,16 +195,15 @@ def test_every_endpoint_but_those_that_deliver_wants_an_operators_token(service:
     """All but the ingest were open, those that write too."""
     paths = service.app.openapi()["paths"]
     assert paths.keys() >= OF_CONNECTIONS | OPEN
-    for path, methods in paths.items():
-        for method in methods:
-            address = path.format(project="ops", session_id="s") if "{" in path else path
-            tokens = [None, service.tokens["ops"]]
-            statuses = [service.call(method.upper(), address, token, {}).status_code for token in tokens]
-            if path in OF_CONNECTIONS:
-                assert statuses[0] == 401, path
-                assert statuses[1] not in {401, 403}, path
-            elif path not in OPEN:
-                assert [401, 403] == statuses, path
+    for number, (path, method) in enumerate((path, method) for path, methods in paths.items() for method in methods):
+        address = re.sub(r"\{\w+\}", "s", path.replace("{project}", "ops"))
+        asked = [(method.upper(), address, token, {}) for token in (None, service.tokens["ops"])]
+        statuses = [one.status_code for one in service.run(service.calls(asked, f"203.0.113.{number}"))]
+        if path in OF_CONNECTIONS:
+            assert statuses[0] == 401, path
+            assert statuses[1] not in {401, 403}, path
+        elif path not in OPEN:
+            assert [401, 403] == statuses, path
 
 
 def test_the_judges_text_is_read_after_a_thinking_block(service: Service) -> None:
@@ -239,3 +255,35 @@ def test_a_session_that_sends_anything_is_watched(service: Service) -> None:
     service.ingest(body)
     listed = service.call("GET", "/api/audit/telemetry", service.operator).json()["sessions"]
     assert [("s", "ops", "green")] == [(one["sessionId"], one["project"], one["status"]) for one in listed]
+
+
+def test_what_a_panel_shows_is_what_is_sent(service: Service) -> None:
+    """It read fields that nobody sent, and showed 0 whatever there was."""
+    service.ingest(exchange(1, "I'm unable to say more."))
+    summary = service.call("GET", "/api/audit/ops/summary", service.operator).json()
+    [project] = [one for one in service.projects() if one["project"] == "ops"]
+    assert (1, 1, 1, 0) == tuple(project[name] for name in ("exchanges", "scored", "anomalies", "openIncidents"))
+    assert (1, 1) == (summary["exchanges"]["total"], summary["exchanges"]["scored"])
+    assert (1, 0) == (summary["scores"]["anomalies"], summary["openIncidents"])
+
+
+def test_a_baseline_is_computed_and_an_open_incident_is_shown_everywhere_without_being_asked_for(service: Service) -> None:
+    """Nobody ever called for a baseline, so there was no drift; and an incident that there was stood on no page."""
+    put(service.store, "scores", history(fallen(6), 40))
+    service.watch()
+    summary = service.call("GET", "/api/audit/ops/summary", service.operator).json()
+    assert 140 == summary["baseline"]["exchangeCount"]
+    [project] = [one for one in service.projects() if one["project"] == "ops"]
+    listed = service.call("GET", "/api/audit/ops/incidents?status=open", service.operator).json()["incidents"]
+    assert 1 == len(listed) == summary["openIncidents"] == project["openIncidents"]
+    assert service.call("GET", "/api/audit/ops/banner", service.operator).text.endswith("Open incidents: 1")
+
+
+def test_drift_and_trends_go_by_the_time_of_the_exchange(service: Service) -> None:
+    """They went by the time of scoring: a history that was scored today was one day, and a change long past was news."""
+    put(service.store, "scores", history(steady, 29, scored_at=END))
+    trends = service.call("GET", "/api/audit/ops/trends?window=30d", service.operator).json()["dataPoints"]
+    assert [10] * 30 == [point["exchangeCount"] for point in trends]
+    put(service.store, "scores", history(lambda _: 0.2, 5, end=END - timedelta(days=80), name="-late", scored_at=END))
+    service.watch()
+    assert [] == service.call("GET", "/api/audit/ops/incidents", service.operator).json()["incidents"]

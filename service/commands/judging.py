@@ -47,7 +47,9 @@ def costs(
 ) -> None:
     """Say what judging cost: calls, tokens, money, by session, project, day or model, the dearest first."""
     with opened_to_show(database) as workspace:
-        rows = query_rows(workspace.store.cursor(), "judge_costs", {"by": by.value, "project": project, "from": None, "to": None})
+        rows = query_rows(
+            workspace.store.cursor(), "judge_costs", {"by": by.value, "project": project, "from": None, "to": None}
+        )
     left_out = {name for group in GROUPS.values() for name in group} - set(GROUPS[by])
     shown = [{name: value for name, value in row.items() if name not in left_out} for row in rows]
     show_rows(shown, costs_table, as_json=as_json, none=f"the judge was never asked{of_project(project)}: nothing was spent")
