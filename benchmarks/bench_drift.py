@@ -22,6 +22,7 @@ YEAR = 365
 RATES = (3, 10, 50)
 SIZES = (0.5, 1.0, 2.0)
 RUNS = 60
+ESTIMATED = 80
 YEARS = {3: 120, 10: 60, 50: 20}
 SHAPES: dict[str, Project] = {
     "normal": Project(scores.normal, 10, CHANGE + WITHIN, CHANGE, -1),
@@ -121,7 +122,7 @@ def print_intervals(pool: Pool) -> None:
     for rate in RATES:
         for size in SIZES:
             project = Project(scores.normal, rate, CHANGE + WITHIN, CHANGE, -size)
-            found = [one for one in spread(pool, estimates, "ours", project, 2 * RUNS) if one is not None]
+            found = [one for one in spread(pool, estimates, "ours", project, ESTIMATED) if one is not None]
             days, sizes, errors, lengths = zip(*found, strict=True)
             right = sum(abs(error) <= 1 for error in errors)
             rows.append([
@@ -173,5 +174,5 @@ def main() -> None:
         print_delays(pool)
         print(f"\n10 scores a day where not said otherwise, a change of one sigma; {SHAPE_YEARS} quiet years.\n")
         print_shapes(pool)
-        print()
+        print(f"\n{ESTIMATED} simulations a row; the intervals are meant to hold the truth in 95 %.\n")
         print_intervals(pool)

@@ -90,10 +90,7 @@ class Project(NamedTuple):
 def simulated(project: Project, seed: object) -> list[list[Session]]:
     """The sessions of each day."""
     rng = random.Random(repr(seed))
-    return [
-        [project.shape(rng, _shift(project, day)) for _ in range(_count(rng, _rate(project, day)))]
-        for day in range(project.days)
-    ]
+    return [_day(project, rng, day) for day in range(project.days)]
 
 
 def mean_of(shape: Shape, shift: float) -> float:
@@ -104,7 +101,8 @@ def mean_of(shape: Shape, shift: float) -> float:
 
 
 def _day(project: Project, rng: random.Random, day: int) -> list[Session]:
-    own, count = rng.gauss(0, project.daily), _count(rng, _rate(project, day))
+    own = rng.gauss(0, project.daily) if project.daily else 0.0
+    count = _count(rng, _rate(project, day))
     later = count // 2 if project.noon and day == project.change else 0
     return [project.shape(rng, own + (_shift(project, day) if place >= later else 0.0)) for place in range(count)]
 
