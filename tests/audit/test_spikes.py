@@ -12,7 +12,7 @@ from audit.spikes import anomaly_spike
 def severity(anomalies: int, scores: int, baseline_rate: float, baseline_scores: int = 100) -> str | None:
     """How bad it is; None when it is no spike."""
     found = anomaly_spike(anomalies=anomalies, scores=scores, baseline_rate=baseline_rate, baseline_scores=baseline_scores)
-    return found and found.severity
+    return None if found is None else found.severity
 
 
 @pytest.mark.parametrize(
