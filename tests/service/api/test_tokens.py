@@ -12,6 +12,7 @@ from api_server import BodyBuilder, Call, Tokens
 from schemas.errors import StoreError
 from service.access import AccessStore, Holder
 
+ROOT = "root"
 CONNECTIONS, OPERATORS = "/api/audit/connections", "/api/audit/operators"
 
 
@@ -90,7 +91,7 @@ def test_nobody_gives_more_than_they_have(call: Call, access: AccessStore) -> No
     admin = with_scopes(access, "admin")
     answers = [
         call("POST", OPERATORS, admin, json={"name": "more", "scopes": ["admin", "query"]}),
-        call("POST", f"{OPERATORS}/root/rotate", admin),
+        call("POST", f"{OPERATORS}/{ROOT}/rotate", admin),
     ]
     assert [(403, "scope_required")] * 2 == [(answer.status_code, answer.json()["code"]) for answer in answers]
     assert access.holder("operator", "more") is None
