@@ -117,7 +117,7 @@ class Snapshots:
         path = self._store.path
         if path is None:
             raise StoreError("a database in memory has no snapshots", hint="Open a file.")
-        folder = path.with_name(path.name + SUFFIX)
+        folder = path.absolute().with_name(path.name + SUFFIX)  # the process that builds is in another folder
         copy, target, spill = (folder / name for name in ("copy.duckdb", "driftline.duckdb", "spill"))
         began = time.monotonic()
         try:

@@ -365,6 +365,18 @@ def test_nothing_of_a_snapshot_stays_on_the_disk(tmp_path: Path, loop: asyncio.R
     assert 1 == len(snapshots_held)
 
 
+def test_a_database_named_by_a_relative_path_has_snapshots_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is how the server's default names it; the process that builds works in another folder."""
+    monkeypatch.chdir(tmp_path)
+    with Store(Path("driftline.duckdb")) as store, asyncio.Runner() as runner:
+        put(store, 2)
+        desk = QueryDesk(store, now, LIMITS)
+        told = runner.run(desk.answer(Question("SELECT count(*) AS n FROM exchanges")))
+        runner.run(desk.close())
+
+    assert [{"n": 2}] == rows(told)
+
+
 def test_a_snapshot_nobody_asks_for_is_given_up(tmp_path: Path, loop: asyncio.Runner) -> None:
     """It holds room on the disk, and what has been erased since."""
 
