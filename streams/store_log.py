@@ -23,6 +23,11 @@ class Log(Protocol):
         """Where everything lands and is read from."""
         ...
 
+    @property
+    def policy(self) -> Policy:
+        """What is judged by."""
+        ...
+
     def now(self) -> datetime:
         """The present, UTC."""
         ...

@@ -22,7 +22,7 @@ from service.incident_views import check_view, incident_view, incidents_table
 from service.terminal import out, plain
 from service.watched import check_document, decisions_on, incident_document, incidents_page
 from service.workspace import Workspace, open_workspace
-from streams.watch.alone import StoreAlone
+from streams.store_log import StoreLog
 from streams.watch.baselines import OPEN
 from streams.watch.checking import Checked
 from streams.watch.incidents import ACCEPTED, DISMISSED, STATUSES
@@ -143,4 +143,4 @@ def _found(workspace: Workspace, incident: str) -> Incident:
 
 
 def _watch(workspace: Workspace) -> Watch:
-    return Watch(StoreAlone(workspace.store, workspace.policy, workspace.now))
+    return Watch(StoreLog(workspace.store, workspace.policy, workspace.now))

@@ -63,7 +63,9 @@ class Checker:
         pending = _pending(cursor, projects)
         for project in projects:
             incidents = {one.incident_id: one for one in known.incidents.get(project, ())}
-            late = [_reconciled(incidents[row["incident_id"]], row) for row in pending if row["incident_id"] in incidents]
+            # What was decided here last has not landed yet: a decision that has may be the one before it.
+            missed = [row for row in pending if row["incident_id"] in incidents.keys() - known.unlanded]
+            late = [_reconciled(incidents[row["incident_id"]], row) for row in missed]
             incidents.update({one.incident_id: one for one in late})
             baseline, found = known.baselines.get(project), measured.get(project)
             if found is None or not found.has_scores:

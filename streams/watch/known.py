@@ -20,6 +20,8 @@ class Known:
 
     baselines: Mapping[str, Baseline]
     incidents: Mapping[str, Sequence[Incident]]
+    unlanded: frozenset[str] = frozenset()
+    """Ids of incidents that the tables show in an earlier revision: what they show beside them may be as old."""
 
 
 class Published:
@@ -37,11 +39,22 @@ class Published:
             self._incidents.update({one.incident_id: one for one in incidents})
 
     def read(self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None) -> Known:
-        """What is known of some projects; baselines that were computed after `as_of` are left out."""
-        values = {"projects": list(projects)}
-        latest = query_records(cursor, "latest_baselines", Baseline, values | {"as_of": as_of})
+        """What is known of some projects; baselines in the tables that were computed after `as_of` are left out."""
+        shown = {one.incident_id: one for one in query_records(cursor, "watched_incidents", Incident, {"projects": projects})}
+        with self._lock:
+            own = [one for one in self._incidents.values() if one.project in projects]
+        newer = {one.incident_id: one for one in own if self._newer(one, shown.get(one.incident_id))}
+        by_project: dict[str, list[Incident]] = defaultdict(list)
+        for one in sorted((shown | newer).values(), key=lambda one: (one.detected_at, one.incident_id)):
+            by_project[one.project].append(one)
+        return Known(self.baselines(cursor, projects, as_of), by_project, frozenset(newer))
+
+    def baselines(
+        self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None
+    ) -> dict[str, Baseline]:
+        """The latest baseline of each of some projects; as `read` says."""
+        latest = query_records(cursor, "latest_baselines", Baseline, {"projects": projects, "as_of": as_of})
         baselines = {one.project: one for one in latest}
-        shown = {one.incident_id: one for one in query_records(cursor, "watched_incidents", Incident, values)}
         with self._lock:
             for made in [one for one in self._baselines.values() if one.project in projects]:
                 landed = baselines.get(made.project)
@@ -49,13 +62,22 @@ class Published:
                     del self._baselines[made.project]
                 else:
                     baselines[made.project] = made
-            for own in [one for one in self._incidents.values() if one.project in projects]:
-                seen = shown.get(own.incident_id)
-                if seen is not None and seen.revision >= own.revision:
-                    del self._incidents[own.incident_id]
-                else:
-                    shown[own.incident_id] = own
-        by_project: dict[str, list[Incident]] = defaultdict(list)
-        for one in sorted(shown.values(), key=lambda one: (one.detected_at, one.incident_id)):
-            by_project[one.project].append(one)
-        return Known(baselines, by_project)
+        return baselines
+
+    def incident(self, cursor: duckdb.DuckDBPyConnection, project: str, incident_id: str) -> Incident | None:
+        """One incident of a project in its latest revision; None where there is none of this id."""
+        values = {"project": project, "incident": incident_id}
+        named = query_records(cursor, "incident_by_id", Incident, values)
+        shown = next((one for one in named if one.incident_id == incident_id), None)
+        with self._lock:
+            own = self._incidents.get(incident_id)
+        return own if own is not None and own.project == project and self._newer(own, shown) else shown
+
+    def _newer(self, own: Incident, shown: Incident | None) -> bool:
+        """Whether what was published is newer than what the tables show; it is forgotten where it has landed."""
+        if shown is None or shown.revision < own.revision:
+            return True
+        with self._lock:
+            if self._incidents.get(own.incident_id) is own:
+                del self._incidents[own.incident_id]
+        return False

@@ -11,49 +11,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import TypeVar
 
-from analytics.store import Store
+import duckdb
+
 from audit.fingerprints import stable_id
-from audit.policy import Policy
-from schemas.records import Baseline, Incident, Record, Review
+from schemas.records import Baseline, Incident, Review
 from streams.anchors import cause_of
+from streams.store_log import Log
 from streams.watch.baselines import OPEN
 from streams.watch.checking import Checked, Checker
-from streams.watch.findings import Finding
+from streams.watch.findings import Finding, Key
 from streams.watch.incidents import decided, key_of
-from streams.watch.known import Known, Published
+from streams.watch.known import Published
 from streams.watch.measured import measure
 
 DECISION = "incident_decision"
 """The kind of review that decides on an incident."""
 AT_ONCE = 50
 """Projects that are checked together: their scores are read in one scan."""
+Found = TypeVar("Found")
 log = logging.getLogger(__name__)
-
-
-class Log(Protocol):
-    """What a watch reads from and publishes to: an engine, a gateway, or a store alone."""
-
-    @property
-    def store(self) -> Store:
-        """Where everything lands and is read from."""
-        ...
-
-    @property
-    def policy(self) -> Policy:
-        """What is judged by."""
-        ...
-
-    def now(self) -> datetime:
-        """The present, UTC."""
-        ...
-
-    async def publish(self, topic: str, records: Sequence[Record]) -> object:
-        """Take records in, durable on return; known ones are left out."""
-        ...
 
 
 class Watch:
@@ -92,12 +72,11 @@ class Watch:
 
     async def baseline(self, project: str) -> Baseline | None:
         """The latest baseline of a project."""
-        return (await asyncio.to_thread(self._known, [project])).baselines.get(project)
+        return await asyncio.to_thread(self._read, lambda cursor: self._published.baselines(cursor, [project]).get(project))
 
     async def incident(self, project: str, incident_id: str) -> Incident | None:
         """An incident of a project in its latest revision; None where there is none of this id."""
-        known = (await asyncio.to_thread(self._known, [project])).incidents.get(project, ())
-        return next((one for one in known if one.incident_id == incident_id), None)
+        return await asyncio.to_thread(self._read, lambda cursor: self._published.incident(cursor, project, incident_id))
 
     async def decide(
         self, project: str, incident_id: str, status: str, who: str, comment: str | None = None
@@ -107,17 +86,21 @@ class Watch:
         It stays as it is where it is in that state already, and where it is to be open again while another one of its kind is.
         """
         async with self._turn:
-            known = (await asyncio.to_thread(self._known, [project])).incidents.get(project, ())
-            current = next((one for one in known if one.incident_id == incident_id), None)
+            current = await self.incident(project, incident_id)
             if current is None or current.status == status:
                 return current
-            if status == OPEN and any(one.status == OPEN and key_of(one) == key_of(current) for one in known):
+            if status == OPEN and await self._is_open(project, key_of(current)):
                 return current
             now = self._log.now()
             await self._log.publish("reviews", [_review(current, status, who, comment, now)])
             made = decided(current, status, who, now)
             await self._publish([], [made])
         return made
+
+    async def _is_open(self, project: str, key: Key) -> bool:
+        """Whether there is an open incident of a kind."""
+        known = await asyncio.to_thread(self._read, lambda cursor: self._published.read(cursor, [project]))
+        return any(one.status == OPEN and key_of(one) == key for one in known.incidents.get(project, ()))
 
     def _cause(self, project: str, finding: Finding) -> str | None:
         return cause_of(self._log.store, project, finding.key.tier, finding.key.direction, finding.after[0])
@@ -133,9 +116,9 @@ class Watch:
             measured, _ = measure(cursor, [project], as_of.date() - timedelta(days=window), as_of)
         return self._checker.baseline(measured[project], window) if project in measured else None
 
-    def _known(self, projects: Sequence[str]) -> Known:
+    def _read(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
         with contextlib.closing(self._log.store.cursor()) as cursor:
-            return self._published.read(cursor, projects)
+            return question(cursor)
 
     async def _publish(self, baselines: Sequence[Baseline], incidents: Sequence[Incident]) -> None:
         for topic, records in (("baselines", baselines), ("incidents", incidents)):

@@ -12,7 +12,7 @@ from watched import END, fallen, history, put, steady
 
 from analytics.store import Store
 from audit.policy import Policy
-from streams.watch.alone import StoreAlone
+from streams.store_log import StoreLog
 from streams.watch.checking import Checked
 from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch
@@ -35,7 +35,7 @@ class Rounds:
         self.ready = True
         self.asked: list[list[str]] = []
         self._failing = failing
-        self._watch = Watch(StoreAlone(store, Policy(), lambda: self.now))
+        self._watch = Watch(StoreLog(store, Policy(), lambda: self.now))
         self._check = self._watch.check
         self._watch.check = self._noted  # type: ignore[method-assign]
         self._rounds = WatchRounds(self._watch, store, lambda: self.now, lambda: self.ready)

@@ -14,8 +14,9 @@ from watched import END, fallen, history, put, steady
 from analytics.queries import query_records, query_rows
 from analytics.store import Store
 from audit.policy import Policy, ProjectSettings
-from schemas.records import Incident, Review, Score
-from streams.watch.alone import StoreAlone
+from schemas.records import Incident, Record, Review, Score
+from streams.engine_state import Published
+from streams.store_log import StoreLog
 from streams.watch.checking import Checked
 from streams.watch.incidents import ACCEPTED, DISMISSED, evidence_of
 from streams.watch.watching import Watch
@@ -33,7 +34,7 @@ def store() -> Iterator[Store]:
 
 def watch_over(store: Store, at: datetime = END, policy: Policy | None = None) -> Watch:
     """A watch over a store, at a moment."""
-    return Watch(StoreAlone(store, policy or Policy(), lambda: at))
+    return Watch(StoreLog(store, policy or Policy(), lambda: at))
 
 
 def checked(store: Store, at: datetime = END, policy: Policy | None = None, project: str = "ops") -> Checked:
@@ -211,6 +212,55 @@ def test_re_opening_takes_a_decision_back(store: Store) -> None:
     again = decide(store, made, "open", END + HOUR)
     assert ("open", None, None, 2) == (again.status, again.resolved_at, again.resolved_by, again.revision)
     assert [("dismissed",), ("open",)] == store.cursor().execute("SELECT status FROM reviews ORDER BY occurred_at").fetchall()
+
+
+class Late(StoreLog):
+    """Over Kafka records land late, and those of two topics not together: here those of the topics in `held` never do."""
+
+    held: tuple[str, ...] = ()
+
+    async def publish(self, topic: str, records: Sequence[Record]) -> Published:
+        """Take them in, to land or not."""
+        return Published(0, 0, []) if topic in self.held else await super().publish(topic, records)
+
+
+def test_a_decision_that_has_landed_does_not_undo_the_next_one(store: Store) -> None:
+    """Somebody dismisses, thinks again and re-opens, and the check sees the first of the two decisions alone."""
+    put(store, "scores", history(fallen(6), 40))
+    log = Late(store, Policy(), lambda: END)
+    watch = Watch(log)
+
+    async def run() -> tuple[Checked, Incident | None]:
+        (first,) = await watch.check(["ops"])
+        incident_id = first.opened[0].incident_id
+        log.held = ("incidents",)
+        await watch.decide("ops", incident_id, DISMISSED, "ann")
+        log.held = ("incidents", "reviews")
+        await watch.decide("ops", incident_id, "open", "ann")
+        (again,) = await watch.check(["ops"])
+        return again, await watch.incident("ops", incident_id)
+
+    again, incident = asyncio.run(run())
+    assert [("dismissed",)] == store.cursor().execute("SELECT status FROM reviews").fetchall()
+    assert incident is not None
+    assert ((), "open", 2) == (again.incidents, incident.status, incident.revision)
+
+
+def test_an_incident_of_another_project_is_none(store: Store) -> None:
+    """Its id alone opens nothing, whether it has landed or was just published."""
+    put(store, "scores", history(fallen(6), 40))
+    log = Late(store, Policy(), lambda: END)
+    log.held = ("incidents",)
+    watch = Watch(log)
+
+    async def run() -> list[Incident | None]:
+        (found,) = await watch.check(["ops"])
+        published = found.opened[0].incident_id
+        log.held = ()
+        await log.publish("incidents", [msgspec.structs.replace(found.opened[0], incident_id="landed")])
+        return [await watch.incident(project, one) for project in ("ops", "other") for one in (published, "landed")]
+
+    assert [True, True, False, False] == [one is not None for one in asyncio.run(run())]
 
 
 def test_a_baseline_is_kept_fresh_and_no_fresher(store: Store) -> None:
