@@ -17,31 +17,36 @@ Migrations = Sequence[Sequence[str]]
 
 
 class SharedFile:
-    """The open file; made when it is missing. It can be shared between threads. StoreError when it cannot be used."""
+    """The open file; made when it is missing. It can be shared between threads. StoreError when it cannot be used.
+
+    What reads has a connection of its own, so that it waits for no writer: neither for the disk nor for another process.
+    """
 
     def __init__(self, path: Path, migrations: Migrations) -> None:
         self.path = path
-        self._lock = threading.Lock()
+        self._lock, self._reading_lock = threading.Lock(), threading.Lock()
         with self._told():
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             path.chmod(0o600)
-            self._connection = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
+            self._connection = _opened(path)
         try:
             with self._told():
                 self._migrate(migrations)
+                self._reading = _opened(path)
         except BaseException:
             self._connection.close()
             raise
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
+        with self._reading_lock, self._lock:
+            self._reading.close()
             self._connection.close()
 
     def rows(self, statement: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> list[Any]:
-        """What a statement reads."""
-        with self._lock, self._told():
-            return self._connection.execute(statement, values).fetchall()
+        """What a statement reads of what was committed; it changes nothing."""
+        with self._reading_lock, self._told():
+            return self._reading.execute(statement, values).fetchall()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Cursor]:
@@ -76,3 +81,7 @@ class SharedFile:
             raise StoreError(
                 f"{self.path}: {error}", hint="Check the path, its permissions and that it holds tokens."
             ) from error
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)

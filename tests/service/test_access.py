@@ -313,3 +313,14 @@ def test_commands_on_access_are_in_the_audit_log(tmp_path: Path) -> None:
     ] == [(line.route, line.subject, line.project, line.outcome) for line in lines]
     assert {("command", None)} == {(line.kind, line.token) for line in lines}
     assert [] == [line for line in lines if token.split("_", 2)[2] in repr(line)]
+
+
+def test_a_token_is_found_while_somebody_writes(access: AccessStore) -> None:
+    """Every request asks for one, on the loop that serves all: it must not wait for the audit log to reach the disk."""
+    token = access.add(NORTH).encode()
+    with ThreadPoolExecutor(1) as pool, access._file.transaction() as cursor:
+        cursor.execute("UPDATE holders SET project = 'other'")
+        assert NORTH == pool.submit(access.find, token).result(60)
+    found = access.find(token)
+    assert found is not None
+    assert "other" == found.project
