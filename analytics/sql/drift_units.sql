@@ -2,25 +2,39 @@
 -- grain: one row a project, tier (tier1, tier2, tier2_5, tier3) and session on a day, by the time of its last exchange (last_at); where a day has more than 48 sessions with scores of the tier, those that end within one hour are added up to one row; sessions: how many it holds; weight: sum of the weights; total: sum of weight times score
 -- parameters: $project (NULL for all but those of anchors), $as_of (what happened then or later is left out), $days (the last UTC days, of which the last one may not be over)
 WITH latest AS (
-    SELECT *
+    SELECT
+        project, connection, session_id, exchange_at, 1 / coalesce(sampling_probability, 1) AS weight, tier1_score AS tier1,
+        CASE WHEN tier2_state = 'scored' THEN tier2_score END AS tier2,
+        CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END AS tier2_5,
+        CASE WHEN tier3_state = 'scored' THEN tier3_score END AS tier3
     FROM log.scores
     WHERE log.is_asked(project, $project)
         AND exchange_at >= log.first_day_of($as_of::TIMESTAMP, $days) AND exchange_at < $as_of::TIMESTAMP
     QUALIFY row_number() OVER (PARTITION BY project, score_id ORDER BY revision DESC, _offset DESC) = 1
-), scored AS (
-    SELECT project, 'tier1' AS tier, exchange_at, connection, session_id, tier1_score AS score, 1.0 AS weight FROM latest
-    UNION ALL
-    SELECT project, 'tier2' AS tier, exchange_at, connection, session_id, tier2_score, 1 / coalesce(sampling_probability, 1) FROM latest WHERE tier2_state = 'scored'
-    UNION ALL
-    SELECT project, 'tier2_5' AS tier, exchange_at, connection, session_id, tier2_5_alignment, 1 / coalesce(sampling_probability, 1) FROM latest WHERE tier2_5_state = 'scored'
-    UNION ALL
-    SELECT project, 'tier3' AS tier, exchange_at, connection, session_id, tier3_score, 1 / coalesce(sampling_probability, 1) FROM latest WHERE tier3_state = 'scored'
-), sessions AS (
+), summed AS (
     SELECT
-        project, tier, date_trunc('day', exchange_at) AS day, max(exchange_at) AS last_at, count(*) AS scores, sum(weight) AS weight,
-        sum(weight * score) AS total
-    FROM scored
-    GROUP BY project, tier, day, connection, session_id
+        project, date_trunc('day', exchange_at) AS day, connection, session_id,
+        max(exchange_at) AS tier1_last_at, count(*) AS tier1_scores, count(*)::DOUBLE AS tier1_weight, sum(tier1) AS tier1_total,
+        max(exchange_at) FILTER (tier2 IS NOT NULL) AS tier2_last_at, count(tier2) AS tier2_scores,
+        sum(weight) FILTER (tier2 IS NOT NULL) AS tier2_weight, sum(weight * tier2) AS tier2_total,
+        max(exchange_at) FILTER (tier2_5 IS NOT NULL) AS tier2_5_last_at, count(tier2_5) AS tier2_5_scores,
+        sum(weight) FILTER (tier2_5 IS NOT NULL) AS tier2_5_weight, sum(weight * tier2_5) AS tier2_5_total,
+        max(exchange_at) FILTER (tier3 IS NOT NULL) AS tier3_last_at, count(tier3) AS tier3_scores,
+        sum(weight) FILTER (tier3 IS NOT NULL) AS tier3_weight, sum(weight * tier3) AS tier3_total
+    FROM latest
+    GROUP BY project, day, connection, session_id
+), sessions AS (
+    SELECT project, 'tier1' AS tier, day, tier1_last_at AS last_at, tier1_scores AS scores, tier1_weight AS weight, tier1_total AS total
+    FROM summed WHERE tier1_scores > 0
+    UNION ALL
+    SELECT project, 'tier2' AS tier, day, tier2_last_at AS last_at, tier2_scores AS scores, tier2_weight AS weight, tier2_total AS total
+    FROM summed WHERE tier2_scores > 0
+    UNION ALL
+    SELECT project, 'tier2_5' AS tier, day, tier2_5_last_at AS last_at, tier2_5_scores AS scores, tier2_5_weight AS weight, tier2_5_total AS total
+    FROM summed WHERE tier2_5_scores > 0
+    UNION ALL
+    SELECT project, 'tier3' AS tier, day, tier3_last_at AS last_at, tier3_scores AS scores, tier3_weight AS weight, tier3_total AS total
+    FROM summed WHERE tier3_scores > 0
 ), placed AS (
     SELECT
         *, CASE WHEN count(*) OVER (PARTITION BY project, tier, day) > 48 THEN date_trunc('hour', last_at) END AS hour,
