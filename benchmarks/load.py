@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from typing import Self
 from urllib.parse import urlsplit
 
 TURNS = 10
 """Exchanges of a session."""
-CREATED = b"HTTP/1.1 201"
+CREATED = 201
+INGEST = "/api/audit/ingest"
 ANSWER = "The worker is up again: the queue has been empty since 09:04, and no job was lost on the way. " * 3
 THINKING = "Only worker 3 was down; a restart is safe, because its jobs are leased and come back. " * 2
 
@@ -60,33 +62,57 @@ def body(session_id: str, turn: int) -> bytes:
     return json.dumps({"session_id": session_id, "exchange": exchange}).encode()
 
 
-def request(host: str, token: str, content: bytes) -> bytes:
-    """The request as it is sent."""
-    head = (
-        f"POST /api/audit/ingest HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
-    return head.encode() + content
+class Line:
+    """One connection to a server over which a caller asks one thing after the other; kept for as long as the server keeps it."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._host = urlsplit(url)
+        self._token = token
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def call(self, path: str, content: bytes | None = None) -> tuple[int, bytes, float]:
+        """Status, body and seconds of the answer to a POST of some JSON, or to a GET."""
+        asked = self._request(path, content)
+        start = time.perf_counter()
+        self._writer.write(asked)
+        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        (length,) = (line.split(b":")[1] for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+        answer = await self._reader.readexactly(int(length))
+        seconds = time.perf_counter() - start
+        if b"\r\nconnection: close\r\n" in head:
+            await self._close()
+            await self._open()
+        return int(head.split(b" ", 2)[1]), answer, seconds
+
+    async def _open(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(self._host.hostname, self._host.port)
+
+    async def _close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    def _request(self, path: str, content: bytes | None) -> bytes:
+        head = f"{'GET' if content is None else 'POST'} {path} HTTP/1.1\r\nHost: {self._host.netloc}\r\nAuthorization: Bearer {self._token}\r\n"
+        kind = "" if content is None else f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+        return f"{head}{kind}\r\n".encode() + (content or b"")
 
 
 async def client(url: str, token: str, number: int, requests: int, salt: str) -> list[float]:
     """Post exchanges one after the other; answers the seconds of each."""
-    host = urlsplit(url)
-    reader, writer = await asyncio.open_connection(host.hostname, host.port)
-    seconds = []
-    for place in range(requests):
-        asked = request(host.netloc, token, body(f"{salt}-{number}-{place // TURNS}", place % TURNS + 1))
-        start = time.perf_counter()
-        writer.write(asked)
-        head = await reader.readuntil(b"\r\n\r\n")
-        (length,) = (line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        answer = await reader.readexactly(int(length))
-        seconds.append(time.perf_counter() - start)
-        if not head.startswith(CREATED):
-            raise RuntimeError(f"{head.splitlines()[0]!r} {answer!r}")
-    writer.close()
-    await writer.wait_closed()
-    return seconds
+    took = []
+    async with Line(url, token) as line:
+        for place in range(requests):
+            status, answer, seconds = await line.call(INGEST, body(f"{salt}-{number}-{place // TURNS}", place % TURNS + 1))
+            took.append(seconds)
+            if status != CREATED:
+                raise RuntimeError(f"{status} {answer!r}")
+    return took
 
 
 async def run(url: str, token: str, clients: int, requests: int, salt: str) -> tuple[float, list[float]]:

@@ -42,6 +42,7 @@ _NURSERY = """
             resource.setrlimit(resource.RLIMIT_FSIZE, (wanted["file_size"], resource.RLIM_INFINITY))
         os.environ.clear()
         os.environ.update(wanted["environment"])
+        exec(wanted["before"], {})
         sys.argv = ["driftline", *wanted["arguments"]]
         service.cli.main()
 
@@ -164,10 +165,13 @@ class Nursery:
         )
         self._children: list[Child] = []
 
-    def start(self, home: Home, *arguments: str, file_size: int = 0, environment: Mapping[str, str] | None = None) -> Child:
-        """Run a command; `file_size` bounds the files it may write, in bytes (0: as they are)."""
+    def start(
+        self, home: Home, *arguments: str, file_size: int = 0, environment: Mapping[str, str] | None = None, before: str = ""
+    ) -> Child:
+        """Run a command; `file_size` bounds the files it may write, in bytes (0: as they are), `before` is Python to run first."""
         out = home.log.with_name(f"out-{len(self._children)}")
-        wanted = {"arguments": arguments, "environment": home.environment | dict(environment or {}), "file_size": file_size}
+        given = home.environment | dict(environment or {})
+        wanted = {"arguments": arguments, "environment": given, "file_size": file_size, "before": before}
         child = Child(
             self._ask(wanted | {"out": str(out), "log": str(home.log)}), home.log, out, lambda pid: self._ask({"wait": pid})
         )

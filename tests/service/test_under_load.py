@@ -1,0 +1,177 @@
+"""Everybody at once, each a process of its own: clients deliver, analysts ask, and the project is checked all the while."""
+
+from __future__ import annotations
+
+import signal
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import httpx2
+import pytest
+from clients import bearer, waiting
+from invariants import rows
+from servers import Home, nursery, until
+from watched import fallen, history, put
+
+from analytics.store import Store
+from benchmarks.callers import BUSY, Call, Crew, called
+from service.workspace import utc_now
+
+SECONDS = 8.0
+ROUNDS = 6
+"""How often all begin again while no second copy has been made: on a busy machine one takes as long as a round."""
+CLIENTS, ANALYSTS = 6, 2
+REFUSALS = {"busy", "log_unavailable", "no_snapshot"}
+"""What a 503 may be for."""
+CONNECTION = "bench"
+OFTEN = """
+    import functools, service.querying.keeping, service.serving
+    from service.querying.questions import QueryLimits
+
+    service.querying.keeping.REST = 0
+    service.serving.ApiSettings = functools.partial(service.serving.ApiSettings, queries=QueryLimits(fresh_for=0.2))
+"""
+"""Has a server copy its database for analysts all the time, instead of once a minute."""
+
+
+@contextmanager
+def server(home: Home) -> Iterator[str]:
+    """A server without a judge, its address; it has ended properly when the context has."""
+    with nursery() as children:
+        child = children.serve(home, "--judge", "none", before=textwrap.dedent(OFTEN))
+        yield child.serving()
+        child.send(signal.SIGTERM)
+        assert 0 == child.wait()
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_and_nobody_sees_half_of_it_while_all_are_at_it(tmp_path: Path) -> None:
+    """Ingest, copies for analysts, their statements, sums of days and checks share one file and one machine: none may
+    cost another an exchange, a second score or a moment that never was."""
+    home = Home(tmp_path)
+    connection, operator = home.connection(CONNECTION), home.operator()
+    past = history(fallen(6), 40, end=utc_now())
+    with Store(home.database) as store:
+        put(store, "scores", past)
+    with server(home) as url:
+        crews = [Crew("ingest", connection, CLIENTS), Crew("query", operator, ANALYSTS), Crew("check", operator, 1)]
+        calls: list[Call] = []
+        for number in range(ROUNDS):
+            calls += called(url, crews, seconds=SECONDS, salt=f"round-{number}")
+            if len({call.answer["asOf"] for call in snapshots_of(calls)}) > 1:
+                break
+        until(lambda: waiting(url, operator) == 0, "everything to be scored")
+        told = httpx2.get(f"{url}/api/audit/ops/summary", headers=bearer(operator), trust_env=False).json()
+    accepted = check_answers(calls)
+    check_table(home.database, accepted)
+    assert (len(accepted), 0) == (told["exchanges"]["total"], told["exchanges"]["pending"])
+    assert len(accepted) + len(past) == told["scores"]["total"]
+    check_snapshots(calls)
+    check_reads(calls)
+    check_incidents(home.database)
+
+
+def check_answers(calls: Sequence[Call]) -> set[str]:
+    """Everybody was answered, at the same time, and nobody with a fault; the ids of the exchanges that were accepted."""
+    assert [] == [call for call in calls if call.status not in {200, 201, BUSY}]
+    assert set() == {call.answer["code"] for call in calls if call.status == BUSY} - REFUSALS
+    answered = Counter(call.what for call in calls if call.status != BUSY)
+    kinds = {
+        "POST ingest",
+        "POST query",
+        "GET summary",
+        "GET scores",
+        "GET trends",
+        "POST check",
+        "POST recompute",
+        "GET incidents",
+    }
+    assert kinds == answered.keys()
+    accepted = [call for call in calls if call.what == "POST ingest" and call.status != BUSY]
+    for kind in kinds:
+        between = [c for c in calls if c.what == kind and accepted[0].sent_at < c.sent_at < accepted[-1].sent_at]
+        assert len(between) >= 2, f"{kind} was not asked meanwhile"
+    ids = {call.subject for call in accepted}
+    assert len(ids) == len(accepted) >= 10 * CLIENTS
+    return ids
+
+
+def check_table(database: Path, accepted: set[str]) -> None:
+    """Each accepted exchange is there once, in the order of its session, with one current score and no revision twice."""
+    with Store(database) as store:
+        taken = Counter(
+            one for (one,) in rows(store, f"SELECT exchange_id FROM log.exchanges WHERE connection = '{CONNECTION}'")
+        )
+        assert dict.fromkeys(accepted, 1) == dict(taken)
+        current = Counter(one for (one,) in rows(store, f"SELECT exchange_id FROM scores WHERE connection = '{CONNECTION}'"))
+        assert dict.fromkeys(accepted, 1) == dict(current)
+        twice = "SELECT 1 FROM log.scores GROUP BY connection, exchange_id, revision HAVING count(*) > 1"
+        assert [] == rows(store, twice)
+        turns = rows(
+            store,
+            "SELECT list(turn_number ORDER BY _offset) FROM log.scores WHERE revision = 0 AND connection = 'bench' GROUP BY session_id",
+        )
+        assert [] == [seen for (seen,) in turns if sorted(seen) != list(range(1, len(seen) + 1))]
+
+
+def check_snapshots(calls: Sequence[Call]) -> None:
+    """An analyst's answer is of the one moment it says: all that was answered before it is in it, and of no session a hole."""
+    seen = snapshots_of(calls)
+    assert len({call.answer["asOf"] for call in seen}) > 1, "no second copy was made"
+    posts = [one for one in calls if one.what == "POST ingest" and one.status != BUSY]
+    for call in seen:
+        (row,) = call.answer["rows"]
+        at = datetime.fromisoformat(call.answer["asOf"]).timestamp()
+        before = sum(one.sent_at + one.seconds < at for one in posts)
+        after = sum(one.sent_at < call.sent_at + call.seconds for one in posts)
+        assert (0, 0) == (row["orphans"], row["torn"])
+        assert row["ids"] == row["scores"] <= row["exchanges"]
+        assert before <= row["exchanges"] <= after + CLIENTS
+
+
+def snapshots_of(calls: Sequence[Call]) -> list[Call]:
+    """The answers that say what an analyst sees of the exchanges that are coming in."""
+    return [
+        call
+        for call in calls
+        if call.what == "POST query" and call.status == 200 and call.answer["columns"][-1]["name"] == "torn"
+    ]
+
+
+def check_reads(calls: Sequence[Call]) -> None:
+    """Figures add up at every moment and never go back; a page of scores has each one once, the newest first."""
+    summaries = [call.answer for call in calls if call.what == "GET summary" and call.status == 200]
+    for told in summaries:
+        assert told["exchanges"]["pending"] >= 0
+        parts = ("scored", "skippedSampling", "skippedCostCap", "unscored")
+        assert told["scores"]["total"] == sum(told["exchanges"][part] for part in parts)
+    pages = [call.answer["scores"] for call in calls if call.what == "GET scores" and call.status == 200]
+    for page in pages:
+        assert len(page) == len({one["id"] for one in page})
+        moments = [one["exchangeTimestamp"] for one in page]
+        assert moments == sorted(moments, reverse=True)
+    totals = [call.answer["exchanges"]["total"] for call in sequence_of(calls, "GET summary")]
+    assert all(one <= next_one for one, next_one in pairwise(totals))
+
+
+def sequence_of(calls: Sequence[Call], what: str) -> list[Call]:
+    """Calls of a sort of which each began when the one before had been answered."""
+    found: list[Call] = []
+    for call in calls:
+        if call.what == what and call.status == 200 and (not found or found[-1].sent_at + found[-1].seconds <= call.sent_at):
+            found.append(call)
+    return found
+
+
+def check_incidents(database: Path) -> None:
+    """However often it is checked, and by whom, what changed is one incident, and late exchanges are none."""
+    with Store(database) as store:
+        found = rows(store, "SELECT type, tier, direction, status, count(*) FROM incidents GROUP BY ALL")
+        assert [("drift", "tier2", "down", "open", 1)] == found
+        again = "SELECT 1 FROM log.incidents GROUP BY incident_id, revision HAVING count(*) > 1"
+        assert [] == rows(store, again)
