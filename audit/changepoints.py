@@ -18,6 +18,7 @@ the days of the reference differ by more than their units explain, all units cou
 from __future__ import annotations
 
 import math
+from operator import sub
 from typing import NamedTuple
 
 SPREAD = 0.7
@@ -49,15 +50,17 @@ class Sums(NamedTuple):
     def with_unit(self, scores: int, weight: float, total: float) -> Sums:
         """This stretch and one more unit."""
         units, known, weights, sums, squares, mixed, totals, *days = self
-        return Sums(
-            units + 1,
-            known + scores,
-            weights + weight,
-            sums + total,
-            squares + weight * weight,
-            mixed + weight * total,
-            totals + total * total,
-            *days,
+        return Sums._make(
+            (
+                units + 1,
+                known + scores,
+                weights + weight,
+                sums + total,
+                squares + weight * weight,
+                mixed + weight * total,
+                totals + total * total,
+                *days,
+            )
         )
 
     def with_day(self, weight: float, total: float) -> Sums:
@@ -71,7 +74,7 @@ class Sums(NamedTuple):
 
     def less(self, other: Sums) -> Sums:
         """This stretch without a part of it."""
-        return Sums(*(mine - others for mine, others in zip(self, other, strict=True)))
+        return Sums._make(map(sub, self, other))
 
 
 NOTHING = Sums()
