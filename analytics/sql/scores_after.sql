@@ -1,4 +1,4 @@
--- purpose: scores in the order in which they came, every revision of them, for those who follow them
+-- purpose: scores in the order in which they came, every revision of them, for those who follow them; those of anchors, which no agent earned, left out
 -- grain: one row a score and revision of one partition
 -- parameters: $partition, $position (first that is wanted), $limit
 SELECT
@@ -8,6 +8,6 @@ SELECT
     tier2_5_advocacy_suppression, tier2_5_reasoning, tier3_state, tier3_reason, tier3_score, tier3_dimensions, anomaly,
     judge_model, simulated, methodology, methodology_version
 FROM log.scores
-WHERE _partition = $partition AND _offset >= $position
+WHERE _partition = $partition AND _offset >= $position AND NOT starts_with(project, 'anchors.')
 ORDER BY _offset
 LIMIT $limit
