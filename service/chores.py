@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from service.access import AccessStore
 from service.alerts.delivery import Delivery
 from service.alerts.raising import open_alerts
 from service.otel_collector import collector_of
@@ -19,18 +18,16 @@ from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch
 
 
-def chores_of(engine: Auditing, access: AccessStore, settings: Settings, watch: Watch) -> list[Chore]:
+def chores_of(engine: Auditing, settings: Settings, watch: Watch) -> list[Chore]:
     """The chores of a server over this engine, each with what it needs; the watch is the one that its endpoints use."""
-    del access
     alerts = open_alerts(engine, settings)
-    rounds = WatchRounds(watch, engine.store, engine.now, lambda: engine.state().ready)
-    deleting: list[Chore] = [ErasureChore(engine), RetentionChore(engine)]
     return [
-        rounds,
+        WatchRounds(watch, engine.store, engine.now, lambda: engine.state().ready),
         AnchorRounds(engine),
         Delivery(alerts),
         Telemetry(engine, alerts),
-        *deleting,
+        ErasureChore(engine),
+        RetentionChore(engine),
         *_score_events(engine, settings),
     ]
 

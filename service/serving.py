@@ -65,8 +65,9 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         config.timeout_graceful_shutdown = math.ceil(settings.stop_grace)
         server = _Server(config, partial(announce, f"http://{shown}:{port}", opened.name, _notes(opened, workspace.policy)))
         with server.stopped_by_signals():
+            # Settings that are wrong are said before anything has begun.
+            chores = Chores(chores_of(engine, settings, app.state.context.watch))
             await engine.start()
-            chores = Chores(chores_of(engine, access, settings, app.state.context.watch))
             chores.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:

@@ -35,9 +35,17 @@ class AnchorRounds:
             return
         for row in await asyncio.to_thread(self._rows):
             if self._is_due(row["project"], row["last_round"]):
-                begun = await run_round(self._engine, row["project"])
-                self._begun[row["project"]] = begun.at
-                log.info("%d anchors of %s are judged again", begun.exchanges, row["project"])
+                await self._begin(row["project"])
+
+    async def _begin(self, project: str) -> None:
+        """Begin a round; one that cannot begin holds up no other project, and is tried again the next time."""
+        try:
+            begun = await run_round(self._engine, project)
+        except Exception:
+            log.exception("the anchors of %s could not be judged again", project)
+            return
+        self._begun[project] = begun.at
+        log.info("%d anchors of %s are judged again", begun.exchanges, project)
 
     def _is_due(self, project: str, last: datetime | None) -> bool:
         settings = self._engine.policy.for_project(project).settings

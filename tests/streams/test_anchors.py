@@ -252,6 +252,28 @@ def test_rounds_begin_when_they_are_due_and_only_with_a_judge(store: Store, cloc
     assert [0, 4, 4, 4, 4, 4, 8] == run(work())
 
 
+def test_a_project_whose_round_cannot_begin_holds_up_no_other(
+    store: Store, clock: Clock, judge: FixedJudge, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One anchor that nobody can read, of a project that comes first by name."""
+    broken = Anchor(
+        anchor_id="broken", revision=0, project="aaa", connection="north", exchange_id="e1", exchange=b"?", active=True,
+        chosen_by="ann", occurred_at=NOW, ingested_at=NOW,
+    )  # fmt: skip
+
+    async def work() -> int:
+        async with engine_over(store, policy_of(), judge, clock) as engine:
+            await filled(engine, 4)
+            await chosen(engine, 4)
+            await engine.publish("anchors", [broken])
+            await AnchorRounds(engine).run()
+            await engine.drained()
+        return len(query_rows(store.cursor(), "anchor_scores", {"judged_as": "anchors.ops", "from": None}))
+
+    assert 4 == run(work())
+    assert "the anchors of aaa could not be judged again" in caplog.text
+
+
 def test_exchanges_are_named_by_their_ids(store: Store, clock: Clock, judge: FixedJudge) -> None:
     """An id that two connections use has to be told apart, and one that is not there is no anchor."""
 
