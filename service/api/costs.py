@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from analytics.queries import query_rows
+from analytics.queries import run_query
 from schemas.limits import EARLIEST
 from service.api.answers import Answer
 from service.api.authentication import Reader, VisibleProject
@@ -89,10 +89,11 @@ async def costs(
 
 
 async def _costs(services: ApiContext, asked: dict[str, Any], limit: int, cursor: Place | None) -> CostsAnswer:
-    rows = await services.ask(lambda connection: query_rows(connection, "judge_costs", asked))
+    # There may be as many groups as sessions: only those of the page leave the frame.
+    groups = await services.ask(lambda connection: run_query(connection, "judge_costs", asked))
     # Sums have no place that stays: a page goes on after so many groups.
-    begin = 0 if cursor is None else max(cursor.number, 0)
-    shown = rows[begin : begin + limit]
-    more = begin + limit < len(rows)
+    begin = 0 if cursor is None else min(max(cursor.number, 0), groups.height)
+    shown = groups.slice(begin, limit).to_dicts()
+    more = begin + limit < groups.height
     following = encode_place(Place(EARLIEST, "", begin + limit)) if more else None
     return CostsAnswer(costs=[CostAnswer.model_validate(row) for row in shown], count=len(shown), next_cursor=following)
