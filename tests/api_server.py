@@ -56,7 +56,7 @@ class LiveServer:
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        assert self._started.wait(20), self._failure
+        assert self._started.wait(60), self._failure
 
     @property
     def url(self) -> str:
@@ -65,12 +65,12 @@ class LiveServer:
 
     def connect(self) -> socket.socket:
         """A connection of its own."""
-        return socket.create_connection(self.address, timeout=15)
+        return socket.create_connection(self.address, timeout=60)
 
     def stop(self) -> None:
         """End it."""
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(60)
         self._socket.close()
         assert self._failure is None
 

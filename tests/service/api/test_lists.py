@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from api_server import BodyBuilder, Call, Tokens
+from servers import until
 
 from streams.engine import Engine
 
 OPS = "/api/audit/ops"
-Background = Callable[[], None]
 EVENTS = [{"event": "tool_call", "tool": "exec", "args": {"command": "ls"}, "timestamp": "2026-10-01T09:00:00Z"}]
 
 
@@ -26,6 +25,12 @@ def filled(call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio
     call("POST", "/api/audit/events", tokens.ops, json={"session_id": "s1", "first_seq": 0, "events": EVENTS})
     call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)
     loop.run(engine.drained())
+    diagnosed(call, tokens, 1)
+
+
+def diagnosed(call: Call, tokens: Tokens, runs: int) -> None:
+    """Return when so many runs of ops are there: that is work for when nothing else waits."""
+    until(lambda: runs == len(got(call, f"{OPS}/runs", tokens.root)["runs"]), "the diagnoses")
 
 
 def got(call: Call, path: str, token: str, **asked: Any) -> Any:
@@ -123,15 +128,9 @@ def test_an_id_that_two_connections_use_is_asked_for_by_connection(
     assert "east" == got(call, f"{OPS}/exchanges/s1:1", tokens.root, connection="east")["exchange"]["connection"]
 
 
-@pytest.fixture
-def background(engine: Engine, loop: asyncio.Runner) -> Background:
-    """Lets what happens in the background happen."""
-    return lambda: loop.run(engine.drained())
-
-
 @pytest.mark.parametrize("paged", [("projects", "projects"), ("ops/runs", "runs"), ("ops/wrap-quality", "sessions")])
 def test_pages_of_every_list_are_the_list(
-    call: Call, tokens: Tokens, exchange_body: BodyBuilder, background: Background, paged: tuple[str, str]
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, paged: tuple[str, str]
 ) -> None:
     """Nothing twice, nothing left out."""
     path, entries = paged
@@ -139,7 +138,7 @@ def test_pages_of_every_list_are_the_list(
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1, session=session))
         call("POST", "/api/audit/events", tokens.ops, json={"session_id": session, "first_seq": 0, "events": EVENTS})
         call("POST", f"/api/audit/sessions/{session}/finalize", tokens.ops)
-    background()
+    diagnosed(call, tokens, 5)
     whole = got(call, f"/api/audit/{path}", tokens.root)[entries]
     seen: list[Any] = []
     asked: dict[str, Any] = {"limit": 2}
