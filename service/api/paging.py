@@ -20,11 +20,11 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from schemas.limits import EARLIEST, LATEST
 
 Entry = TypeVar("Entry")
-MAX_CURSOR = 1024
-"""Characters of a cursor; ids have 256 at most."""
+MAX_CURSOR = 2048
+"""Characters of a cursor: a connection's name and a session id, which has 256 characters of up to four bytes, take 1500."""
 NO_CURSOR = "must be the nextCursor of an earlier answer"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_BASE64 = re.compile(r"[A-Za-z0-9_-]{1,1024}")
+_BASE64 = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_CURSOR}}}")
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
