@@ -8,8 +8,8 @@ of one that was cut short. What is deleted is still in the file's free space unt
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from typing import Any
 
@@ -27,6 +27,7 @@ from analytics.retention import whole_since
 from analytics.store import Store
 from analytics.tables import full_name
 from audit.anchor_names import ANCHORS
+from audit.fingerprints import canonical_json
 from schemas.codec import decode
 from schemas.errors import RecordError
 from schemas.registry import schema_of
@@ -37,6 +38,8 @@ TELLING = 8
 """Characters from which on a session id that stands in bytes nobody can read, or in a path, is no accident."""
 MOST = 10_000
 """Session ids that are looked for there."""
+READ_AT_ONCE = 1_000
+"""Incidents whose evidence is held at once: each has some ten kilobytes, in every revision."""
 _P = ", ".join(PLACE)
 _THEIRS = (
     "(connection IN (SELECT connection FROM erased WHERE session_id IS NULL) "
@@ -113,17 +116,21 @@ class Erasing:
 
     def _blacken_incidents(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """Take what belongs to them out of the evidence of incidents, in every revision."""
-        for topic, partition, offset, metadata in cursor.execute(f"SELECT {_P}, metadata FROM log.incidents").fetchall():
-            before = _json(metadata.encode())
-            after = _blackened(before, self._erased)
-            if after == before:
-                continue
-            with self._store.transaction() as transaction:
-                transaction.connection.execute(
-                    "UPDATE log.incidents SET metadata = ? WHERE _topic = ? AND _partition = ? AND _offset = ?",
-                    [json.dumps(after, sort_keys=True, separators=(",", ":"), ensure_ascii=False), topic, partition, offset],
-                )
-            self._deleted["incidents"] += 1
+        found = cursor.execute(f"SELECT {_P}, metadata FROM log.incidents")
+        while part := found.fetchmany(READ_AT_ONCE):
+            for *place, metadata in part:
+                before = _json(metadata.encode())
+                after = _blackened(before, self._erased)
+                if after != before:
+                    self._rewrite_incident(place, after)
+
+    def _rewrite_incident(self, place: Sequence[object], evidence: Any) -> None:
+        with self._store.transaction() as transaction:
+            transaction.connection.execute(
+                "UPDATE log.incidents SET metadata = ? WHERE _topic = ? AND _partition = ? AND _offset = ?",
+                [canonical_json(evidence), *place],
+            )
+        self._deleted["incidents"] += 1
 
     def _drop_alerts(self, cursor: duckdb.DuckDBPyConnection) -> None:
         rows = cursor.execute("SELECT alert_id, subject_id, body FROM log.alerts").fetchall()

@@ -234,6 +234,22 @@ def test_an_erasure_that_was_cut_short_is_done_by_the_next(
     assert MARKER not in str(rows(store, "incidents"))
 
 
+def test_every_incident_that_tells_of_it_is_blackened(
+    store: Store, samples: SampleMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are: they are read some at a time, and rewritten while others are still to be read."""
+    monkeypatch.setattr("analytics.erasure.READ_AT_ONCE", 2)
+    evidence = msgspec.json.encode({"exchanges": [{"connection": "local", "sessionId": SESSION, "reason": MARKER}]}).decode()
+    (one,) = samples.records("Incident", 1)
+    many = [msgspec.structs.replace(one, incident_id=f"i{number}", revision=0, metadata=evidence) for number in range(5)]
+    with store.transaction() as transaction:
+        transaction.append("incidents", [encode(incident) for incident in many])
+    ask(store, "local", SESSION)
+    erase(store, NOW)
+    assert [('{"exchanges":[{"erased":true}]}',)] * 5 == rows(store, "incidents", "metadata")
+    assert 5 == next(one.done.deleted["incidents"] for one in erasures(store) if one.done is not None)
+
+
 def test_replays_that_hold_any_of_it_go(tmp_path: Path) -> None:
     """They are files of their own beside the database, and can be made again."""
     path = tmp_path / "fleet.duckdb"
