@@ -21,7 +21,7 @@ import msgspec
 
 from analytics.queries import query_records, query_rows
 from analytics.store import Store
-from audit.anchor_names import ANCHORS, anchor_project
+from audit.anchor_names import ANCHORS, anchor_project, is_reserved
 from audit.anchors import Cause, JudgeChange, Verdict, cause_by, judge_change
 from audit.fingerprints import stable_id
 from schemas.codec import decode, encode
@@ -78,7 +78,12 @@ def named(
 
 
 async def choose(log: Log, project: str, chosen: Sequence[tuple[str, str]], who: str) -> list[Anchor]:
-    """Make anchors of exchanges, by connection and id; those that are anchors already stay so. Durable on return."""
+    """Make anchors of exchanges, by connection and id; those that are anchors already stay so. Durable on return.
+
+    InputError for a project that holds rounds of anchors itself.
+    """
+    if is_reserved(project):
+        raise InputError(f"project {project} holds rounds of anchors", hint="Choose anchors among the exchanges of an agent.")
     known = {one.anchor_id: one for one in await _known(log, project)}
     exchanges = await asyncio.to_thread(_exchanges, log.store, chosen)
     made = [_anchor(one, project, known, who, log.now()) for one in exchanges]

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -82,9 +83,8 @@ def erasure(connection: str, session_id: str | None, requested_by: str, comment:
 async def request_erasure(engine: Auditing, wanted: Erasure) -> None:
     """Make the request durable and, where records do not take the way over Kafka, erase on the spot."""
     published = await engine.publish(ERASURES, [wanted])
-    if published.known:
-        await asyncio.to_thread(forget_done, engine.store, wanted.erasure_id)
-    await asyncio.to_thread(erase, engine.store, engine.now())
+    again = [wanted.erasure_id] if published.known else []
+    await asyncio.to_thread(erase, engine.store, engine.now(), again=again)
 
 
 def erasures(store: Store) -> list[Requested]:
@@ -99,18 +99,21 @@ def remains(store: Store) -> list[str]:
     return [FREE_SPACE, COPIES, *([TOPICS] if is_fed_by_kafka(store) else [])]
 
 
-def erase(store: Store, now: datetime, *, all_again: bool = False) -> int:
-    """Do what was asked for and is not done yet, or all that was ever asked for; answers how many erasures that was."""
+def erase(store: Store, now: datetime, *, again: Collection[str] = (), all_again: bool = False) -> int:
+    """Do what was asked for and is not done yet, those of the ids `again`, or all that was ever asked for; answers how many that was.
+
+    What was deleted before is counted with what is deleted now, so that asking twice takes away no proof.
+    """
     with _one_at_a_time:
-        wanted = [one for one in erasures(store) if all_again or one.done is None]
+        wanted = [one for one in erasures(store) if all_again or one.done is None or one.erasure["erasure_id"] in again]
         if not wanted:
             return 0
         erased = Erased.of([(one.erasure["connection"], one.erasure["session_id"]) for one in wanted])
         deleted = Erasing(store, erased).run()
         replays = [] if store.path is None else _delete_replays(store.path, erased)
         for one in wanted:
-            if one.done is None:
-                done = msgspec.msgpack.encode(Done(now, dict(deleted), replays))
+            if one.done is None or one.erasure["erasure_id"] in again:
+                done = msgspec.msgpack.encode(_added(one.done, Done(now, dict(deleted), replays)))
                 with store.transaction() as transaction:
                     transaction.set_states(STAGE, {one.erasure["erasure_id"]: done}, 0)
         if deleted.total() or replays:
@@ -135,10 +138,12 @@ class ErasureChore:
             self._is_first = False
 
 
-def forget_done(store: Store, erasure_id: str) -> None:
-    """Have an erasure done once more."""
-    with store.transaction() as transaction:
-        transaction.drop_states([erasure_id], [STAGE])
+def _added(before: Done | None, now: Done) -> Done:
+    if before is None:
+        return now
+    deleted = Counter(before.deleted)
+    deleted.update(now.deleted)
+    return Done(now.erased_at, dict(deleted), [*before.replays, *now.replays])
 
 
 def _delete_replays(database: Path, erased: Erased) -> list[str]:

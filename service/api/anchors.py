@@ -14,7 +14,7 @@ from service.api.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.api.bodies import JsonRoute
 from service.api.context import ApiContext, Services, durable_or_refused
 from service.api.errors import ApiError, documented
-from service.api.models import Body, ConnectionName, Id
+from service.api.models import ConnectionName, Id, OperatorBody
 from service.api.project_answers import Moment
 from service.api.settings import API
 from service.documents import iso_time
@@ -25,7 +25,7 @@ ANCHORS_PATH = f"{API}/{{project}}/anchors"
 MOST = 500
 
 
-class AnchorsBody(Body):
+class AnchorsBody(OperatorBody):
     """Which exchanges become anchors: those that are named, or so many that spread over the range of what the judge says."""
 
     exchange_ids: Annotated[list[Id], Field(min_length=1, max_length=MOST)] | None = Field(None, alias="exchangeIds")
@@ -114,8 +114,11 @@ async def choose_anchors(
 ) -> ChosenAnswer:
     """Choose anchors. Each is judged again in every round, which costs at most the cap of one session."""
     chosen = await _wanted(services, project, body or AnchorsBody())
-    with durable_or_refused():
-        made = await choose(services.engine, project, chosen, caller.name)
+    try:
+        with durable_or_refused():
+            made = await choose(services.engine, project, chosen, caller.name)
+    except InputError as error:
+        raise ApiError(400, "invalid", str(error)) from None
     return ChosenAnswer(anchors=[AnchorAnswer.model_validate(anchor_document(one)) for one in made], count=len(made))
 
 

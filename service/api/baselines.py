@@ -13,7 +13,7 @@ from service.api.authentication import Admin, Reader, VisibleProject
 from service.api.bodies import JsonRoute
 from service.api.context import ApiContext, Services, durable_or_refused
 from service.api.errors import documented
-from service.api.models import Body
+from service.api.models import OperatorBody
 from service.api.project_answers import Moment, ProjectAnswer, Share
 from service.api.settings import API
 from service.watched import NO_BASELINE, baseline_document
@@ -22,7 +22,7 @@ router = APIRouter(route_class=JsonRoute, tags=["baselines"])
 BASELINE = f"{API}/{{project}}/baseline"
 
 
-class WindowBody(Body):
+class WindowBody(OperatorBody):
     """How far back a baseline goes."""
 
     window: Annotated[str, Field(pattern="^[1-9][0-9]{0,2}d$", examples=["14d"])] | None = Field(

@@ -14,7 +14,7 @@ from service.api.baselines import BaselineAnswer
 from service.api.bodies import JsonRoute
 from service.api.context import Services, durable_or_refused
 from service.api.errors import ApiError, documented
-from service.api.models import Body, Id
+from service.api.models import Id, OperatorBody
 from service.api.paging import Cursor, NextCursor, Place, page_of
 from service.api.project_answers import Moment, ProjectAnswer
 from service.api.settings import API
@@ -31,7 +31,7 @@ IncidentId = Annotated[Id, Path(description="Id of the incident.")]
 NO_INCIDENT = "the project has no incident of this id"
 
 
-class DecisionBody(Body):
+class DecisionBody(OperatorBody):
     """What is decided on an incident."""
 
     status: IncidentStatus = Field(

@@ -82,6 +82,12 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
+class OperatorBody(Body):
+    """What an operator asks for. A field that is not known is refused: left out, it could widen what is deleted or revoked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class UserMessage(Body):
     """What the user said."""
 
@@ -207,7 +213,7 @@ UnscoredReason = Literal[
 """Why a tier can have stayed without a score."""
 
 
-class RejudgeBody(Body):
+class RejudgeBody(OperatorBody):
     """Which of the unscored exchanges are to be judged again."""
 
     reason: UnscoredReason | None = Field(

@@ -14,7 +14,7 @@ from service.api.authentication import Reader, Reviewer, VisibleProject
 from service.api.bodies import JsonRoute
 from service.api.context import ApiContext, Services, durable_or_refused
 from service.api.errors import ApiError, documented
-from service.api.models import Body, Id, QueryMoment
+from service.api.models import Id, OperatorBody, QueryMoment
 from service.api.project_answers import Moment, OneScoreAnswer, ScoreAnswer
 from service.api.settings import API
 from service.documents import Document, score_by_id
@@ -31,7 +31,7 @@ Since = Annotated[QueryMoment | None, Query(alias="from", description="Only exch
 Until = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
 
 
-class HumanScoreBody(Body):
+class HumanScoreBody(OperatorBody):
     """What a person says of an exchange."""
 
     score: Annotated[int, Field(ge=LOWEST, le=HIGHEST, description="1 (worst) to 5 (best), as in Tier 3.", examples=[4])]

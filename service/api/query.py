@@ -19,7 +19,7 @@ from service.api.authentication import Querier
 from service.api.bodies import JsonRoute
 from service.api.errors import ApiError, documented
 from service.api.limits import ClientGone
-from service.api.models import Body
+from service.api.models import OperatorBody
 from service.api.settings import API
 from service.querying import desk
 from service.querying.questions import DEFAULT_ROWS, MAX_ROWS, Question
@@ -32,7 +32,7 @@ Scalar = str | int | float | bool | None
 ParameterName = Annotated[str, StringConstraints(pattern="^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 
 
-class QueryBody(Body):
+class QueryBody(OperatorBody):
     """A statement that reads, and how its answer is wanted."""
 
     sql: Annotated[str, StringConstraints(min_length=1, max_length=MAX_SQL)] = Field(
@@ -46,7 +46,7 @@ class QueryBody(Body):
 
     model_config = ConfigDict(
         strict=True,
-        extra="ignore",
+        extra="forbid",
         frozen=True,
         json_schema_extra={
             "examples": [

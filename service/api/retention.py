@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from audit.policy_settings import Days
 from schemas.limits import EARLIEST
@@ -17,7 +17,7 @@ from service.api.authentication import FleetAdmin
 from service.api.bodies import JsonRoute
 from service.api.context import Services, durable_or_refused
 from service.api.errors import documented
-from service.api.models import Body, ConnectionName, Id
+from service.api.models import ConnectionName, Id, OperatorBody
 from service.api.paging import Cursor, NextCursor, Place, page_of
 from service.api.settings import API
 from streams.erasing import Requested, erasure, erasures, remains, request_erasure
@@ -28,7 +28,7 @@ MAX_COMMENT = 2000
 """Characters of a comment."""
 
 
-class RetentionBody(Body):
+class RetentionBody(OperatorBody):
     """For how long to keep; left out, it is for as long as the policy says for each project."""
 
     retention_days: Days | None = Field(None, alias="retentionDays", examples=[90])
@@ -44,11 +44,13 @@ class PurgedAnswer(Answer):
     )
 
 
-class ErasureBody(Body):
+class ErasureBody(OperatorBody):
     """Whose records are to be erased: a session's, or without a session id all of a connection."""
 
     connection: ConnectionName = Field(examples=["north"])
-    session_id: Id | None = Field(None, examples=["2f1c7f0e"])
+    session_id: Id | None = Field(
+        None, validation_alias=AliasChoices("sessionId", "session_id"), description="Only this session.", examples=["2f1c7f0e"]
+    )
     comment: Annotated[str, Field(max_length=MAX_COMMENT)] | None = Field(None, examples=["asked for by the user"])
 
 

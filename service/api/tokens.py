@@ -21,7 +21,7 @@ from service.api.authentication import FleetAdmin
 from service.api.bodies import JsonRoute
 from service.api.context import Services
 from service.api.errors import ApiError, documented
-from service.api.models import Body, ConnectionName, Id
+from service.api.models import ConnectionName, Id, OperatorBody
 from service.api.settings import API
 from service.tokens import MARK
 
@@ -88,7 +88,7 @@ class RevokedAnswer(Answer):
     revoked: int
 
 
-class NewConnection(Body):
+class NewConnection(OperatorBody):
     """A connection to add."""
 
     name: ConnectionName = Field(examples=["north"])
@@ -96,7 +96,7 @@ class NewConnection(Body):
     agent: Id | None = Field(None, description="Agent that all its records are of.", examples=["cleo"])
 
 
-class NewOperator(Body):
+class NewOperator(OperatorBody):
     """An operator to add."""
 
     name: ConnectionName = Field(examples=["wall"])
@@ -106,7 +106,7 @@ class NewOperator(Body):
     )
 
 
-class RotateBody(Body):
+class RotateBody(OperatorBody):
     """How long the old token stays."""
 
     grace_hours: Annotated[float, Field(ge=0, le=8760)] | None = Field(
@@ -117,7 +117,7 @@ class RotateBody(Body):
     )
 
 
-class RevokeBody(Body):
+class RevokeBody(OperatorBody):
     """Which token is meant."""
 
     token: Annotated[str, StringConstraints(pattern=PREFIX)] | None = Field(

@@ -9,6 +9,7 @@ from schemas.limits import NAME
 
 _WORDS = {
     "missing": "is missing",
+    "extra_forbidden": "is no field of this call; its fields are in the description at /docs",
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
     "dict_type": "must be an object",
@@ -31,6 +32,7 @@ _WORDS = {
 }
 _FORMS = {
     f"^{NAME}$": "must be 1 to 63 of a-z, 0-9, dot, dash and underscore, and begin with a letter or digit",
+    "^[1-9][0-9]{0,2}d$": "must be a number of days from 1d to 999d, such as 14d",
 }
 """Patterns in words; another is shown as it is."""
 

@@ -17,7 +17,7 @@ from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_o
 from service.terminal import counted, err, out, plain
 from service.workspace import open_workspace, require_database
 from streams.admission import Accepted
-from streams.erasing import COPIES, erasure, erasures, forget_done
+from streams.erasing import COPIES, erasure, erasures
 from streams.erasing import erase as erase_all
 from streams.retention import cutoff, purge
 
@@ -72,10 +72,9 @@ def erase(
         record = erasure(connection, session, getpass.getuser(), said, workspace.now())
         accepted = Accepted()
         accepted.add(ERASURES, encode(record))
-        if workspace.runner.publish(accepted)[ERASURES].known:
-            forget_done(workspace.store, record.erasure_id)
+        workspace.runner.publish(accepted)
         workspace.runner.run()
-        erase_all(workspace.store, workspace.now())
+        erase_all(workspace.store, workspace.now(), again=[record.erasure_id])
         (found,) = (one.done for one in erasures(workspace.store) if one.erasure["erasure_id"] == record.erasure_id)
     before, after = compact_file(settings.database)
     deleted = {table: count for table, count in (found.deleted if found else {}).items() if count}

@@ -144,3 +144,10 @@ def test_what_costs_money_takes_the_scope_for_it(call: Call, tokens: Tokens, acc
 
 def _told(response: Any) -> tuple[int, str]:
     return response.status_code, response.json()["code"]
+
+
+def test_a_project_of_anchors_has_no_anchors(call: Call, tokens: Tokens) -> None:
+    """What is chosen there would be judged for money, round after round, and say nothing."""
+    answer = call("POST", "/api/audit/anchors.ops/anchors", tokens.root, json={})
+
+    assert (400, True) == (answer.status_code, "holds rounds of anchors" in answer.json()["error"])

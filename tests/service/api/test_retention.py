@@ -115,7 +115,44 @@ def test_erasures_come_in_pages(call: Call, tokens: Tokens) -> None:
     assert 5 == len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("body", [{}, {"connection": "No Name"}, {"connection": "north", "session_id": ""}, {"connection": 1}])
+def test_asking_twice_takes_away_no_proof_of_what_was_erased(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """The list is what shows that somebody's wish was honoured: a second call finds nothing, and must not say that nothing ever went."""
+    send(call, tokens, exchange_body, 1)
+    drain(loop, engine)
+
+    call("POST", ERASURES, tokens.root, json={"connection": "north", "sessionId": "s1"})
+    call("POST", ERASURES, tokens.root, json={"connection": "north", "sessionId": "s1"})
+
+    [found] = call("GET", ERASURES, tokens.root).json()["erasures"]
+    assert (1, 1) == (found["deleted"]["exchanges"], found["deleted"]["scores"])
+
+
+def test_a_misspelt_session_erases_no_connection(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """Passed over, the field would leave the whole connection, which would be gone for good."""
+    send(call, tokens, exchange_body, 1)
+    drain(loop, engine)
+
+    for name in ("session", "SessionId", "sesionId"):
+        answer = call("POST", ERASURES, tokens.root, json={"connection": "north", name: "s1"})
+        assert (400, True) == (answer.status_code, answer.json()["error"].startswith(f"{name}: is no field"))
+
+    assert ["s1:1"] == exchanges(engine.store)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"connection": "No Name"},
+        {"connection": "north", "sessionId": ""},
+        {"connection": "north", "session_id": ""},
+        {"connection": 1},
+    ],
+)
 def test_whose_records_are_meant_has_to_be_said(call: Call, tokens: Tokens, body: dict[str, object]) -> None:
     """An empty session id is not the whole connection."""
     assert 400 == call("POST", ERASURES, tokens.root, json=body).status_code

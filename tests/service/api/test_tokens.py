@@ -21,6 +21,15 @@ def with_scopes(access: AccessStore, *scopes: str, project: str | None = None) -
     return access.add(Holder("operator", "-".join([project or "all", *scopes]), project, scopes=frozenset(scopes)))
 
 
+def test_a_misspelt_token_revokes_no_other(call: Call, tokens: Tokens) -> None:
+    """Without the field all tokens of the connection are meant, so it is not passed over."""
+    answer = call("POST", f"{CONNECTIONS}/north/revoke", tokens.root, json={"prefix": tokens.ops[:15]})
+
+    assert 400 == answer.status_code
+    assert answer.json()["error"].startswith("prefix: is no field")
+    assert 200 == call("POST", "/api/audit/heartbeat", tokens.ops, json={"session_id": "s1"}).status_code
+
+
 def test_a_connection_is_added_and_delivers(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Nobody has to be on the server's machine to take a further agent in."""
     added = call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops", "agent": "cleo"})
