@@ -16,7 +16,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -24,7 +24,7 @@ from audit.anchor_names import is_reserved
 from schemas.errors import InputError
 from schemas.limits import NAME
 from service.audit_log import AuditLog
-from service.shared_file import SharedFile
+from service.shared_file import SharedFile, stamped
 from service.tokens import MARK, digest_of, new_token, prefix_of
 
 Kind = Literal["connection", "operator"]
@@ -157,7 +157,7 @@ class AccessStore:
                 cursor.execute(
                     "UPDATE tokens SET expires_at = min(coalesce(expires_at, :end), :end) WHERE kind = :kind AND name = :name "
                     "AND revoked_at IS NULL",
-                    {"kind": kind, "name": name, "end": _stamped(self._now() + grace)},
+                    {"kind": kind, "name": name, "end": stamped(self._now() + grace)},
                 )
             return self._issue(cursor, kind, name)
 
@@ -219,7 +219,7 @@ class AccessStore:
         return [prefix for (prefix,) in cursor.execute(statement, values)]
 
     def _stamp(self) -> str:
-        return _stamped(self._now())
+        return stamped(self._now())
 
 
 _HOLDER = "h.kind, h.name, h.project, h.agent, h.scopes"
@@ -228,11 +228,6 @@ _HOLDER = "h.kind, h.name, h.project, h.agent, h.scopes"
 def _holder(row: Sequence[Any]) -> Holder:
     kind, name, project, agent, scopes = row
     return Holder(kind, name, project, agent, frozenset(SCOPES if scopes is None else scopes.split()))
-
-
-def _stamped(moment: datetime) -> str:
-    """A time as text that sorts as times do."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _article(kind: Kind) -> str:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
-from service.shared_file import SharedFile
+from service.shared_file import SharedFile, stamped
 
 Outcome = Literal["done", "refused", "failed"]
 KEPT = timedelta(days=400)
@@ -59,7 +59,7 @@ class AuditLog:
     def begin(self, write: Write) -> int:
         """Keep that a change is asked for; answers the number of its line. StoreError when it cannot be kept."""
         values = [
-            _stamped(self._now()),
+            stamped(self._now()),
             write.kind,
             write.name,
             write.token,
@@ -77,7 +77,7 @@ class AuditLog:
             )
             line = cursor.lastrowid or 0
             if line % PRUNED_EVERY == 0:
-                oldest = [_stamped(self._now() - KEPT), line - MAX_LINES]
+                oldest = [stamped(self._now() - KEPT), line - MAX_LINES]
                 cursor.execute("DELETE FROM writes WHERE at < ? OR id <= ?", oldest)
             return line
 
@@ -99,7 +99,3 @@ class AuditLog:
             {"before": before, "limit": limit, "name": name, "project": project},
         )
         return [Line(**dict(zip(_COLUMNS.split(", "), row, strict=True))) for row in rows]
-
-
-def _stamped(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")

@@ -7,7 +7,6 @@ itself.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import logging
 import os
 import sys
@@ -45,6 +44,7 @@ from service.commands import (
     working,
 )
 from service.terminal import err, out, plain
+from service.version import version as installed_version
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -97,7 +97,7 @@ for name, command in COMMANDS.items():
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        out.print(f"driftline {importlib.metadata.version('driftline')}")
+        out.print(f"driftline {installed_version()}")
         raise typer.Exit
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import logging
 import time
 from typing import Any
@@ -23,6 +22,7 @@ from analytics.store import Store
 from schemas.errors import DriftlineError
 from service.otel_collector import Collector
 from service.otel_events import request_of
+from service.version import version
 from streams.judges.limits import retry_after
 
 CONSUMER = "otlp"
@@ -88,7 +88,7 @@ class ScoreEvents:
             transaction.set_watermarks(CONSUMER, {(TOPIC, partition): position})
 
     async def _send(self, client: httpx2.AsyncClient, rows: list[dict[str, Any]]) -> None:
-        body = request_of(rows, _version(), explain=self._collector.explain).SerializeToString()
+        body = request_of(rows, version(), explain=self._collector.explain).SerializeToString()
         pause = PAUSE
         for left in reversed(range(TRIES)):
             wait = await self._try(client, body, rows)
@@ -125,10 +125,3 @@ def _note_partial(content: bytes, span: str) -> None:
         partial = ExportLogsServiceResponse.FromString(content).partial_success
         if partial.rejected_log_records:
             log.warning("the collector left %d events of %s out", partial.rejected_log_records, span)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("driftline")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+checkout"

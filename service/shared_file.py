@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,11 @@ class SharedFile:
             raise StoreError(
                 f"{self.path}: {error}", hint="Check the path, its permissions and that it holds tokens."
             ) from error
+
+
+def stamped(moment: datetime) -> str:
+    """A time as text that sorts as times do."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _opened(path: Path) -> sqlite3.Connection:

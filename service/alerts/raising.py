@@ -43,10 +43,6 @@ class Alerts:
         self._quiet = quiet
         self._held = held
 
-    async def raise_alert(self, notice: Notice) -> int:
-        """Have people told of something; see `raise_alerts`."""
-        return await self.raise_alerts([notice])
-
     async def raise_alerts(self, notices: Sequence[Notice]) -> int:
         """Have people told of these; durable on return. What was told before is left out, so that raising twice changes nothing.
 

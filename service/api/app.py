@@ -6,7 +6,6 @@ right token costs no more than a look at its head.
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 
 from fastapi import Depends, FastAPI, Request
@@ -50,6 +49,7 @@ from service.api.metrics import Metrics
 from service.api.requests import RequestRecord
 from service.api.settings import ApiSettings
 from service.querying.desk import QueryDesk
+from service.version import version
 from streams.auditing import Auditing
 
 RETRY_AFTER = "2"
@@ -88,7 +88,7 @@ def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> 
     """The application over an engine that was started, and the tokens that open it."""
     app = FastAPI(
         title="Driftline",
-        version=_version(),
+        version=version(),
         summary="Continuous audit of AI agent fleets.",
         docs_url=None,
         redoc_url=None,
@@ -129,11 +129,3 @@ async def _without_broker(_: Request, error: Exception) -> JSONResponse:
 def _operation_id(route: APIRoute) -> str:
     """What an endpoint is called in clients that are made from the description: its subject and its function."""
     return "_".join([*map(str, route.tags[:1]), route.name])
-
-
-def _version() -> str:
-    """The version that is installed; a checkout that runs as it is has none."""
-    try:
-        return importlib.metadata.version("driftline")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+checkout"

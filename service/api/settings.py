@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from service.querying.questions import QueryLimits
 
@@ -32,5 +32,5 @@ class ApiSettings:
     """Wrong tokens a minute from one address that are answered 401; one more is answered 429."""
     max_readers: int = 4
     """Queries that run at once; others wait."""
-    queries: QueryLimits = QueryLimits()
+    queries: QueryLimits = field(default_factory=QueryLimits)
     """What bounds the statements of analysts."""
