@@ -80,8 +80,6 @@ def compact(path: Path) -> tuple[int, int]:
     unfinished = path.with_name(f"{path.name}.{_STATE}")
     _clear(unfinished)
     with Store(path) as store:  # brings the file to the present version, and its write-ahead log into it
-        with store.transaction() as transaction:
-            transaction.set_watermark(COMPACTION, "", 0)
         store.checkpoint()
     used = space_of(path).used
     before, room = path.stat().st_size, shutil.disk_usage(path.parent).free
@@ -124,6 +122,8 @@ def _copy(connection: duckdb.DuckDBPyConnection, path: Path, unfinished: Path) -
     connection.execute("COPY FROM DATABASE whole TO compacted")
     if _counts(connection, "whole") != _counts(connection, "compacted"):
         raise StoreError(f"{path}: not every row was copied", hint="The file is as it was; check the disk.")
+    # In the new file alone: the old one stays marked until it is gone, whenever that is.
+    connection.execute("UPDATE compacted.log.watermarks SET next_position = 0 WHERE consumer = ?", [COMPACTION])
     connection.execute("CHECKPOINT compacted")
     connection.execute("DETACH compacted")
 

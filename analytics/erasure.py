@@ -79,11 +79,10 @@ class Erasing:
         self._erased = erased
         self._deleted: Counter[str] = Counter()
         self._ids: list[str] = []
+        self._is_marked = False
 
     def run(self) -> Counter[str]:
         """Erase; answers how many rows were deleted or blackened, by table."""
-        with self._store.transaction() as transaction:
-            transaction.set_watermark(COMPACTION, "", 1)
         with contextlib.closing(self._store.cursor()) as cursor:
             with registered(cursor, self._erased.frame()):
                 cursor.execute(f"CREATE OR REPLACE TEMP TABLE erased AS SELECT * FROM {BATCH}")
@@ -103,7 +102,16 @@ class Erasing:
         self._store.checkpoint()
         return self._deleted
 
+    def _must_be_compacted(self) -> None:
+        """Note, before anything is deleted, that free space is about to hold it. A run that finds nothing asks for no new file."""
+        if not self._is_marked:
+            with self._store.transaction() as transaction:
+                transaction.set_watermark(COMPACTION, "", 1)
+            self._is_marked = True
+
     def _remove(self, name: str, places: pl.DataFrame) -> None:
+        if places.height:
+            self._must_be_compacted()
         if name != "Score":
             self._deleted[schema_of(name).table] += remove(self._store, name, places)
             return
@@ -125,6 +133,7 @@ class Erasing:
                     self._rewrite_incident(place, after)
 
     def _rewrite_incident(self, place: Sequence[object], evidence: Any) -> None:
+        self._must_be_compacted()
         with self._store.transaction() as transaction:
             transaction.connection.execute(
                 "UPDATE log.incidents SET metadata = ? WHERE _topic = ? AND _partition = ? AND _offset = ?",
@@ -136,6 +145,7 @@ class Erasing:
         rows = cursor.execute("SELECT alert_id, subject_id, body FROM log.alerts").fetchall()
         theirs = [alert for alert, subject, body in rows if self._is_named(subject) or self._is_theirs(body.encode())]
         if theirs:
+            self._must_be_compacted()
             with self._store.transaction() as transaction:
                 transaction.connection.execute("DELETE FROM log.alerts WHERE alert_id IN (SELECT unnest(?))", [theirs])
             self._deleted["alerts"] += len(theirs)
@@ -176,6 +186,8 @@ class Erasing:
             for table, statement, values in (("stage_state", _STATES, {}), ("import_progress", _FILES, {"ids": self._ids})):
                 ((deleted,),) = transaction.connection.execute(statement, values).fetchall()
                 self._deleted[table] += deleted
+                if deleted:
+                    transaction.set_watermark(COMPACTION, "", 1)
 
     def _is_named(self, name: str) -> bool:
         """Whether a name is that of a session of theirs: its id, its key, or a source that ends in it."""

@@ -100,6 +100,25 @@ def test_what_was_erased_is_a_reason_whatever_the_size(filled: Path, tmp_path: P
     assert not space_of(path).is_worth_it
 
 
+def test_a_compaction_that_is_cut_short_stays_due(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before the new file takes the old one's name, the free space still holds what was erased."""
+    path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
+    with Store(path) as store, store.transaction() as transaction:
+        transaction.set_watermark(COMPACTION, "", 1)
+
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compacting, "_sync", killed)
+        with pytest.raises(KeyboardInterrupt):
+            compact(path)
+
+    assert space_of(path).is_worth_it
+    compact(path)
+    assert not space_of(path).is_worth_it
+
+
 def test_a_file_in_use_is_left_alone(filled: Path, tmp_path: Path) -> None:
     """A server's file is not taken from under it."""
     path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))

@@ -234,6 +234,20 @@ def test_an_erasure_that_was_cut_short_is_done_by_the_next(
     assert MARKER not in str(rows(store, "incidents"))
 
 
+def test_a_start_that_finds_nothing_to_erase_asks_for_no_new_file(tmp_path: Path, samples: SampleMaker) -> None:
+    """Every start erases all that was ever asked for once more; writing the whole file anew each time would be for nothing."""
+    path = tmp_path / "fleet.duckdb"
+    with Store(path) as store:
+        plant(store, samples, SESSION, MARKER)
+        ask(store, "local", SESSION)
+        erase(store, NOW)
+    compact(path)
+    with Store(path) as store:
+        erase(store, NOW, all_again=True)
+
+    assert not space_of(path).must
+
+
 def test_every_incident_that_tells_of_it_is_blackened(
     store: Store, samples: SampleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
