@@ -26,8 +26,9 @@ from analytics.erasure import Erasing
 from analytics.queries import query_rows
 from analytics.store import Store
 from analytics.tables import quote
+from audit.anchor_names import ANCHORS
 from audit.fingerprints import stable_id
-from schemas.errors import StoreError
+from schemas.errors import InputError, StoreError
 from schemas.records import Erasure
 from streams.auditing import Auditing
 from streams.feeding import is_fed_by_kafka
@@ -68,7 +69,14 @@ class Requested:
 
 
 def erasure(connection: str, session_id: str | None, requested_by: str, comment: str | None, now: datetime) -> Erasure:
-    """The record that asks for it: one for each session and connection, however often it is asked for."""
+    """The record that asks for it: one for each session and connection, however often it is asked for.
+
+    InputError for all of the connection that anchors are judged by: no project's judge could be watched ever after.
+    """
+    if connection == ANCHORS and session_id is None:
+        raise InputError(
+            f"connection: {ANCHORS} is what anchors are judged by", hint="Withdraw the anchors, or name a session."
+        )
     return Erasure(
         erasure_id=stable_id("erasure", connection, session_id or "", "connection" if session_id is None else "session"),
         connection=connection,

@@ -10,13 +10,14 @@ from fastapi import APIRouter, Query, Request
 from pydantic import AliasChoices, Field
 
 from audit.policy_settings import Days
+from schemas.errors import InputError
 from schemas.limits import EARLIEST
 from service.api.answers import Answer
 from service.api.audit_trail import name_subject
 from service.api.authentication import FleetAdmin
 from service.api.bodies import JsonRoute
 from service.api.context import Services, durable_or_refused
-from service.api.errors import documented
+from service.api.errors import ApiError, documented
 from service.api.models import ConnectionName, Id, OperatorBody
 from service.api.paging import Cursor, NextCursor, Place, page_of
 from service.api.settings import API
@@ -107,7 +108,10 @@ async def erase(caller: FleetAdmin, services: Services, request: Request, body: 
     engine = services.engine
     name_subject(request, body.connection if body.session_id is None else f"{body.connection}/{body.session_id}")
     comment = engine.redactor.redact(body.comment)[0] if body.comment else None
-    wanted = erasure(body.connection, body.session_id, caller.name, comment, engine.now())
+    try:
+        wanted = erasure(body.connection, body.session_id, caller.name, comment, engine.now())
+    except InputError as error:
+        raise ApiError(400, "invalid", str(error)) from None
     with durable_or_refused():
         await request_erasure(engine, wanted)
         listed = await asyncio.to_thread(erasures, engine.store)

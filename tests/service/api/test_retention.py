@@ -158,6 +158,14 @@ def test_whose_records_are_meant_has_to_be_said(call: Call, tokens: Tokens, body
     assert 400 == call("POST", ERASURES, tokens.root, json=body).status_code
 
 
+def test_the_connection_that_anchors_are_judged_by_is_not_erased(call: Call, tokens: Tokens) -> None:
+    """What is erased is never taken again: one slip, and nobody would ever know any more whether a judge has changed."""
+    answer = call("POST", ERASURES, tokens.root, json={"connection": "anchors"})
+    assert (400, "connection: anchors is what anchors are judged by") == (answer.status_code, answer.json()["error"])
+    assert 0 == call("GET", ERASURES, tokens.root).json()["count"]
+    assert 202 == call("POST", ERASURES, tokens.root, json={"connection": "anchors", "sessionId": "ops@2026"}).status_code
+
+
 def test_a_server_cleans_up_at_its_start_and_once_a_day(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
