@@ -8,7 +8,8 @@ WITH latest AS (
     GROUP BY score_id
 ), measured AS (
     SELECT
-        s.*, CASE WHEN coalesce($tier, 'tier1') = 'tier1' THEN 1.0 ELSE 1 / coalesce(sampling_probability, 1) END AS weight,
+        s.score_id, l.version, exchange_at,
+        CASE WHEN coalesce($tier, 'tier1') = 'tier1' THEN 1.0 ELSE 1 / coalesce(sampling_probability, 1) END AS weight,
         CASE
             WHEN $tier IS NULL THEN anomaly::INTEGER::DOUBLE
             WHEN $tier = 'tier1' THEN tier1_score
@@ -17,15 +18,19 @@ WITH latest AS (
             WHEN $tier = 'tier3' AND tier3_state = 'scored' THEN tier3_score
         END AS score
     FROM log.scores AS s
-    SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
+    JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
+    WHERE project = $project AND exchange_at >= $since::TIMESTAMP AND exchange_at < $until::TIMESTAMP
 ), moved AS (
-    SELECT *, weight * (score - $expected::DOUBLE) * CASE WHEN $direction = 'down' THEN -1 ELSE 1 END AS moved
+    SELECT *, round(weight * (score - $expected::DOUBLE) * CASE WHEN $direction = 'down' THEN -1 ELSE 1 END, 6) AS moved
     FROM measured
-    WHERE moved > 0
+    WHERE weight * (score - $expected::DOUBLE) * CASE WHEN $direction = 'down' THEN -1 ELSE 1 END > 0
+    ORDER BY moved DESC, exchange_at DESC, score_id
+    LIMIT $limit
 )
 SELECT
-    score_id, connection, agent, session_id, turn_number, exchange_id, exchange_at, score, weight, round(moved, 6) AS moved,
+    s.score_id, connection, agent, session_id, turn_number, exchange_id, s.exchange_at, m.score, m.weight, m.moved,
     sampling_reason, tier1_flags, tier2_flag_reason, tier2_dimensions, tier2_5_reasoning, tier3_dimensions, anomaly_reasons
-FROM moved
-ORDER BY round(moved, 6) DESC, exchange_at DESC, score_id
-LIMIT $limit
+FROM log.scores AS s
+JOIN moved AS m ON s.exchange_at = m.exchange_at AND s.score_id = m.score_id AND (s.revision, s._offset) = m.version
+WHERE project = $project
+ORDER BY m.moved DESC, s.exchange_at DESC, s.score_id

@@ -8,9 +8,14 @@ WITH days AS (
     )
     WHERE $session IS NULL AND $since IS NULL AND ($after_at IS NULL OR day < date_trunc('day', $after_at::TIMESTAMP))
     GROUP BY day
+), rescored AS (
+    SELECT CASE WHEN $since IS NOT NULL THEN coalesce(min(exchange_at), TIMESTAMP '9999-12-31') END AS earliest
+    FROM log.scores
+    WHERE scored_at >= $since::TIMESTAMP AND ($project IS NULL OR project = $project)
 ), bound AS (
-    SELECT coalesce(max(day) FILTER (found_since >= $limit), TIMESTAMP '1970-01-01') AS earliest
-    FROM (SELECT day, sum(found) OVER (ORDER BY day DESC) AS found_since FROM days)
+    SELECT coalesce(any_value(r.earliest), max(day) FILTER (found_since >= $limit), TIMESTAMP '1970-01-01') AS earliest
+    FROM rescored AS r
+    LEFT JOIN (SELECT day, sum(found) OVER (ORDER BY day DESC) AS found_since FROM days) ON true
 ), latest AS (
     -- An exchange keeps its project, session, turn and time, so they may be asked for first; whether it is anomalous can change.
     SELECT score_id, max((revision, _offset)) AS version
@@ -32,6 +37,7 @@ WITH days AS (
     SELECT score_id, arg_min(s.scored_at, (s.revision, s._offset)) AS created_at
     FROM log.scores AS s
     JOIN picked USING (project, exchange_at, score_id)
+    WHERE $project IS NULL OR project = $project
     GROUP BY score_id
 ), reviewed AS (
     SELECT
@@ -47,4 +53,5 @@ FROM log.scores AS s
 JOIN picked AS p ON s.exchange_at = p.exchange_at AND s.score_id = p.score_id AND s.revision = p.revision AND s._offset = p._offset
 JOIN first_scored AS f ON s.score_id = f.score_id
 LEFT JOIN reviewed AS r ON s.score_id = r.score_id
+WHERE $project IS NULL OR s.project = $project
 ORDER BY s.exchange_at DESC, coalesce(s.turn_number, -1) DESC, s.score_id DESC
