@@ -84,7 +84,8 @@ class LiveServer:
         store, access, settings = self._parts
         engine = engine_of(store)
         await engine.start()
-        self._server = server_of(create_app(engine, access, settings), *self.address)
+        self.app = create_app(engine, access, settings)
+        self._server = server_of(self.app, *self.address)
         start = self._server.startup
 
         async def started(sockets: list[socket.socket] | None = None) -> None:
