@@ -7,7 +7,6 @@ second request names things that are there.
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,10 +22,8 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis.specs.openapi import checks
 from servers import PATIENCE, Home, Nursery, nursery, until
 
-BUDGET = 60.0
-"""Seconds for all endpoints together."""
-MOST_EXAMPLES, FEWEST_EXAMPLES = 16, 3
-"""Requests of each endpoint and mode: as many as there is time for; what is drawn is the same each time."""
+EXAMPLES = 6
+"""Requests of each endpoint and mode; they are the same each time, however fast the machine."""
 DESTRUCTIVE = ("retention", "erasure", "revoke")
 """What ends the things that others name comes last."""
 LONGEST_ADDRESS = 2000
@@ -101,24 +98,22 @@ def test_every_endpoint_keeps_to_its_own_description(target: Target) -> None:
     operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) == sum(len(methods) for methods in schema.raw_schema["paths"].values())
     operations.sort(key=lambda operation: any(word in operation.path for word in DESTRUCTIVE))
-    began = time.monotonic()
-    for place, (operation, mode) in enumerate(itertools.product(operations, MODES)):
-        behind = time.monotonic() - began > BUDGET * place / (len(operations) * len(MODES))
-        _fuzz(target, operation, mode, FEWEST_EXAMPLES if behind else MOST_EXAMPLES)
+    for operation, mode in itertools.product(operations, MODES):
+        _fuzz(target, operation, mode)
     assert [] == target.problems
     assert target.statuses.keys() >= {200, 201, 400, 404}
     assert target.statuses.keys().isdisjoint({401, 429})
-    assert FEWEST_EXAMPLES * len(operations) < target.statuses.total()
+    assert EXAMPLES * len(operations) < target.statuses.total()
     assert 200 == httpx2.get(f"{target.url}/readyz").status_code
 
 
-def _fuzz(target: Target, operation: Any, mode: schemathesis.GenerationMode, examples: int) -> None:
+def _fuzz(target: Target, operation: Any, mode: schemathesis.GenerationMode) -> None:
     """Send what is drawn for an endpoint, so many times."""
     numbers = itertools.count()
 
     @seed(1)
     @settings(
-        max_examples=examples, deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
+        max_examples=EXAMPLES, deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
     )
     @given(case=operation.as_strategy(mode))
     def ask(case: Any) -> None:
