@@ -115,4 +115,5 @@ def load_settings(**given: object) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = str(first["loc"][0]) if first["loc"] else "settings"
-        raise SettingsError(f"{PREFIX}{name.upper()}: {first['msg']}", hint="Correct the variable or the option.") from error
+        problem = first["msg"].removeprefix("Value error, ")
+        raise SettingsError(f"{PREFIX}{name.upper()}: {problem}", hint="Correct the variable or the option.") from error

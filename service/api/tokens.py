@@ -160,6 +160,8 @@ def add_operator(caller: FleetAdmin, services: Services, request: Request, body:
     """Add an operator, with scopes that the caller has; answers its token, once."""
     scopes = frozenset(body.scopes)
     _require_scopes(caller, scopes)
+    if body.project is not None and "query" in scopes:
+        raise ApiError(400, "invalid", "scopes: query is for operators of every project; leave out query, or the project")
     return _added(services.access, request, Holder("operator", body.name, body.project, scopes=scopes))
 
 

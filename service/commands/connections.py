@@ -48,15 +48,20 @@ def add_operator(
     name: Name,
     project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only this project.")] = None,
     scopes: Annotated[
-        str, typer.Option("--scopes", metavar="LIST", help="What the token may do, with commas; without it everything.")
-    ] = ",".join(SCOPES),
+        str | None,
+        typer.Option("--scopes", metavar="LIST", help="What the token may do, with commas; without it all that there is."),
+    ] = None,
     database: Database = None,
 ) -> None:
     """Add an operator and print the token, once.
 
     Scopes: read; review (human scores, decisions on incidents); query (SQL of one's own, with every project only); admin.
     """
-    given = scopes_of(one.strip() for one in scopes.split(","))
+    given: frozenset[str] = frozenset(SCOPES) - ({"query"} if project else set())
+    if scopes is not None:
+        given = scopes_of(one.strip() for one in scopes.split(","))
+    if project and "query" in given:
+        raise InputError("scopes: query is for operators of every project", hint="Leave out query, or --project.")
     with _opened(database) as access, _kept(access, "operators add", name, project):
         token = access.add(Holder("operator", name, project, scopes=given))
     _show_token(token)

@@ -12,6 +12,7 @@ from analytics.compacting import compact as compact_file
 from analytics.compacting import space_of
 from analytics.erased import ERASURES
 from schemas.codec import encode
+from schemas.errors import InputError
 from schemas.limits import EARLIEST
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
 from service.terminal import counted, err, out, plain
@@ -63,6 +64,8 @@ def erase(
     as_json: AsJson = False,
 ) -> None:
     """Erase everything of a session or of a connection, for good, and compact the file; what comes of it later is not taken."""
+    if not connection or session == "":
+        raise InputError(f"{'--session' if connection else '--connection'} is empty", hint="Say whose records are to go.")
     settings = settings_of(database, policy)
     with open_workspace(settings, writes=True) as workspace:
         whose = f"connection {connection}" if session is None else f"session {session} of connection {connection}"

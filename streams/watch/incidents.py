@@ -235,6 +235,8 @@ def _goes_on(before: Incident, finding: Finding) -> bool:
 
 def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
     """Whether another revision would say something new that is worth one."""
+    if before.checked_at is not None and as_of < before.checked_at:
+        return False  # a look back, or a clock that was set back: what was seen later is not to be undone
     earlier, now = seen_by_rules(before), rules_of(made)
     if _ends(earlier) != _ends(now):
         return True

@@ -296,6 +296,18 @@ def test_the_command_gives_scopes_and_lists_them(tmp_path: Path) -> None:
     assert "read, review" in runner.invoke(operators_app, ["list", *database]).stdout
 
 
+def test_a_scope_that_would_do_nothing_is_not_given(tmp_path: Path) -> None:
+    """SQL reads every project, so the token of one project could ask nothing, and nobody would know why."""
+    runner, only_ops = CliRunner(), ["--project", "ops", "--db", str(tmp_path / "fleet.duckdb")]
+    assert 0 == runner.invoke(operators_app, ["add", "one", *only_ops]).exit_code
+    refused = runner.invoke(operators_app, ["add", "two", "--scopes", "read,query", *only_ops])
+    assert isinstance(refused.exception, InputError)
+
+    with AccessStore(access_file(tmp_path / "fleet.duckdb"), lambda: datetime.now(UTC)) as access:
+        [(holder, _)] = access.holders("operator")
+    assert ("one", {"read", "review", "admin"}) == (holder.name, set(holder.scopes))
+
+
 def test_commands_on_access_are_in_the_audit_log(tmp_path: Path) -> None:
     """Who gave access to whom is asked for when something has gone wrong; no token is ever in it."""
     runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]

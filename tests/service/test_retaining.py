@@ -44,7 +44,7 @@ def sessions(path: Path) -> list[str]:
 
 def test_retention_can_be_run_by_hand(database: Path, driftline: Command) -> None:
     """Where no server does it."""
-    code, told, said = driftline("retention", "run", "--as-of", AS_OF, "--db", str(database), "--json")
+    code, told, _said = driftline("retention", "run", "--as-of", AS_OF, "--db", str(database), "--json")
     assert 0 == code
 
     found = json.loads(told)
@@ -75,6 +75,16 @@ def test_an_erased_session_is_in_no_byte_of_the_file(database: Path, driftline: 
     assert [] == sessions(database)
 
 
+@pytest.mark.parametrize("whose", [("--connection", ""), ("--connection", "local", "--session", "")])
+def test_an_empty_name_is_nobodys(whose: tuple[str, ...], database: Path, driftline: Command) -> None:
+    """A variable that was never set erases nothing, and is not told that it did."""
+    code, told, said = driftline("erase", *whose, "--yes", "--db", str(database))
+
+    assert (2, "") == (code, told)
+    assert f"{whose[-2]} is empty" in said
+    assert 2 == len(sessions(database))
+
+
 def test_a_database_that_kafka_fills_is_erased_by_its_server(database: Path, driftline: Command) -> None:
     """A request that is on no topic would be forgotten by the next rebuild."""
     with Store(database) as store, store.transaction() as transaction:
@@ -92,7 +102,7 @@ def test_compaction_says_what_it_gave_back(database: Path, driftline: Command) -
     with Store(database) as store, store.transaction() as transaction:
         transaction.set_watermark(COMPACTION, "", 1)
 
-    code, told, said = driftline("compact", "--db", str(database))
+    code, told, _said = driftline("compact", "--db", str(database))
     assert 0 == code
     assert "MB and has" in told
     assert 2 == len(sessions(database))

@@ -129,4 +129,5 @@ def test_a_setting_that_cannot_be_used_is_refused_by_name(
         load_settings()
     assert f"DRIFTLINE_{name}" in str(refused.value)
     assert words in str(refused.value)
+    assert "Value error" not in str(refused.value)
     assert "hush" not in str(refused.value)

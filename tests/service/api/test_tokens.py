@@ -94,6 +94,16 @@ def test_access_is_for_admins_of_every_project(
     assert access.holder("connection", "west") is None
 
 
+def test_a_scope_that_would_do_nothing_is_not_given(call: Call, tokens: Tokens) -> None:
+    """SQL reads every project, so the token of one project could ask nothing."""
+    answer = call("POST", OPERATORS, tokens.root, json={"name": "one", "project": "ops", "scopes": ["query"]})
+
+    assert (400, True) == (
+        answer.status_code,
+        answer.json()["error"].startswith("scopes: query is for operators of every project"),
+    )
+
+
 @pytest.mark.usefixtures("tokens")
 def test_nobody_gives_more_than_they_have(call: Call, access: AccessStore) -> None:
     """Neither by adding an operator, nor by having somebody's token made anew and answered to oneself."""

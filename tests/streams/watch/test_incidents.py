@@ -100,6 +100,12 @@ def test_severity_rises_and_does_not_fall_while_it_is_open() -> None:
     assert CRITICAL == later.severity
 
 
+def test_a_look_back_changes_nothing_of_what_was_seen_later() -> None:
+    """A check as of last week knows fewer days, and sees a change at its start, when it looked larger."""
+    known = opened(finding(3))
+    assert [] == written([finding(3, 2, severity=CRITICAL, size=3.0)], [known], END - 2 * DAY)
+
+
 def test_the_days_that_left_the_window_are_kept() -> None:
     """All days of a drift are told, not just those of the last week."""
     known = opened(finding(3))
