@@ -73,7 +73,9 @@ class WrongKeyError(RecordError):
     """A record of a session that came under another key than the session's, so perhaps on another partition."""
 
     code = "wrong_key"
-    hint = "Produce it with the key connection/session_id, which decides the partition; the dead letter can be put back as it is."
+    hint = (
+        "Produce it with the key connection/session_id, which decides the partition; the dead letter can be put back as it is."
+    )
 
 
 class SchemaError(DriftlineError):

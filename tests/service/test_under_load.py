@@ -51,8 +51,10 @@ def server(home: Home) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_nothing_is_lost_and_nobody_sees_half_of_it_while_all_are_at_it(tmp_path: Path) -> None:
-    """Ingest, copies for analysts, their statements, sums of days and checks share one file and one machine: none may
-    cost another an exchange, a second score or a moment that never was."""
+    """Ingest, copies for analysts, their statements, sums of days and checks share one file and one machine.
+
+    None may cost another an exchange, a second score or a moment that never was.
+    """
     home = Home(tmp_path)
     connection, operator = home.connection(CONNECTION), home.operator()
     past = history(fallen(6), 40, end=utc_now())
