@@ -5,8 +5,9 @@ WITH later AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
     WHERE project = $project AND revision > 0
+        AND ($from IS NULL OR exchange_at >= $from::TIMESTAMP) AND ($to IS NULL OR exchange_at < $to::TIMESTAMP)
     GROUP BY score_id
-), verdicts AS (
+), verdicts AS NOT MATERIALIZED (
     SELECT
         s.score_id, s.connection, s.session_id, s.exchange_at, s.tier3_score AS judge_score,
         CASE
