@@ -10,7 +10,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,10 @@ ROUNDS = 3
 MOST = 1.0
 """Seconds that a query may take."""
 WINDOW = {"as_of": AS_OF, "days": 14}
+PAGE: Mapping[str, Any] = {
+    "from": None, "to": None, "since": None, "session": None, "anomalies": False, "limit": 100,
+    "after_at": None, "after_turn": None, "after_id": None,
+}  # fmt: skip
 ASKED: Mapping[str, Mapping[str, Any]] = {
     "baseline": WINDOW,
     "daily_averages": WINDOW,
@@ -44,12 +48,27 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
     "tier_change": {"since": AS_OF},
     "project_summary": {},
     "scores": {"session": None, "anomalies": False, "limit": 100},
-    "project_scores": {
-        "from": None, "to": None, "since": None, "session": None, "anomalies": False, "limit": 100,
-        "after_at": None, "after_turn": None, "after_id": None,
-    },
+    "project_scores": PAGE,
+    "project_scores, anomalies": PAGE | {"anomalies": True},
+    "project_scores, since an hour before": PAGE | {"since": AS_OF - timedelta(hours=1)},
     "score_by_id": {},
     "agreement_pairs": {"from": None, "to": None},
+    "review_queue": {"rater": "rater", "skip": []},
+    "anchor_candidates": {"count": 20},
+    "watched_projects": {"since": AS_OF},
+    "watched_sessions": {"projects": ["project-0"], "since": AS_OF - timedelta(days=81), "until": AS_OF},
+    "watched_sessions, fifty projects": {
+        "projects": [f"project-{number}" for number in range(50)], "since": AS_OF - timedelta(days=81), "until": AS_OF,
+    },
+    "incident_exchanges": {
+        "tier": "tier2", "since": AS_OF - timedelta(days=7), "until": AS_OF, "expected": 0.9, "direction": "down", "limit": 10,
+    },
+    "sampling_change": {
+        "before_since": AS_OF - timedelta(days=21), "before_until": AS_OF - timedelta(days=7),
+        "after_since": AS_OF - timedelta(days=7), "after_until": AS_OF,
+    },
+    "projects": {"as_of": AS_OF, "days": 7},
+    "anomaly_reasons": {},
     "daily_costs": WINDOW,
     "judge_costs": {"by": "day", "from": None, "to": None},
     "wrap_quality": {"limit": 100},
@@ -57,7 +76,7 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
     "run_history": {"limit": 100},
     "trust_over_time": {},
 }  # fmt: skip
-"""The queries with their parameters, the project left out."""
+"""The queries with their parameters, the project left out; after a comma, what is asked of them."""
 NAIVE = f"""
     SELECT project, exchange_at::DATE AS day, count(*), avg(tier1_score), stddev_pop(tier1_score), avg(tier2_score), avg(tier3_score)
     FROM (SELECT * FROM log.scores QUALIFY row_number() OVER (PARTITION BY score_id ORDER BY revision DESC, _offset DESC) = 1)
@@ -131,10 +150,10 @@ FILLING = {
 }
 
 
-def fill(path: Path, projects: int) -> None:
-    """Make a database of SCORES scores of so many projects."""
+def fill(path: Path, projects: int, scores: int = SCORES, first: datetime = FIRST) -> None:
+    """Make a database of so many scores of so many projects, over ninety days from the first."""
     with Store(path) as store, store.transaction() as transaction:
-        values = {"projects": projects, "scores": SCORES, "first": FIRST, "step": DAYS * 86_400_000_000 // SCORES}
+        values = {"projects": projects, "scores": scores, "first": first, "step": DAYS * 86_400_000_000 // scores}
         for statement in FILLING.values():
             used = {name: value for name, value in values.items() if f"${name}" in statement}
             transaction.connection.execute(statement, used)
@@ -171,14 +190,16 @@ def one_score(path: Path) -> str:
 def measured(path: Path, projects: int) -> list[list[str]]:
     """A row for each query: for one project and, where it can be asked so and there are several, for all."""
     rows = [_row("two weeks by day, out of the single scores", timed(path, NAIVE, {"project": "project-0"}))]
-    for name, given in ASKED.items():
+    for what, given in ASKED.items():
+        name, _, how = what.partition(",")
         query = queries()[name]
         extra = {"score": one_score(path)} if "score" in query.parameters else {}
-        for project in ("project-0", None):
-            if project is None and (projects == 1 or "project" not in query.optional):
-                continue
-            label = f"`{name}`" if project else f"`{name}`, all projects"
-            rows.append(_row(label, timed(path, query.text, {**given, **extra, "project": project})))
+        of_one = {"project": "project-0"} if "project" in query.parameters else {}
+        rows.append(_row(f"`{name}`{how and ','}{how}", timed(path, query.text, {**given, **extra, **of_one})))
+        if projects > 1 and "project" in query.optional:
+            rows.append(
+                _row(f"`{name}`{how and ','}{how}, all projects", timed(path, query.text, {**given, **extra, "project": None}))
+            )
     return rows
 
 

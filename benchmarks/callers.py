@@ -1,8 +1,8 @@
 """Callers of a server, each kind in a process of its own, for as long as they are told.
 
-    python -m benchmarks.callers KIND URL TOKEN CALLERS SECONDS SALT
+    python -m benchmarks.callers CREW
 
-prints each call as a line of JSON once the time is over; `called` starts such processes side by side. Kinds:
+takes a `Crew` as JSON and prints each call as a line of JSON once the time is over; `called` has several call side by side. Kinds:
 
 - `ingest`: clients that post exchanges of ten-turn sessions, one after the other; one that is refused for now is sent again.
 - `query`: analysts who ask SQL of their own and read the lists and figures of a project, one thing after the other.
@@ -16,13 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from benchmarks.load import INGEST, TURNS, Line, body
 
-PROJECT = "/api/audit/ops"
-"""What the callers' exchanges are filed under."""
 BUSY = 503
 PAUSE = 0.05
 """Seconds after which a caller that was refused for now calls again."""
@@ -37,17 +36,19 @@ SELECT
     )) AS torn
 """
 """Whether what is seen is of one moment: each score with its exchange, of each session all turns up to some one."""
-ASKED: Sequence[tuple[str, str, Mapping[str, Any] | None]] = (
+Asked = Sequence[tuple[str, str, Mapping[str, Any] | None]]
+"""What it is called, path, and body where it is posted; the path has the place of the project."""
+QUESTIONS: Asked = (
     ("POST query", "/api/audit/query", {"sql": WHOLE, "parameters": {"connection": "bench"}}),
-    ("GET summary", f"{PROJECT}/summary", None),
-    ("GET scores", f"{PROJECT}/scores?limit=50", None),
-    ("POST query", "/api/audit/query", {"sql": "SELECT day, tier2, exchanges FROM days WHERE project = 'ops' ORDER BY day"}),
-    ("GET trends", f"{PROJECT}/trends?window=30d", None),
+    ("GET summary", "/api/audit/{project}/summary", None),
+    ("GET scores", "/api/audit/{project}/scores?limit=50", None),
+    ("POST query", "/api/audit/query", {"sql": "SELECT day, tier2 FROM days WHERE project = 'ops' ORDER BY day"}),
+    ("GET trends", "/api/audit/{project}/trends?window=30d", None),
 )
-CHECKED: Sequence[tuple[str, str, Mapping[str, Any] | None]] = (
-    ("POST check", f"{PROJECT}/check", {}),
-    ("POST recompute", f"{PROJECT}/baseline/recompute", {}),
-    ("GET incidents", f"{PROJECT}/incidents", None),
+CHECKS: Asked = (
+    ("POST check", "/api/audit/{project}/check", {}),
+    ("POST recompute", "/api/audit/{project}/baseline/recompute", {}),
+    ("GET incidents", "/api/audit/{project}/incidents", None),
 )
 
 
@@ -68,80 +69,78 @@ class Call:
 
 @dataclass(frozen=True)
 class Crew:
-    """Callers of one kind."""
+    """Callers of one kind, what they call with, and for how long."""
 
     kind: str
     token: str
     callers: int
+    project: str = "ops"
+    url: str = ""
+    seconds: float = 0.0
+    salt: str = ""
+    """Makes the ids of exchanges new."""
 
 
 def called(url: str, crews: Sequence[Crew], *, seconds: float, salt: str) -> list[Call]:
-    """The calls of some crews that call at the same time, by when they were sent; `salt` makes ids of exchanges new.
-
-    CalledProcessError when a crew breaks off.
-    """
-    commands = [
-        [sys.executable, "-m", "benchmarks.callers", crew.kind, url, crew.token, str(crew.callers), str(seconds), salt]
-        for crew in crews
-    ]
+    """What some crews call at the same time, by when it was sent; CalledProcessError when one breaks off."""
+    given = [json.dumps(asdict(replace(crew, url=url, seconds=seconds, salt=salt))) for crew in crews]
+    commands = [[sys.executable, "-m", "benchmarks.callers", crew] for crew in given]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     calls = []
-    for child, command in zip(running, commands, strict=True):
+    for child, crew in zip(running, crews, strict=True):
         out, _ = child.communicate()
         if child.returncode:
-            raise subprocess.CalledProcessError(child.returncode, command[:4])
+            raise subprocess.CalledProcessError(child.returncode, crew.kind)
         calls += [Call(**json.loads(line)) for line in out.splitlines()]
     return sorted(calls, key=lambda call: call.sent_at)
 
 
-def exchanges(number: int, salt: str) -> Iterator[tuple[str, str, bytes]]:
-    """What a client posts: id, path and body of the exchanges of one session after the other."""
+def exchanges(crew: Crew, number: int) -> Iterator[tuple[str, str, str, bytes]]:
+    """What a client posts: exchanges of one session after the other."""
     for place in itertools.count():
-        session, turn = f"{salt}-{number}-{place // TURNS}", place % TURNS + 1
-        yield f"{session}:{turn}", INGEST, body(session, turn)
+        session, turn = f"{crew.salt}-{number}-{place // TURNS}", place % TURNS + 1
+        yield "POST ingest", f"{session}:{turn}", INGEST, body(session, turn)
 
 
-def questions(asked: Sequence[tuple[str, str, Mapping[str, Any] | None]]) -> Iterator[tuple[str, str, bytes | None]]:
-    """What somebody else asks: what it is called, path and body of one thing after the other."""
-    for what, path, content in itertools.cycle(asked):
-        yield what, path, None if content is None else json.dumps(content).encode()
+def questions(asked: Asked, crew: Crew, number: int) -> Iterator[tuple[str, str, str, bytes | None]]:
+    """What somebody else asks, one thing after the other; each begins elsewhere."""
+    for what, place, content in itertools.islice(itertools.cycle(asked), number, None):
+        path = place.format(project=crew.project)
+        yield what, path, path, None if content is None else json.dumps(content).encode()
 
 
-KINDS: Mapping[str, Callable[[int, str], Iterator[tuple[str, str, bytes | None]]]] = {
+KINDS: Mapping[str, Callable[[Crew, int], Iterator[tuple[str, str, str, bytes | None]]]] = {
     "ingest": exchanges,
-    "query": lambda number, _: questions(ASKED[number % 2 :] + ASKED[: number % 2]),
-    "check": lambda _number, _salt: questions(CHECKED),
+    "query": partial(questions, QUESTIONS),
+    "check": partial(questions, CHECKS),
 }
 
 
-async def calls_of(kind: str, url: str, token: str, number: int, ends_at: float, salt: str) -> list[Call]:
+async def calls_of(crew: Crew, number: int) -> AsyncIterator[Call]:
     """What one caller calls until the time is over."""
-    return [call async for call in _calling(kind, url, token, number, ends_at, salt)]
-
-
-async def _calling(kind: str, url: str, token: str, number: int, ends_at: float, salt: str) -> AsyncIterator[Call]:
-    async with Line(url, token) as line:
-        for name, path, content in KINDS[kind](number, salt):
+    ends_at = time.monotonic() + crew.seconds
+    async with Line(crew.url, crew.token) as line:
+        for what, subject, path, content in KINDS[crew.kind](crew, number):
             status = BUSY
             while status == BUSY:
                 if time.monotonic() >= ends_at:
                     return
                 sent_at = time.time()
                 status, answer, seconds = await line.call(path, content)
-                what, subject = ("POST ingest", name) if kind == "ingest" else (name, path)
                 yield Call(what, subject, status, sent_at, seconds, json.loads(answer))
                 if status == BUSY:
                     await asyncio.sleep(PAUSE)
 
 
-async def crew(kind: str, url: str, token: str, callers: int, seconds: float, salt: str) -> list[Call]:
+async def run(crew: Crew) -> list[Call]:
     """What all callers of a crew call, side by side."""
-    ends_at = time.monotonic() + seconds
-    each = await asyncio.gather(*(calls_of(kind, url, token, number, ends_at, salt) for number in range(callers)))
-    return [call for one in each for call in one]
+
+    async def listed(number: int) -> list[Call]:
+        return [call async for call in calls_of(crew, number)]
+
+    return [call for one in await asyncio.gather(*map(listed, range(crew.callers))) for call in one]
 
 
 if __name__ == "__main__":
-    kind, url, token, callers, seconds, salt = sys.argv[1:]
-    for call in asyncio.run(crew(kind, url, token, int(callers), float(seconds), salt)):
+    for call in asyncio.run(run(Crew(**json.loads(sys.argv[1])))):
         print(json.dumps(asdict(call)))
