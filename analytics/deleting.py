@@ -63,16 +63,21 @@ def delete_tables(connection: duckdb.DuckDBPyConnection, tables: Sequence[str]) 
         connection.execute(f"DELETE FROM {full_name(named[table])}")
 
 
-def delete_derived(connection: duckdb.DuckDBPyConnection, tables: Sequence[str], but: str, consumers: Sequence[str]) -> None:
+def delete_derived(
+    connection: duckdb.DuckDBPyConnection, tables: Sequence[str], but: str, stages: Sequence[str], consumers: Sequence[str]
+) -> None:
     """Delete what stages made, their states and how far they have read.
 
-    Of a session of which the stage `but` keeps a state everything stays, and so do the watermarks of these consumers.
+    Of a session of which the stage `but` keeps a state everything stays, and so do the states of `stages` and the watermarks of `consumers`.
     """
     kept = f"NOT IN (SELECT key FROM {full_name(schema_of('StageState'))} WHERE stage = $but)"
     named = {schema.table: schema for schema in current_schemas().values()}
     for table in tables:
         connection.execute(f"DELETE FROM {full_name(named[table])} WHERE connection || '/' || session_id {kept}", {"but": but})
-    connection.execute(f"DELETE FROM {full_name(named['stage_state'])} WHERE key {kept}", {"but": but})
+    connection.execute(
+        f"DELETE FROM {full_name(named['stage_state'])} WHERE key {kept} AND NOT list_contains($stages, stage)",
+        {"but": but, "stages": list(stages)},
+    )
     connection.execute(
         f"DELETE FROM {full_name(named['watermarks'])} WHERE NOT list_contains($consumers, consumer)",
         {"consumers": list(consumers)},

@@ -12,6 +12,8 @@ import polars as pl
 from analytics.tables import full_name
 from schemas.registry import RecordSchema, current_schemas, schema_of
 
+STAGE = "erasure"
+"""Stage whose states say, by erasure, what this database has done of it."""
 ERASURES = "erasures"
 """Topic of erasures."""
 _SESSION = ["connection", "session_id"]

@@ -242,10 +242,10 @@ class Transaction:
         delete_tables(self._connection, tables)
         self._ends.update(stored_ends(self._connection))
 
-    def forget_derived(self, tables: Sequence[str], but: str) -> None:
-        """Delete what stages made and how far they came, but for sessions of which the stage `but` keeps a state."""
+    def forget_derived(self, tables: Sequence[str], but: str, stages: Sequence[str] = ()) -> None:
+        """Delete what stages made and how far they came, but for sessions of which `but` keeps a state, and the states of `stages`."""
         self._forget_days()
-        delete_derived(self._connection, tables, but, [END, RETENTION, COMPACTION, DAILY])
+        delete_derived(self._connection, tables, but, stages, [END, RETENTION, COMPACTION, DAILY])
         self._ends.update(stored_ends(self._connection))
 
     def _forget_days(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from analytics.erased import STAGE as ERASURE
 from analytics.retention import CUT
 from analytics.store import Appended, Store, Transaction
 from audit.policy import Policy
@@ -113,7 +114,7 @@ class EmbeddedRunner:
         What was made of a session whose first records are gone stays as it was: what is left would tell another story of it.
         """
         with self._store.transaction() as transaction:
-            transaction.forget_derived(derived_tables(), but=CUT)
+            transaction.forget_derived(derived_tables(), but=CUT, stages=[ERASURE])
             transaction.set_watermark(UNFINISHED, "", 1)
         self.run(report)
 

@@ -21,7 +21,7 @@ import duckdb
 import msgspec
 
 from analytics.attached import attached
-from analytics.erased import ERASURES, Erased
+from analytics.erased import ERASURES, STAGE, Erased
 from analytics.erasure import Erasing
 from analytics.queries import query_rows
 from analytics.store import Store
@@ -34,8 +34,6 @@ from streams.auditing import Auditing
 from streams.feeding import is_fed_by_kafka
 from streams.replay.plan import folder_of
 
-STAGE = "erasure"
-"""Stage whose states say, by erasure, what this database has done of it."""
 CHECK_SECONDS = 60.0
 """How often the chore looks for erasures that came from elsewhere."""
 COPIES = "Backups, copies of the database and Parquet files that were exported: delete them yourself."

@@ -188,6 +188,7 @@ def test_a_rebuild_does_not_bring_it_back(store: Store) -> None:
 
     assert [(KEPT,)] == rows(store, "exchanges", "session_id")
     assert [(KEPT,)] == rows(store, "scores", "session_id")
+    assert [1] == [one.done.deleted["exchanges"] for one in erasures(store) if one.done is not None]
     assert {f"local/{KEPT}"} == {key for (key,) in rows(store, "stage_state", "key", "key") if key.startswith("local")}
 
 
