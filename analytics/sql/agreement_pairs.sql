@@ -9,7 +9,7 @@ WITH later AS (
     GROUP BY score_id
 ), verdicts AS NOT MATERIALIZED (
     SELECT
-        s.score_id, s.connection, s.session_id, s.exchange_at, s.tier3_score AS judge_score,
+        s.score_id, s.connection, s.session_id, s.exchange_at, s.revision, s._offset, s.tier3_score AS judge_score,
         CASE
             WHEN s.anomaly THEN 'anomaly'
             WHEN s.tier3_score BETWEEN 2.5 AND 3.5 OR s.tier2_score BETWEEN 0.4 AND 0.6 OR s.tier2_5_alignment BETWEEN 0.4 AND 0.6
@@ -18,24 +18,29 @@ WITH later AS (
             ELSE 'routine'
         END AS stratum
     FROM log.scores AS s
-    LEFT JOIN later AS l ON s.score_id = l.score_id
-    WHERE s.project = $project AND (l.version IS NULL OR (s.revision, s._offset) = l.version)
+    WHERE s.project = $project
         AND ($from IS NULL OR s.exchange_at >= $from::TIMESTAMP) AND ($to IS NULL OR s.exchange_at < $to::TIMESTAMP)
 ), strata AS (
     SELECT stratum, count(*) AS in_stratum, sum(count(*)) OVER ()::BIGINT AS judged
-    FROM verdicts
-    WHERE judge_score IS NOT NULL
+    FROM verdicts AS v
+    LEFT JOIN later AS l USING (score_id)
+    WHERE judge_score IS NOT NULL AND (l.version IS NULL OR (v.revision, v._offset) = l.version)
     GROUP BY stratum
 ), newest AS (
     SELECT subject_id AS score_id, reviewer AS rater, arg_max(score, (occurred_at, _offset)) AS human_score
     FROM log.reviews
     WHERE kind = 'human_score' AND score IS NOT NULL AND project = $project
     GROUP BY subject_id, reviewer
+), looked AS (
+    SELECT *
+    FROM verdicts
+    SEMI JOIN newest USING (score_id)
+    QUALIFY row_number() OVER (PARTITION BY score_id ORDER BY revision DESC, _offset DESC) = 1
 )
 SELECT
     v.score_id, v.connection, v.session_id, n.rater, n.human_score, v.judge_score, v.stratum,
     coalesce(t.in_stratum, 0) AS in_stratum, coalesce(t.judged, 0) AS judged
 FROM newest AS n
-JOIN verdicts AS v ON n.score_id = v.score_id
+JOIN looked AS v ON n.score_id = v.score_id
 LEFT JOIN strata AS t ON v.stratum = t.stratum
 ORDER BY v.exchange_at, v.score_id, n.rater

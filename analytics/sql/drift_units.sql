@@ -1,16 +1,24 @@
 -- purpose: what the sequential rule of drift looks at: the scores of each session on each UTC day added up, as if every exchange had been judged: a judged one counts 1 / sampling_probability times; by the time of the exchanges, whenever they were scored
 -- grain: one row a project, tier (tier1, tier2, tier2_5, tier3) and session on a day, by the time of its last exchange (last_at); where a day has more than 48 sessions with scores of the tier, those that end within one hour are added up to one row; sessions: how many it holds; weight: sum of the weights; total: sum of weight times score
 -- parameters: $project (NULL for all but those of anchors), $as_of (what happened then or later is left out), $days (the last UTC days, of which the last one may not be over)
-WITH latest AS (
+WITH later AS (
+    -- Most scores have one version, so it is cheaper to look for those that have more.
+    SELECT project, score_id, max((revision, _offset)) AS version
+    FROM log.scores
+    WHERE revision > 0 AND log.is_asked(project, $project)
+        AND exchange_at >= log.first_day_of($as_of::TIMESTAMP, $days) AND exchange_at < $as_of::TIMESTAMP
+    GROUP BY project, score_id
+), latest AS (
     SELECT
         project, connection, session_id, exchange_at, 1 / coalesce(sampling_probability, 1) AS weight, tier1_score AS tier1,
         CASE WHEN tier2_state = 'scored' THEN tier2_score END AS tier2,
         CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END AS tier2_5,
         CASE WHEN tier3_state = 'scored' THEN tier3_score END AS tier3
-    FROM log.scores
+    FROM log.scores AS s
+    LEFT JOIN later AS l USING (project, score_id)
     WHERE log.is_asked(project, $project)
         AND exchange_at >= log.first_day_of($as_of::TIMESTAMP, $days) AND exchange_at < $as_of::TIMESTAMP
-    QUALIFY row_number() OVER (PARTITION BY project, score_id ORDER BY revision DESC, _offset DESC) = 1
+        AND (l.version IS NULL OR (s.revision, s._offset) = l.version)
 ), summed AS (
     SELECT
         project, date_trunc('day', exchange_at) AS day, connection, session_id,
