@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.spikes import anomaly_spike
+from audit.spikes import CHANCE, anomaly_spike, chance_of
 
 
-def severity(anomalies: int, scores: int, baseline_rate: float, baseline_scores: int = 100) -> str | None:
+def severity(anomalies: int, scores: int, baseline_rate: float, baseline_scores: int = 100_000) -> str | None:
     """How bad it is; None when it is no spike."""
     found = anomaly_spike(anomalies=anomalies, scores=scores, baseline_rate=baseline_rate, baseline_scores=baseline_scores)
     return None if found is None else found.severity
@@ -37,15 +39,31 @@ def test_a_spike_is_above_twice_the_rate_and_critical_above_three_times(
 
 def test_one_exchange_is_no_spike() -> None:
     """With one exchange in three days any anomaly would be a rate of 100 %."""
-    assert severity(1, 1, 0.01) is None
-    assert "critical" == severity(2, 2, 0.01)
+    assert severity(1, 1, 0.0001) is None
+    assert "critical" == severity(2, 2, 0.0001)
+
+
+def test_a_few_are_no_spike_where_chance_brings_as_many() -> None:
+    """Two in 24 are three times 2.6 %, and come about once in a dozen windows of a project in which nothing has changed."""
+    assert severity(2, 24, 0.026, 500) is None
+    assert "critical" == severity(8, 24, 0.026, 500)
 
 
 def test_a_clean_baseline_does_not_say_that_the_rate_is_zero() -> None:
-    """None in a hundred fits one in a hundred, of which two in eighty are not three times as many."""
-    assert severity(2, 100, 0.0) is None
-    assert "warning" == severity(2, 80, 0.0)
-    assert "critical" == severity(4, 100, 0.0)
+    """None in ten thousand fits one in ten thousand, of which two in eight thousand are not three times as many."""
+    assert severity(2, 10_000, 0.0, 10_000) is None
+    assert "critical" == severity(5, 100, 0.0, 1000)
+
+
+@given(st.integers(0, 60), st.integers(1, 200), st.integers(0, 200), st.integers(1, 2000))
+def test_the_chance_is_a_bound_of_the_binomial_tail(late: int, scores: int, before: int, baseline_scores: int) -> None:
+    """Never less than it really is, and not much more where it decides."""
+    total, share = late + before, scores / (scores + baseline_scores)
+    tail = math.fsum(math.comb(total, n) * share**n * (1 - share) ** (total - n) for n in range(late, total + 1))
+    bound = chance_of(late, scores, before, baseline_scores)
+
+    assert bound >= tail * (1 - 1e-9)
+    assert bound <= 1.5 * tail or tail > CHANCE
 
 
 def test_nothing_to_compare_with_is_no_spike() -> None:
@@ -55,12 +73,12 @@ def test_nothing_to_compare_with_is_no_spike() -> None:
 
 def test_the_numbers_are_told() -> None:
     """They go into the incident as its evidence; a ratio to 0 is none."""
-    found = anomaly_spike(anomalies=5, scores=20, baseline_rate=0.05, baseline_scores=200)
-    clean = anomaly_spike(anomalies=5, scores=20, baseline_rate=0.0, baseline_scores=200)
+    found = anomaly_spike(anomalies=8, scores=20, baseline_rate=0.05, baseline_scores=200)
+    clean = anomaly_spike(anomalies=8, scores=20, baseline_rate=0.0, baseline_scores=200)
 
     assert found is not None
     assert clean is not None
-    assert (5, 20, 0.25, 0.05, 5.0) == (found.anomalies, found.scores, found.rate, found.baseline_rate, found.ratio)
+    assert (8, 20, 0.4, 0.05, 8.0) == (found.anomalies, found.scores, found.rate, found.baseline_rate, found.ratio)
     assert clean.ratio is None
 
 

@@ -377,11 +377,11 @@ def test_a_policy_that_changed_with_the_scores_is_pointed_out(store: Store) -> N
 def test_anomalies_that_become_more_are_a_spike(store: Store) -> None:
     """A tier's mean can hold while a few exchanges go badly wrong."""
     put(store, "scores", history(steady, 40))
-    put(store, "scores", history(steady, 2, a_day=2, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
+    put(store, "scores", history(steady, 2, a_day=8, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
     spikes = [one for one in checked(store).incidents if one.type == "anomaly_spike"]
     assert [(None, "up", "open", "rate_ratio")] == [(one.tier, one.direction, one.status, one.rule) for one in spikes]
     seen = evidence_of(spikes[0])["rules"]["rate_ratio"]
-    assert (6, 36) == (seen["anomalies"], seen["exchanges"])
+    assert (24, 54) == (seen["anomalies"], seen["exchanges"])
     assert {"odd"} == {one["reason"] for one in evidence_of(spikes[0])["exchanges"]}
 
 
