@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from analytics.queries import query_records, query_rows
@@ -13,6 +13,12 @@ from schemas.records import Alert, Incident
 
 WAITING, DELIVERED, GIVEN_UP = "waiting", "delivered", "given_up"
 STATUSES = (WAITING, DELIVERED, GIVEN_UP)
+
+
+_SETTLED = (
+    "DELETE FROM log.alerts WHERE status <> ? AND settled_at < ? "
+    "AND subject_id NOT IN (SELECT incident_id FROM main.incidents WHERE status = 'open')"
+)
 
 
 class Outbox:
@@ -36,6 +42,11 @@ class Outbox:
         """Put alerts in place of their earlier versions."""
         with self._store.transaction() as transaction:
             transaction.set_alerts(alerts)
+
+    def forget(self, before: datetime) -> None:
+        """Delete what was settled before then. What tells of an incident stays while that is open, or it would be told again."""
+        with self._store.transaction() as transaction:
+            transaction.connection.execute(_SETTLED, [WAITING, before.astimezone(UTC).replace(tzinfo=None)])
 
     def due(self, now: datetime) -> list[Alert]:
         """What is to be tried now, oldest first."""

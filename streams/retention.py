@@ -16,6 +16,7 @@ from datetime import UTC, datetime, time, timedelta
 import msgspec
 
 from analytics.daily import refresh_daily
+from analytics.outbox import Outbox
 from analytics.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, Unread
 from analytics.store import Store
 from audit.policy import Policy
@@ -59,6 +60,7 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
         purged = Retention(store, Cutoffs(kept_from, kept_from("")), unread).run()
         if unread is not None:
             _unpark(store, kept_from)
+        Outbox(store).forget(kept_from(""))
         if purged.rows.total():
             store.checkpoint()
     if purged.rows.total():

@@ -14,6 +14,7 @@ from builders import closing, event, exchange, judgement, reservation, score
 from engines import Clock, policy_of, rows, runner_over
 
 from analytics.daily import refresh_daily
+from analytics.outbox import Outbox
 from analytics.retention import CUT, whole_since
 from analytics.store import Store, Transaction
 from audit.policy import Policy, ProjectSettings, Sampling
@@ -229,6 +230,24 @@ def test_what_belongs_to_no_exchange_goes_by_its_own_time(store: Store) -> None:
     purge(store, POLICY, NOW)
 
     assert [1, 1] == [count(store, table) for table in ("heartbeats", "dead_letters")]
+
+
+def test_settled_alerts_go_but_for_those_of_open_incidents(store: Store, samples: SampleMaker) -> None:
+    """The queue would grow for ever; an open incident whose alert had gone would be told again."""
+    (incident,) = samples.records("Incident", 1)
+    (alert,) = samples.records("Alert", 1)
+    with store.transaction() as transaction:
+        transaction.append("incidents", [encode(msgspec.structs.replace(incident, incident_id="open", status="open"))])
+    fates = {"old": ("gone", "delivered", OLD), "open": ("open", "delivered", OLD), "new": ("gone", "given_up", NEW)}
+    alerts = [
+        msgspec.structs.replace(alert, alert_id=name, subject_id=subject, status=status, settled_at=at)
+        for name, (subject, status, at) in (fates | {"waiting": ("gone", "waiting", None)}).items()
+    ]
+    assert 4 == Outbox(store).put(alerts)
+
+    purge(store, POLICY, NOW)
+
+    assert [("new",), ("open",), ("waiting",)] == sorted(rows(store, "alerts", "alert_id"))
 
 
 def test_daily_sums_outlive_their_scores(store: Store) -> None:
