@@ -15,6 +15,7 @@ from analytics.daily import refresh_daily
 from analytics.queries import query_records, query_rows
 from audit.drift import DAYS
 from schemas.errors import InputError
+from schemas.limits import EARLIEST
 from schemas.records import Incident
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows
 from service.commands.sessions import of_project, opened_to_show
@@ -46,7 +47,7 @@ def check_drift(
     A server does this by itself; this is for a database that none has.
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
-        checked = check_projects(workspace, [project] if project else None)
+        checked = check_projects(workspace, None if project is None else [_known(workspace, project)])
     if as_json:
         for one in checked:
             print_json(check_document(one, workspace.policy.for_project(one.project).methodology.version))
@@ -61,6 +62,15 @@ def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) 
         since = workspace.now() - timedelta(days=DAYS)
         projects = [row["project"] for row in query_rows(workspace.store.cursor(), "watched_projects", {"since": since})]
     return asyncio.run(_watch(workspace).check(projects))
+
+
+def _known(workspace: Workspace, project: str) -> str:
+    """The project; InputError when it never had a score: a slip of the finger is no project in which all is well."""
+    refresh_daily(workspace.store)
+    rows = query_rows(workspace.store.cursor(), "watched_projects", {"since": EARLIEST})
+    if project not in {row["project"] for row in rows}:
+        raise InputError(f"--project: there are no scores of {plain(project, 64)!r}", hint="`driftline scores` shows projects.")
+    return project
 
 
 @incidents_app.command("list")

@@ -72,6 +72,7 @@ def test_without_incidents_it_says_so(database: Path, capsys: pytest.CaptureFixt
         (["incidents", "accept", "1a2b"], "no incident begins with '1a2b'"),
         (["incidents", "list", "--status", "closed"], "--status closed is no state"),
         (["check-drift", "--as-of", "soon"], "--as-of: "),
+        (["check-drift", "--project", "nobody"], "--project: there are no scores of 'nobody'"),
     ],
 )
 def test_what_cannot_be_done_is_said(
