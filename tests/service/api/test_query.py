@@ -19,6 +19,7 @@ from servers import until
 from service.access import AccessStore, Holder
 from service.api.settings import ApiSettings
 from service.querying.questions import QueryLimits
+from streams.engine import Engine
 
 QUERY = "/api/audit/query"
 SLOW = "SELECT levenshtein(repeat('a', 200000), repeat('b', 200000))"
@@ -32,10 +33,11 @@ def settings() -> ApiSettings:
 
 
 @pytest.fixture
-def ask(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> Ask:
-    """Asks as the operator of every project, after three exchanges came in."""
+def ask(call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner) -> Ask:
+    """Asks as the operator of every project, after three exchanges came in and were scored."""
     for number in (1, 2, 3):
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number))
+    loop.run(engine.drained())
     return lambda sql, **body: call("POST", QUERY, tokens.root, json={"sql": sql} | body)
 
 
