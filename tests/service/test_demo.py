@@ -56,8 +56,16 @@ class Shown:
         return [line for line in lines[start + 1 : lines.index("", start)] if line.strip(" ─")]
 
 
+@pytest.fixture
+def shown(ran: Shown) -> Iterator[Shown]:
+    """The demo, for one test at a time: each may open its database, which belongs to one process."""
+    with (ran.folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield ran
+
+
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     """The demo, run once, whichever worker of the test run comes first; where one ran before, so that it has to make room."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
