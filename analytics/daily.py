@@ -2,7 +2,7 @@
 """Keeps what the scores of each project and UTC day add up to, so that nobody has to add up millions of scores to ask.
 
 The sums are made from the latest revisions of a whole day at a time: a score that is made again changes the day of its
-exchange, and a late one lands on its own. `log.score_days` (`analytics/daily_macros.py`) reads them and knows which still hold.
+exchange, and a late one lands on its own. `log.score_days` (`analytics/macros.py`) reads them and knows which still hold.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 
-from analytics.daily_macros import CONSUMER, sums_of
+from analytics.macros import CONSUMER, sums_of
 from analytics.store import Store
 from analytics.transaction import Partition, Transaction
 

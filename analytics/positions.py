@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import duckdb
 
-from analytics.daily_macros import RETENTION
+from analytics.macros import RETENTION
 from analytics.tables import full_name
 from schemas.registry import schema_of, topics
 

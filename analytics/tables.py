@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from analytics.daily_macros import macro_statements
+from analytics.macros import macro_statements
 from schemas.errors import StoreError
 from schemas.registry import Json, RecordSchema, current_schemas
 

@@ -10,11 +10,11 @@ import duckdb
 import msgspec
 import polars as pl
 
-from analytics.daily_macros import CONSUMER as DAILY
 from analytics.deleting import delete_days, delete_derived, delete_landed, delete_places, delete_states, delete_tables
 from analytics.erased import ERASURES, without_erased
 from analytics.inserting import BATCH, insert, registered
 from analytics.known import KnownIdentities
+from analytics.macros import CONSUMER as DAILY
 from analytics.positions import COMPACTION, END, RETENTION, stored_ends
 from analytics.repetitions import CONTENT, unknown
 from analytics.tables import full_name, quote

@@ -1,15 +1,7 @@
 -- purpose: the runs of a project, newest first, each beside the run of the same agent before it: did it get better or worse, and with the same failure
 -- grain: one row a run, that is a finalized session; previous_trust, change and repeated: NULL for an agent's first run; mean_of_five: of it and up to four runs before it; final_score: of its newest finished evaluation, 0 to 10
 -- parameters: $project (NULL for all), $limit
-WITH finished AS (
-    SELECT connection, session_id, arg_min(project, _offset) AS project, min(_offset) AS first_offset
-    FROM log.diagnoses
-    GROUP BY ALL
-), numbered AS (
-    SELECT *, row_number() OVER (PARTITION BY project ORDER BY first_offset, connection, session_id) AS number
-    FROM finished
-    WHERE $project IS NULL OR project = $project
-), compared AS (
+WITH compared AS (
     SELECT
         n.number, n.project, coalesce(d.agent, '') AS agent, d.connection, d.session_id,
         coalesce(d.ended_at, d.closed_at) AS ended_at, d.trust_score, d.readiness_level, d.primary_failure_type,
@@ -17,8 +9,9 @@ WITH finished AS (
         round(avg(d.trust_score) OVER (before ROWS 4 PRECEDING), 1) AS mean_of_five,
         CASE WHEN lag(d.session_id) OVER before IS NOT NULL
             THEN coalesce(d.primary_failure_type = lag(d.primary_failure_type) OVER before, false) END AS repeated
-    FROM numbered AS n
+    FROM log.numbered_runs() AS n
     JOIN diagnoses AS d USING (connection, session_id)
+    WHERE $project IS NULL OR n.project = $project
     WINDOW before AS (PARTITION BY n.project, coalesce(d.agent, '') ORDER BY n.number)
 ), newest AS (
     SELECT * FROM compared ORDER BY ended_at DESC, project, number DESC LIMIT $limit

@@ -13,8 +13,8 @@ from builders import score
 
 from analytics import daily
 from analytics.daily import recompute_days, refresh_daily
-from analytics.daily_macros import CONSUMER, KEY
 from analytics.known import KnownIdentities
+from analytics.macros import CONSUMER, KEY
 from analytics.queries import query_rows
 from analytics.store import Store
 from audit.drift import DailyAverage, consecutive_days
