@@ -13,7 +13,7 @@ from service.api.answers import Answer
 from service.api.authentication import Reader, require_project
 from service.api.context import Services
 from service.api.errors import documented
-from service.api.paging import Cursor, NextCursor, Place, page_of
+from service.api.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.api.project_answers import Moment
 from service.api.settings import API
 
@@ -52,14 +52,13 @@ async def alerts(
     caller: Reader,
     services: Services,
     status: Annotated[Status | None, Query(description="Only those.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
+    limit: Limit = 100,
     cursor: Cursor = None,
 ) -> AlertsAnswer:
     """List the alerts on incidents and silent sessions of every project, newest first."""
     require_project(caller, None)
     outbox = Outbox(services.engine.store)
-    before = None if cursor is None else (cursor.at, cursor.id)
-    rows = await anyio.to_thread.run_sync(outbox.listed, status, limit + 1, before)
+    rows = await anyio.to_thread.run_sync(outbox.listed, status, limit + 1, after(cursor))
     shown, following = page_of(rows, limit, lambda row: Place(row["created_at"], row["alert_id"]))
     return AlertsAnswer(alerts=[_answer(row) for row in shown], count=len(shown), next_cursor=following)
 

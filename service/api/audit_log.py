@@ -14,7 +14,7 @@ from service.api.authentication import FleetAdmin
 from service.api.context import Services
 from service.api.errors import documented
 from service.api.models import ConnectionName
-from service.api.paging import Cursor, NextCursor, Place, page_of
+from service.api.paging import Cursor, Limit, NextCursor, Place, page_of
 from service.api.settings import API
 from service.audit_log import Line
 
@@ -54,7 +54,7 @@ def audit_log(
     response: Response,
     name: Annotated[ConnectionName | None, Query(description="Only what this operator or account changed.")] = None,
     project: Annotated[ConnectionName | None, Query(description="Only changes in this project.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
+    limit: Limit = 100,
     cursor: Cursor = None,
 ) -> AuditLogAnswer:
     """List what operators changed and refused changes, newest first, without what was sent."""

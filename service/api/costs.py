@@ -15,8 +15,8 @@ from service.api.authentication import Reader, VisibleProject
 from service.api.context import ApiContext, Services
 from service.api.errors import documented
 from service.api.models import QueryMoment
-from service.api.paging import Cursor, NextCursor, Place, encode_place
-from service.api.reading import PROJECT, Limit, require_window
+from service.api.paging import Cursor, Limit, NextCursor, Place, encode_place
+from service.api.reading import PROJECT, require_window
 from service.api.settings import API
 
 router = APIRouter(tags=["reading"])

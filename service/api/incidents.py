@@ -15,7 +15,7 @@ from service.api.bodies import JsonRoute
 from service.api.context import Services, durable_or_refused
 from service.api.errors import ApiError, documented
 from service.api.models import Id, OperatorBody
-from service.api.paging import Cursor, NextCursor, Place, page_of
+from service.api.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.api.project_answers import Moment, ProjectAnswer
 from service.api.settings import API
 from service.documents import Document
@@ -24,7 +24,6 @@ from streams.reviewing import MAX_COMMENT
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])
 PROJECT = f"{API}/{{project}}"
-MAX_INCIDENTS = 1000
 IncidentStatus = Literal["open", "accepted", "dismissed"]
 IncidentType = Literal["drift", "anomaly_spike"]
 IncidentId = Annotated[Id, Path(description="Id of the incident.")]
@@ -123,13 +122,12 @@ async def incidents(
     *,
     status: Annotated[IncidentStatus | None, Query(description="Only those in this state.")] = None,
     kind: Annotated[IncidentType | None, Query(alias="type", description="Only those of this type.")] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_INCIDENTS, description="At most so many.")] = 100,
+    limit: Limit = 100,
     cursor: Cursor = None,
 ) -> IncidentsAnswer:
     """List the incidents of a project, newest first; the texts of their queries are left out."""
-    before = None if cursor is None else (cursor.at, cursor.id)
     found = await services.ask(
-        lambda reading: incidents_page(reading, project, status=status, kind=kind, before=before, limit=limit + 1)
+        lambda reading: incidents_page(reading, project, status=status, kind=kind, before=after(cursor), limit=limit + 1)
     )
     shown, following = page_of(found, limit, _place)
     answers = [IncidentAnswer.model_validate(one) for one in shown]

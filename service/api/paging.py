@@ -65,6 +65,11 @@ def page_of(entries: Sequence[Entry], limit: int, place: Callable[[Entry], Place
     return shown, encode_place(place(shown[-1])) if len(entries) > limit else None
 
 
+def after(cursor: Place | None) -> tuple[datetime, str] | None:
+    """The time and the id after which a list goes on, as queries take them; None for its beginning."""
+    return None if cursor is None else (cursor.at, cursor.id)
+
+
 Cursor = Annotated[
     Place | None,
     Query(description="Where to go on: the nextCursor of an earlier answer."),
@@ -72,5 +77,8 @@ Cursor = Annotated[
     WithJsonSchema({"type": "string", "maxLength": MAX_CURSOR, "pattern": "^[A-Za-z0-9_-]+$"}),
 ]
 """The parameter `cursor` of a list: the place after which to go on, or None for its beginning."""
+MAX_PAGE = 1000
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="At most so many.")]
+"""The parameter `limit` of a list."""
 NextCursor = Annotated[str | None, Field(description="Cursor of the next page; null on the last one.")]
 """The field `nextCursor` of a list."""

@@ -21,6 +21,7 @@ from service.api.errors import ApiError, documented
 from service.api.limits import ClientGone
 from service.api.models import OperatorBody
 from service.api.settings import API
+from service.documents import iso_time
 from service.querying import desk
 from service.querying.questions import DEFAULT_ROWS, MAX_ROWS, Question
 
@@ -106,7 +107,7 @@ async def query(body: QueryBody, _: Querier, request: Request) -> Response:
 
 
 def _response(answer: desk.Answer, format_name: str, seconds: float) -> Response:
-    outcome, at = answer.outcome, answer.at.isoformat().replace("+00:00", "Z")
+    outcome, at = answer.outcome, iso_time(answer.at) or ""
     kind, content = FORMATS[format_name], answer.body
     headers = {
         "Cache-Control": "no-store",

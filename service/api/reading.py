@@ -13,7 +13,7 @@ from service.api.authentication import Reader, VisibleProject
 from service.api.context import ApiContext, Services
 from service.api.errors import ApiError, documented
 from service.api.models import Id, QueryMoment
-from service.api.paging import Cursor, Place, page_of
+from service.api.paging import Cursor, Limit, Place, page_of
 from service.api.project_answers import AnomaliesAnswer, OneScoreAnswer, ScoreAnswer, ScoresAnswer, SummaryAnswer
 from service.api.settings import API
 from service.banner import banner_text
@@ -22,14 +22,12 @@ from service.watched import baseline_document
 
 router = APIRouter(tags=["reading"])
 PROJECT = f"{API}/{{project}}"
-MAX_ROWS = 1000
 
 From = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
 To = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
 Since = Annotated[QueryMoment | None, Query(description="Only what was scored, or scored again, at or after this time.")]
 Session = Annotated[Id | None, Query(description="Only exchanges of this session.")]
 ScoreId = Annotated[Id, Path(description="Id of the score.")]
-Limit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="At most so many.")]
 
 
 def require_window(start: datetime | None, end: datetime | None) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+import msgspec
+from fastapi import APIRouter, Request
 from pydantic import AliasChoices, Field
 
 from audit.policy_settings import Days
@@ -19,7 +20,7 @@ from service.api.bodies import JsonRoute
 from service.api.context import Services, durable_or_refused
 from service.api.errors import ApiError, documented
 from service.api.models import ConnectionName, Id, OperatorBody
-from service.api.paging import Cursor, NextCursor, Place, page_of
+from service.api.paging import Cursor, Limit, NextCursor, Place, page_of
 from service.api.settings import API
 from streams.erasing import Requested, erasure, erasures, remains, request_erasure
 from streams.retention import cutoff, purge
@@ -117,7 +118,8 @@ async def erase(caller: FleetAdmin, services: Services, request: Request, body: 
         listed = await asyncio.to_thread(erasures, engine.store)
     found = next((one for one in listed if one.erasure["erasure_id"] == wanted.erasure_id), None)
     return ErasedAnswer(
-        erasure=_answer(found or Requested(_fields(wanted), None)), remains=await asyncio.to_thread(remains, engine.store)
+        erasure=_answer(found or Requested(msgspec.structs.asdict(wanted), None)),
+        remains=await asyncio.to_thread(remains, engine.store),
     )
 
 
@@ -126,7 +128,7 @@ def list_erasures(
     *,
     _: FleetAdmin,
     services: Services,
-    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
+    limit: Limit = 100,
     cursor: Cursor = None,
 ) -> ErasuresAnswer:
     """List what was asked to be erased, newest first, and what was done of it."""
@@ -148,10 +150,6 @@ def _answer(found: Requested) -> ErasureAnswer:
         deleted=dict(done.deleted) if done else {},
         replays=list(done.replays) if done else [],
     )
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
 def _place(found: Requested) -> Place:

@@ -12,9 +12,9 @@ from service.api.answers import Answer
 from service.api.authentication import Reader, VisibleProject
 from service.api.context import Services
 from service.api.errors import ApiError, documented
-from service.api.paging import Cursor, NextCursor, Place, page_of
+from service.api.paging import Cursor, Limit, NextCursor, Place, page_of
 from service.api.project_answers import Moment
-from service.api.reading import PROJECT, Limit
+from service.api.reading import PROJECT
 from service.documents import iso_time
 from service.runs import run_document, run_page
 

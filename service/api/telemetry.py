@@ -14,7 +14,7 @@ from service.api.authentication import Reader, require_project
 from service.api.context import Services
 from service.api.errors import documented
 from service.api.models import ConnectionName
-from service.api.paging import Cursor, NextCursor, Place, page_of
+from service.api.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.api.project_answers import Moment
 from service.api.settings import API
 from service.telemetry import Listed, listening_of, open_sessions
@@ -49,7 +49,7 @@ async def telemetry(
     caller: Reader,
     services: Services,
     project: Annotated[ConnectionName | None, Query(description="Only sessions of this project.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
+    limit: Limit = 100,
     cursor: Cursor = None,
 ) -> TelemetryAnswer:
     """List the sessions that are open, with how long nothing was heard of each; the longest silent first."""
@@ -57,10 +57,9 @@ async def telemetry(
         require_project(caller, project)
     engine = services.engine
     wanted = project if caller.project is None else caller.project
-    after = None if cursor is None else (cursor.at, cursor.id)
     now, listening = engine.now(), listening_of(engine)
     listed = await services.ask(
-        lambda asked: open_sessions(asked, engine.policy, now, listening, project=wanted, after=after, limit=limit + 1)
+        lambda asked: open_sessions(asked, engine.policy, now, listening, project=wanted, after=after(cursor), limit=limit + 1)
     )
     shown, following = page_of(listed, limit, lambda one: Place(one.session.last_received, one.place))
     return TelemetryAnswer(sessions=[_answer(one) for one in shown], count=len(shown), next_cursor=following)

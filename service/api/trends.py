@@ -14,9 +14,9 @@ from schemas.limits import EARLIEST, LATEST
 from service.api.authentication import Reader, VisibleProject
 from service.api.context import Services
 from service.api.errors import documented
-from service.api.paging import Cursor, NextCursor, Place, page_of
+from service.api.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.api.project_answers import Moment, ProjectAnswer, Share
-from service.api.reading import PROJECT, From, Limit, To, require_window
+from service.api.reading import PROJECT, From, To, require_window
 from service.documents import iso_time
 from service.runs import wrap_page
 
@@ -108,9 +108,8 @@ async def wrap_quality(
     _: Reader, project: VisibleProject, services: Services, limit: Limit = 20, cursor: Cursor = None
 ) -> WrapsAnswer:
     """Say how sessions ended: which steps of a wrap-up they show. Empty where the policy switches it off."""
-    after = None if cursor is None else (cursor.at, cursor.id)
     policy = services.engine.policy
-    rows = await services.ask(lambda asked: wrap_page(asked, policy, project, limit + 1, after))
+    rows = await services.ask(lambda asked: wrap_page(asked, policy, project, limit + 1, after(cursor)))
     shown, following = page_of(rows, limit, lambda row: Place(row["last_at"], f"{row['connection']}/{row['session_id']}"))
     return WrapsAnswer(project=project, sessions=[_wrap(row) for row in shown], next_cursor=following)
 
