@@ -390,6 +390,34 @@ class DimensionResolution(Record, frozen=True, kw_only=True):
     """Largest minus smallest over the repetitions."""
 
 
+class EvaluationIteration(Record, frozen=True, kw_only=True):
+    """One call of the judge."""
+
+    iteration: int
+    """Number of the call, from 1."""
+    outcome: str
+    """answered, or why it did not count."""
+    overall: float | None = None
+    """The judge's overall score, 0 to 10."""
+    judgement_id: str | None = None
+    """The judgement it rests on."""
+
+
+class CheckOutcome(Record, frozen=True, kw_only=True):
+    """What a deterministic check found."""
+
+    check_id: str
+    """Id of the check in the case."""
+    kind: str
+    """Kind of check, e.g. tool_called."""
+    dimensions: tuple[str, ...] = ()
+    """Dimensions it counts for."""
+    outcome: str
+    """pass, fail or error."""
+    detail: str = ""
+    """What was found, in words."""
+
+
 class Evaluation(Record, frozen=True, kw_only=True):
     """Result of a six-dimension judgement."""
 
@@ -435,6 +463,40 @@ class Evaluation(Record, frozen=True, kw_only=True):
     """Whether a simulated judge was used."""
     evaluated_at: datetime
     """Time of the newest judgement, UTC."""
+    agent: str | None = None
+    """Name of the agent, where the source tells it."""
+    run_at: datetime | None = None
+    """Event time of the end of the run, UTC."""
+    run_seconds: float | None = None
+    """Event time from the first to the last sign of the run, in seconds."""
+    run_input_tokens: int | None = None
+    """Tokens the run read; null means missing, not zero."""
+    run_output_tokens: int | None = None
+    """Tokens the run wrote; null means missing, not zero."""
+    run_cost_usd: float | None = None
+    """What the tokens of the run cost in USD; null where a price is unknown."""
+    judge_run_id: str = ""
+    """Judge run of the profile."""
+    judge_model: str = ""
+    """Model that judges."""
+    yardstick: str = ""
+    """Digest of all that a score is measured by: case, judge run and system prompt. Scores of another yardstick are not compared."""
+    tags: tuple[str, ...] = ()
+    """Tags of the case."""
+    anomaly_reasons: tuple[str, ...] = ()
+    """Attempts of the run to sway the judge, in words."""
+    repetition: int = 1
+    """Which repetition of the run, from 1."""
+    case_title: str = ""
+    """Title of the case."""
+    overall_spread: float | None = None
+    """Largest minus smallest overall score of the judge over the repetitions."""
+    iterations: tuple[EvaluationIteration, ...] = ()
+    """The judge's calls, in order."""
+    checks: tuple[CheckOutcome, ...] = ()
+    """The deterministic checks."""
+    rule_version: str = ""
+    """Version of the rules that produced the record."""
 
 
 class EvaluationRequest(Record, frozen=True, kw_only=True):
@@ -460,6 +522,46 @@ class EvaluationRequest(Record, frozen=True, kw_only=True):
     """Which repetition of the run, from 1."""
     requested_at: datetime
     """When it was asked for, UTC."""
+    evaluation_id: str = ""
+    """Evaluation it asks for."""
+    attempt: int = 0
+    """How often the evaluation was asked for before: the revision of its result."""
+    subject_model: str | None = None
+    """Model of the audited agent."""
+    agent: str | None = None
+    """Name of the agent, where the source tells it."""
+    run_at: datetime | None = None
+    """Event time of the end of the run, UTC."""
+    run_seconds: float | None = None
+    """Event time from the first to the last sign of the run, in seconds."""
+    run_input_tokens: int | None = None
+    """Tokens the run read; null means missing, not zero."""
+    run_output_tokens: int | None = None
+    """Tokens the run wrote; null means missing, not zero."""
+    run_cost_usd: float | None = None
+    """What the tokens of the run cost in USD; null where a price is unknown."""
+    judge_run_id: str = ""
+    """Judge run of the profile."""
+    judge_model: str = ""
+    """Model that judges."""
+    yardstick: str = ""
+    """Digest of all that a score is measured by: case, judge run and system prompt. Scores of another yardstick are not compared."""
+    tags: tuple[str, ...] = ()
+    """Tags of the case."""
+    anomaly_reasons: tuple[str, ...] = ()
+    """Attempts of the run to sway the judge, in words."""
+    system_prompt: str = ""
+    """The system prompt, as it is sent."""
+    user_prompt: str = ""
+    """The subject view as it is sent: the one user message, JSON."""
+    checks: str = "[]"
+    """Outcomes of the deterministic checks, as JSON."""
+    warnings: tuple[str, ...] = ()
+    """What the reader of the result should know about the run."""
+    rule_version: str = ""
+    """Version of the rules that made the request."""
+    earlier_judgements: tuple[bytes, ...] = ()
+    """Judgements for the evaluation that were recorded before this attempt, each in single-object encoding."""
 
 
 class Redaction(Record, frozen=True, kw_only=True):

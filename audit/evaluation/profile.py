@@ -1,0 +1,101 @@
+"""Evaluation profiles: who judges, how often, how the answers become one score, and how checks and judge go together.
+
+A profile holds several judge runs. Each is evaluated by itself, as a `Plan`: adding one changes nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from audit.evaluation.case import FileModel, Identifier
+from audit.evaluation.dimensions import Dimension
+
+Method = Literal["median", "mean"]
+JudgeType = Literal["live", "batch", "recorded"]
+Weight = Annotated[float, Field(ge=0, le=1_000, strict=False, allow_inf_nan=False)]
+Model = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,127}$")]
+MAX_REPETITIONS = 50
+
+
+class Judge(FileModel):
+    """Somebody to ask."""
+
+    judge_id: Identifier
+    type: JudgeType = "live"
+    """live: the Messages API; batch: its batches, at half the price; recorded: nobody, only recorded answers count."""
+    model: Model
+    max_tokens: Annotated[int, Field(ge=256, le=32_000)] = 3_000
+
+
+class Aggregation(FileModel):
+    """How the iterations that succeeded become one score."""
+
+    method: Method = "median"
+
+
+class JudgeRun(FileModel):
+    """One judge, asked so many times."""
+
+    judge_run_id: Identifier
+    judge_id: Identifier
+    repetitions: Annotated[int, Field(ge=1, le=MAX_REPETITIONS)] = 1
+    aggregation: Aggregation | None = None
+    """None: that of the profile."""
+
+
+class DimensionPolicy(FileModel):
+    """How a dimension gets its score. The weights count for `weighted` only; they are normalised."""
+
+    policy: Literal["judge_only", "deterministic_only", "weighted"] = "judge_only"
+    judge_weight: Weight = 1.0
+    deterministic_weight: Weight = 1.0
+
+
+class Profile(FileModel):
+    """An evaluation profile; one YAML file."""
+
+    profile_id: Identifier
+    judge_system_prompt_path: Annotated[str, StringConstraints(min_length=1, max_length=1_000)] | None = None
+    """A Markdown file in place of the shipped system prompt; from the folder of the profile."""
+    judges: Annotated[tuple[Judge, ...], Field(min_length=1, max_length=20)]
+    judge_runs: Annotated[tuple[JudgeRun, ...], Field(min_length=1, max_length=20)]
+    aggregation: Aggregation = Aggregation()
+    dimension_policies: Mapping[Dimension, DimensionPolicy] = {}
+    max_view_characters: Annotated[int, Field(ge=4_000, le=400_000)] = 60_000
+    """Characters of the subject view; what goes beyond is cut, and the view says so."""
+    cost_cap_usd: Annotated[float, Field(gt=0, le=1_000, strict=False)] | None = 1.0
+    """Most that the calls for one evaluation may cost; null is no cap."""
+
+
+class Plan(FileModel):
+    """One judge run of a profile, complete: what an evaluation request carries."""
+
+    profile_id: Identifier
+    judge_run_id: Identifier
+    judge: Judge
+    repetitions: int
+    method: Method
+    dimension_policies: Mapping[Dimension, DimensionPolicy]
+    max_view_characters: int
+    cost_cap_usd: float | None
+
+
+def plans(profile: Profile) -> tuple[Plan, ...]:
+    """A plan for each judge run, in the order of the profile. KeyError for a judge that the profile does not define."""
+    judges = {judge.judge_id: judge for judge in profile.judges}
+    return tuple(
+        Plan(
+            profile_id=profile.profile_id,
+            judge_run_id=run.judge_run_id,
+            judge=judges[run.judge_id],
+            repetitions=run.repetitions,
+            method=(run.aggregation or profile.aggregation).method,
+            dimension_policies=profile.dimension_policies,
+            max_view_characters=profile.max_view_characters,
+            cost_cap_usd=profile.cost_cap_usd,
+        )
+        for run in profile.judge_runs
+    )
