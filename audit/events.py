@@ -88,7 +88,7 @@ def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
         referenced if referenced is True or referenced is False else None,
         invoked if invoked is True or invoked is False else None,
         _saturation(payload) if "saturation" in payload or "saturation_score" in payload else None,
-        _tokens(payload) if event == "token_usage" else None,
+        token_total(payload) if event == "token_usage" else None,
         payload,
     )
 
@@ -128,6 +128,26 @@ def unique_ids(ids: list[str], *, reserved: Collection[str] = ()) -> list[str]:
 def tool_name(payload: Mapping[str, Any]) -> str | None:
     """The tool a tool_call or tool_output names: `tool`, else `tool_name`, else `name`; null without a usable one."""
     return _name(payload.get("tool")) or _name(payload.get("tool_name")) or _name(payload.get("name"))
+
+
+def call_arguments(payload: Mapping[str, Any]) -> Any:
+    """The arguments of a tool_call: `args`, else `arguments`, else `params`; null where there are none."""
+    for field in _ARGUMENTS:
+        arguments = payload.get(field)
+        if arguments is not None and arguments != {}:
+            return arguments
+    return None
+
+
+def token_total(payload: Mapping[str, Any]) -> int | None:
+    """`usage.total`, else `usage.total_tokens`, else the same two on the event: the first that is a number from 0."""
+    usage = payload.get("usage")
+    for source in (usage, payload) if isinstance(usage, dict) else (payload,):
+        for field in ("total", "total_tokens"):
+            value = _number(source.get(field))
+            if value is not None and value >= 0:
+                return int(min(value, MAX_TOKENS))
+    return None
 
 
 def to_record(
@@ -197,12 +217,7 @@ def _event_id(value: Any, index: int) -> str:
 
 def _call_key(payload: dict[str, Any], tool: str | None) -> str:
     """Digest of the tool (else the skill, else the type) and its arguments; calls with equal keys are repetitions."""
-    for field in _ARGUMENTS:
-        arguments = payload.get(field)
-        if arguments is not None and arguments != {}:
-            break
-    else:
-        arguments = None
+    arguments = call_arguments(payload)
     if tool:
         return digest(canonical_json([tool, arguments]))
     return UNNAMED + digest(canonical_json([_name(payload.get("skill")) or payload["event"], arguments]))
@@ -220,15 +235,4 @@ def _saturation(payload: dict[str, Any]) -> float | None:
         if value is not None:
             # An integer of hundreds of digits has no float; it is as good as the largest.
             return float(min(max(value, -MAX_TOKENS), MAX_TOKENS))
-    return None
-
-
-def _tokens(payload: dict[str, Any]) -> int | None:
-    """`usage.total`, else `usage.total_tokens`, else the same two on the event: the first that is a number from 0."""
-    usage = payload.get("usage")
-    for source in (usage, payload) if isinstance(usage, dict) else (payload,):
-        for field in ("total", "total_tokens"):
-            value = _number(source.get(field))
-            if value is not None and value >= 0:
-                return int(min(value, MAX_TOKENS))
     return None

@@ -1,9 +1,9 @@
-"""Policy and methodology files: YAML (so JSON too) read into plain values, with the line of every field for its errors."""
+"""Policies, methodologies and other settings in files: YAML (so JSON too) read into plain values, with the line of every field for its errors."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,11 +15,17 @@ from schemas.limits import MAX_DEPTH
 
 MAX_FILE_BYTES = 1024 * 1024
 
+_KIND_PROBLEMS = frozenset({"union_tag_invalid", "union_tag_not_found"})
+
 Location = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
-_HINT = "Mend the lines named above; examples/policy.yaml explains every field."
+POLICY_HINT = "Mend the lines named above; examples/policy.yaml explains every field."
+"""What to do about problems in a policy or methodology."""
+_KEYS = {"string_pattern_mismatch": "project name"}
 _TYPES_IN_WORDS = {
+    "tuple_type": "a list is expected here",
+    "model_attributes_type": "fields are expected here, one a line: `name: value`",
     "missing": "is required",
     "extra_forbidden": "there is no such field",
     "string_type": "Input should be a valid string; put it in quotes",
@@ -48,9 +54,10 @@ class _Loader(yaml.SafeLoader):
 class Document:
     """A file's value together with the line of each field and the problems found in it so far."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the file; PolicyError when it cannot be read or is no YAML."""
+    def __init__(self, path: Path, *, hint: str = POLICY_HINT) -> None:
+        """Read the file; PolicyError when it cannot be read or is no YAML. `hint` says what to do about problems in it."""
         self.path = path
+        self.hint = hint
         self.lines: dict[Location, int] = {(): 1}
         self.problems: list[tuple[int, str]] = []
         self._loader = _Loader(_read(path))
@@ -89,7 +96,7 @@ class Document:
             result = model.model_validate(self.value, by_alias=True, by_name=False)
         except ValidationError as error:
             for problem in error.errors(include_url=False):
-                self.problem(_own_location(problem["loc"]), _in_words(problem, model))
+                self.problem(self._own_location(problem), _in_words(problem, model))
             self.refuse_problems()
             raise  # unreachable: a ValidationError has at least one error
         self.refuse_problems()
@@ -98,7 +105,17 @@ class Document:
     def refuse_problems(self) -> None:
         """PolicyError with all problems noted so far in the order of the file, if any."""
         if self.problems:
-            raise PolicyError("\n".join(message for _, message in sorted(self.problems)), hint=_HINT)
+            raise PolicyError("\n".join(message for _, message in sorted(self.problems)), hint=self.hint)
+
+    def _own_location(self, problem: Any) -> Location:
+        """Where the file has it. Pydantic adds elements of its own: the kind chosen from several, and a mark for a bad key."""
+        *around, last = problem["loc"] or ("",)
+        own: Location = ()
+        for element in around:
+            own = (*own, element) if (*own, element) in self.lines else own
+        if problem["type"] in _KIND_PROBLEMS:
+            return (*own, last, problem["ctx"]["discriminator"].strip("'"))
+        return own if last in ("", "[key]") else (*own, last)
 
     def _unreadable(self, line: int, reason: str) -> PolicyError:
         return PolicyError(f"{self.path}:{line}: document: {reason}", hint="The file must be one YAML or JSON document.")
@@ -152,7 +169,7 @@ def _read(path: Path) -> str:
         ) from None
     if len(data) > MAX_FILE_BYTES:
         raise PolicyError(
-            f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes", hint="A policy is a page or two of settings."
+            f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes", hint="Such a file is a page or two of settings."
         )
     try:
         text = data.decode("utf-8")
@@ -166,11 +183,6 @@ def _read(path: Path) -> str:
     return text
 
 
-def _own_location(location: Location) -> Location:
-    """Pydantic marks a bad key by a last element of its own, which is no field."""
-    return location[:-1] if location and location[-1] == "[key]" else location
-
-
 def _field_path(location: Location) -> str:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return path.removeprefix(".") or "document"
@@ -179,14 +191,40 @@ def _field_path(location: Location) -> str:
 def _in_words(problem: Any, model: type[BaseModel]) -> str:
     kind, location = problem["type"], problem["loc"]
     if location and location[-1] == "[key]":
-        return f"not a project name: {problem['msg'].lower()}"
-    reason = _TYPES_IN_WORDS.get(kind) or problem["msg"].removeprefix("Value error, ")
+        return f"not a {_KEYS.get(kind, 'name')}: {problem['msg'].lower()}"
+    if kind in _KIND_PROBLEMS:
+        return _about_kinds(problem, model)
+    reason = _TYPES_IN_WORDS.get(kind) or problem["msg"].removeprefix("Value error, ").replace("Tuple should", "List should")
     if kind == "extra_forbidden":
-        near = difflib.get_close_matches(str(location[-1]), sorted(_field_names(model)), n=1)
-        return f"{reason}; did you mean {near[0]}?" if near else reason
+        names = _field_names(model) - {str(location[-1])}
+        return reason + _nearest(str(location[-1]), names)
     shown = problem["input"]
     is_plain = isinstance(shown, str | int | float) or shown is None
     return f"{reason} (it is {shown!r:.80})" if kind != "missing" and is_plain else reason
+
+
+def _about_kinds(problem: Any, model: type[BaseModel]) -> str:
+    """Which kinds there are, where a field chooses one of several and none of them is named."""
+    field = problem["ctx"]["discriminator"].strip("'")
+    choices = (item.get("discriminator", {}) for item in _nested(model.model_json_schema(by_alias=True)))
+    kinds = sorted(next(choice["mapping"] for choice in choices if choice.get("propertyName") == field))
+    tag = problem["ctx"].get("tag")
+    start = "is required" if tag is None else f"there is no {field} {tag[:80]!r}{_nearest(tag, kinds)}"
+    return f"{start}; there are {', '.join(kinds)}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _nested(schema: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a JSON schema, at every depth."""
+    if isinstance(schema, dict):
+        yield schema
+    if isinstance(schema, dict | list):
+        for item in schema.values() if isinstance(schema, dict) else schema:
+            yield from _nested(item)
 
 
 def _field_names(model: type[BaseModel]) -> set[str]:

@@ -87,7 +87,7 @@ class SettingsError(DriftlineError):
 
 
 class PolicyError(InputError):
-    """A policy or methodology file that cannot be used; the message names file and line."""
+    """A file of settings (policy, methodology, test case, profile) that cannot be used; the message names file and line."""
 
 
 class StoreError(DriftlineError):

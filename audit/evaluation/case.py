@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from audit.evaluation.dimensions import DIMENSIONS, Dimension
-from audit.patterns import MAX_PATTERN_LENGTH
+from audit.evaluation.refusals import Problem, refuse, repetitions
+from audit.patterns import MAX_PATTERN_LENGTH, compile_pattern
+from schemas.errors import PolicyError
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
@@ -32,6 +34,14 @@ def _once_each(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
 
 Dimensions = Annotated[tuple[Dimension, ...], Field(min_length=1, max_length=len(DIMENSIONS)), AfterValidator(_once_each)]
 """Some of the six, each once, in their own order."""
+
+
+def _that_compiles(regex: str) -> str:
+    try:
+        compile_pattern(regex, where="RE2", ignore_case=False)
+    except PolicyError as error:
+        raise ValueError(f"{error}. {error.hint}") from None
+    return regex
 
 
 class Message(FileModel):
@@ -83,6 +93,11 @@ class Rubric(FileModel):
     criteria: Annotated[tuple[Criterion, ...], Field(max_length=30)] = ()
     scoring_instructions: Annotated[str, StringConstraints(strip_whitespace=True, max_length=8_000)] = ""
 
+    @model_validator(mode="after")
+    def _one_meaning_each(self) -> Self:
+        refuse("Rubric", repetitions([anchor.score for anchor in self.scale_anchors], "scale_anchors", "score"))
+        return self
+
 
 class _Check(FileModel):
     check_id: Identifier
@@ -111,6 +126,14 @@ class ToolCallCount(_Check):
     min: Count | None = None
     max: Count | None = None
 
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.min is None and self.max is None:
+            refuse("ToolCallCount", [Problem(("min",), "give min, max or both: without them any count passes", None)])
+        if self.min is not None and self.max is not None and self.min > self.max:
+            refuse("ToolCallCount", [Problem(("min",), f"is above max, {self.max}: no count passes", self.min)])
+        return self
+
 
 class ResponseContains(_Check):
     """The final answer holds a text, upper and lower case alike."""
@@ -120,10 +143,10 @@ class ResponseContains(_Check):
 
 
 class ResponseMatches(_Check):
-    """A pattern (RE2) matches somewhere in the final answer."""
+    """A pattern (RE2) matches somewhere in the final answer, as it is written; `(?i)` at its start ignores case."""
 
     kind: Literal["response_matches"]
-    regex: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_LENGTH)]
+    regex: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_LENGTH), AfterValidator(_that_compiles)]
 
 
 class StatusIs(_Check):
@@ -134,7 +157,7 @@ class StatusIs(_Check):
 
 
 class ArtifactPresent(_Check):
-    """An artifact of this path was recorded."""
+    """An artifact of this path was recorded; one that was recorded with an absolute path matches by its end."""
 
     kind: Literal["artifact_present"]
     path: Path
@@ -188,3 +211,8 @@ class Case(FileModel):
     rubric: Rubric | None = None
     deterministic_checks: Annotated[tuple[Check, ...], Field(max_length=100)] = ()
     tags: Annotated[tuple[Identifier, ...], Field(max_length=20)] = ()
+
+    @model_validator(mode="after")
+    def _ids_differ(self) -> Self:
+        refuse("Case", repetitions([check.check_id for check in self.deterministic_checks], "deterministic_checks", "check_id"))
+        return self

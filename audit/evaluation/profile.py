@@ -5,13 +5,15 @@ A profile holds several judge runs. Each is evaluated by itself, as a `Plan`: ad
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from audit.evaluation.case import FileModel, Identifier
 from audit.evaluation.dimensions import Dimension
+from audit.evaluation.refusals import Problem, refuse, repetitions
 
 Method = Literal["median", "mean"]
 JudgeType = Literal["live", "batch", "recorded"]
@@ -53,6 +55,12 @@ class DimensionPolicy(FileModel):
     judge_weight: Weight = 1.0
     deterministic_weight: Weight = 1.0
 
+    @model_validator(mode="after")
+    def _some_weight(self) -> Self:
+        if self.policy == "weighted" and self.judge_weight + self.deterministic_weight <= 0:
+            refuse("DimensionPolicy", [Problem(("judge_weight",), "both weights are 0: one of them must count", None)])
+        return self
+
 
 class Profile(FileModel):
     """An evaluation profile; one YAML file."""
@@ -68,6 +76,21 @@ class Profile(FileModel):
     """Characters of the subject view; what goes beyond is cut, and the view says so."""
     cost_cap_usd: Annotated[float, Field(gt=0, le=1_000, strict=False)] | None = 1.0
     """Most that the calls for one evaluation may cost; null is no cap."""
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Self:
+        refuse("Profile", self._problems())
+        return self
+
+    def _problems(self) -> Iterator[Problem]:
+        known = [judge.judge_id for judge in self.judges]
+        yield from repetitions(known, "judges", "judge_id")
+        yield from repetitions([run.judge_run_id for run in self.judge_runs], "judge_runs", "judge_run_id")
+        for index, run in enumerate(self.judge_runs):
+            if run.judge_id not in known:
+                near = difflib.get_close_matches(run.judge_id, known, n=1)
+                advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                yield Problem(("judge_runs", index, "judge_id"), f"there is no such judge; {advice}", run.judge_id)
 
 
 class Plan(FileModel):

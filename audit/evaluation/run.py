@@ -83,6 +83,10 @@ class Run:
     """None where a price is unknown."""
     started_at: datetime | None
     ended_at: datetime | None
+    reported_tokens: int | None = None
+    """Tokens, read and written together, where no more is told of them than their sum."""
+    has_events: bool = True
+    """Whether any event was recorded: without, nothing is known of its tools and artifacts."""
 
     @property
     def final_response(self) -> str:
@@ -91,6 +95,7 @@ class Run:
 
     @property
     def total_tokens(self) -> int | None:
-        """Read and written together; None where nothing is known of either."""
-        known = [count for count in (self.input_tokens, self.output_tokens) if count is not None]
-        return sum(known) if known else None
+        """Read and written together; None where one of the two is missing, and their sum, too."""
+        if self.input_tokens is None or self.output_tokens is None:
+            return self.reported_tokens
+        return self.input_tokens + self.output_tokens
