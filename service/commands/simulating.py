@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from schemas.errors import SettingsError
 from service.simulator import running
 from service.simulator.script import KINDS
 from service.terminal import out
@@ -27,6 +28,13 @@ def simulate_judge(
             metavar="STEPS", help=f"What it does with each request: kind[:argument][*count],… Kinds: {', '.join(KINDS)}."
         ),
     ] = "answer",
+    script_for: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT=STEPS",
+            help="Steps for requests whose prompt holds the text; each question goes through them by itself. May be repeated.",
+        ),
+    ] = None,
     latency: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait before each answer.")] = 0.0,
     faults: Annotated[
         float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of requests that get a fault by chance.")
@@ -41,9 +49,21 @@ def simulate_judge(
     """
     if verbose:
         logging.getLogger("service.simulator").setLevel(logging.INFO)
-    with _until_signal() as stopped, running(script, latency, seed, faults, port, batch_seconds=batch_seconds) as judge:
+    scripts_for = dict(_script_for(given) for given in script_for or ())
+    serving = running(script, latency, seed, faults, port, batch_seconds=batch_seconds, scripts_for=scripts_for)
+    with _until_signal() as stopped, serving as judge:
         out.print(f"simulated judge at {judge.base_url} {NOTICE}", markup=False, soft_wrap=True)
         stopped.wait()
+
+
+def _script_for(given: str) -> tuple[str, str]:
+    """Text and steps; steps hold no equals sign, so a text may."""
+    text, _, steps = given.rpartition("=")
+    if not text:
+        raise SettingsError(
+            f"script for a text: {given!r} has no text", hint="Write TEXT=STEPS, such as 'rotate the key=garbage*2,answer'."
+        )
+    return text, steps
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from service.simulator.batches import MAX_BATCH_BODY, SimulatedBatches
 from service.simulator.behaviours import REFUSED, Answering, altered, deliver, refusal_of
 from service.simulator.caching import PrefixCache
 from service.simulator.calls import Call, Receive, Scope, Send, json_bytes
+from service.simulator.evaluating import simulated_evaluation
+from service.simulator.plays import Arrivals, Plays
 from service.simulator.requests import MAX_BODY, Asked, Json, Problem, read_request, unauthorized
 from service.simulator.scoring import CHARACTERS_A_TOKEN, MODEL, simulated_answer
 from service.simulator.script import Play, Step
@@ -32,7 +34,7 @@ _log = logging.getLogger(__name__)
 class SimulatedJudge:
     """Answers calls. What it rates it rates by rules, and it does not understand a word."""
 
-    def __init__(self, play: Play, *, latency: float = 0.0, batch_seconds: float = 0.0, cut: Callable[[Scope], None]) -> None:
+    def __init__(self, play: Plays, *, latency: float = 0.0, batch_seconds: float = 0.0, cut: Callable[[Scope], None]) -> None:
         self.play = play
         """What is done with each request; may be exchanged for another."""
         self.batch_play = Play("answer")
@@ -41,6 +43,8 @@ class SimulatedJudge:
         self.received: deque[bytes] = deque(maxlen=MAX_KEPT)
         """The newest bodies of requests for a message."""
         self.cache = PrefixCache()
+        self.arrivals = Arrivals()
+        """How often each question about a run was answered."""
         self._latency = latency
         self._cut = cut
 
@@ -61,10 +65,11 @@ class SimulatedJudge:
 
     async def _message(self, call: Call, body: bytes) -> None:
         self.received.append(body)
-        step = self.play.next()
+        asked = read_request(call.headers, body)
+        step = self.play.next(lambda: asked)
         number = self.play.requests
         if await call.pause(self._latency):
-            await self._play(step, call, body, f"req_simulated_{number:06d}")
+            await self._play(step, call, asked, f"req_simulated_{number:06d}")
         _log.info("request %d: %s, status %d, %d bytes", number, step.kind, call.status, len(body))
 
     async def _batch(self, call: Call, body: bytes, query: Mapping[str, str]) -> None:
@@ -96,8 +101,7 @@ class SimulatedJudge:
         carry_out = known.get((method, bool(batch_id), what))
         return Problem(404, "not_found_error", "Not found") if carry_out is None else carry_out()
 
-    async def _play(self, step: Step, call: Call, body: bytes, request_id: str) -> None:
-        asked = read_request(call.headers, body)
+    async def _play(self, step: Step, call: Call, asked: Asked | Problem, request_id: str) -> None:
         if isinstance(asked, Problem):
             await _refuse(call, asked, request_id)
         elif (problem := refusal_of(step.kind, asked)) is not None:
@@ -111,7 +115,10 @@ class SimulatedJudge:
     def _answer(self, asked: Asked, request_id: str) -> Json:
         """The message that the request gets when nothing goes wrong."""
         said = _NO_SCHEMA
-        if asked.schema is not None:
+        if asked.subject is not None:
+            key = f"{asked.key}/{self.arrivals.count(asked.key)}"
+            said = json.dumps(simulated_evaluation(asked.schema, asked.subject, key), ensure_ascii=False)
+        elif asked.schema is not None:
             said = json.dumps(simulated_answer(asked.schema, asked.materials, model=asked.model), ensure_ascii=False)
         room = asked.max_tokens * CHARACTERS_A_TOKEN
         return {

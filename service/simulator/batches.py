@@ -14,13 +14,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from audit.fingerprints import digest
 from service.simulator.behaviours import MEGABYTE, PAGE, altered, refusal_of
 from service.simulator.calls import json_bytes
-from service.simulator.requests import Json, Problem, invalid, json_object, read_request, unauthorized
-from service.simulator.script import Play, Step
+from service.simulator.plays import Plays
+from service.simulator.requests import Asked, Json, Problem, invalid, json_object, read_request, unauthorized
+from service.simulator.script import Step
 
 MAX_BATCH_BODY = 256_000_000
 """Bytes a batch may have; more is answered with 413."""
@@ -79,7 +81,7 @@ class SimulatedBatches:
         self.seconds = seconds
         self._batches.clear()
 
-    def create(self, headers: Mapping[str, str], body: bytes, play: Play) -> Json | Problem:
+    def create(self, headers: Mapping[str, str], body: bytes, play: Plays) -> Json | Problem:
         """Make a batch. What is wrong with one of its requests is found out when that is processed, as the API does."""
         problem = unauthorized(headers)
         request = json_object(body) if problem is None else problem
@@ -89,7 +91,7 @@ class SimulatedBatches:
         complaint = _complaint_of(requests)
         if complaint is not None or not isinstance(requests, list):
             return invalid(complaint or "requests: Field required")
-        steps = [play.next() for _ in requests]
+        steps = [play.next(partial(_read, one)) for one in requests]
         slowest = max((step.argument for step in steps if step.kind == "slow"), default=0.0)
         batch_id = f"msgbatch_simulated_{secrets.token_hex(8)}"
         batch = _Batch(batch_id, requests, steps, self.seconds + slowest, datetime.now(UTC))
@@ -174,7 +176,7 @@ class SimulatedBatches:
         """What comes of one request."""
         if step.kind == "hang":
             return {"type": "expired"}
-        asked = read_request({"authorization": "Bearer checked", "anthropic-version": "checked"}, json_bytes(request["params"]))
+        asked = _read(request)
         if isinstance(asked, Problem):
             return _errored(asked, request_id)
         if (problem := refusal_of(step.kind, asked)) is not None:
@@ -183,6 +185,11 @@ class SimulatedBatches:
         if message.get("usage"):
             message["usage"] = message["usage"] | {"service_tier": "batch"}
         return {"type": "succeeded", "message": message}
+
+
+def _read(request: Json) -> Asked | Problem:
+    """One request of a batch, whose headers are those of the batch."""
+    return read_request({"authorization": "Bearer checked", "anthropic-version": "checked"}, json_bytes(request["params"]))
 
 
 def _errored(problem: Problem, request_id: str) -> Json:

@@ -48,6 +48,10 @@ class Rated(Protocol):
         """A quote from the materials; may be empty."""
         ...
 
+    def quotes(self, dimension: str) -> list[str]:
+        """What a list of quotes or of evidence holds."""
+        ...
+
     def words(self, dimension: str) -> str:
         """The reasons in words."""
         ...
@@ -121,7 +125,13 @@ class _Filling:
         return {name: self.value(one, (*path, name)) for name, one in _properties(schema).items()}
 
     def made_array(self, schema: Schema, path: tuple[str, ...]) -> list[Any]:
+        """An item for each label; of quotes and evidence as many as there are, and as the schema has room for."""
         items = schema.get("items", {})
+        resolved = self._resolved(items)
+        if _kind(resolved) == "string" and "enum" not in resolved and path and path[-1].endswith(_QUOTES):
+            most = schema.get("maxItems")
+            texts = [_fitting(text, resolved) for text in self._rated.quotes(_about(path))]
+            return texts[: max(0, most)] if isinstance(most, int) else texts
         return [self.value(items, (*path, label) if label else path) for label in self._labels(items)]
 
     def made_number(self, schema: Schema, path: tuple[str, ...]) -> float:
@@ -142,8 +152,7 @@ class _Filling:
         if name.startswith(_OF_VERDICTS) and not self._is_low:
             return None if "null" in _kinds(schema) else ""
         text = self._rated.quote(about) if name.endswith(_QUOTES) else self._rated.words(about)
-        most = schema.get("maxLength")
-        return text[: max(0, most)] if isinstance(most, int) else text
+        return _fitting(text, schema)
 
 
 _MAKERS = {
@@ -170,6 +179,12 @@ def _kind(schema: Schema) -> str:
     if isinstance(values, list) and values:
         return "integer" if all(type(value) is int for value in values) else "string"
     return "object" if "properties" in schema else "null"
+
+
+def _fitting(text: str, schema: Schema) -> str:
+    """The text in as many characters as the schema allows."""
+    most = schema.get("maxLength")
+    return text[: max(0, most)] if isinstance(most, int) else text
 
 
 def _properties(schema: Schema) -> Mapping[str, Any]:

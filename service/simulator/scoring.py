@@ -65,7 +65,7 @@ class Ratings:
         lost = sum(self._weights(dimension)[sign] for sign in self.signs.found)
         if self.signs.overlap is not None:
             lost += (1 - self.signs.overlap) * _LACKING.get(dimension, _OTHER_LACKING)
-        return min(1.0, max(0.0, BASE - lost + JITTER * self._mood(dimension)))
+        return min(1.0, max(0.0, BASE - lost + JITTER * mood(dimension, self.key)))
 
     def found(self, name: str) -> bool | None:
         """Whether the sign of this name was found; None when there is no such sign."""
@@ -76,6 +76,10 @@ class Ratings:
         if dimension in SIGNS:
             return self.signs.found.get(dimension, "")
         return self.signs.found[grave] if (grave := self._gravest(dimension)) else self.signs.opening
+
+    def quotes(self, dimension: str) -> list[str]:
+        """The one quote."""
+        return [self.quote(dimension)]
 
     def words(self, dimension: str) -> str:
         """The reasons in words."""
@@ -92,10 +96,11 @@ class Ratings:
         weights = self._weights(dimension)
         return max(self.signs.found, key=lambda sign: weights[sign], default=None)
 
-    def _mood(self, dimension: str) -> float:
-        """A number from -1 to 1 that depends on the dimension and everything the answer is made from."""
-        drawn = hashlib.sha256(f"{dimension}\n{self.key}".encode("utf-8", "surrogatepass")).digest()
-        return int.from_bytes(drawn[:4]) / (2**32 - 1) * 2 - 1
+
+def mood(dimension: str, key: str) -> float:
+    """A number from -1 to 1 that depends on the dimension and the key, and on nothing else."""
+    drawn = hashlib.sha256(f"{dimension}\n{key}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(drawn[:4]) / (2**32 - 1) * 2 - 1
 
 
 def simulated_answer(schema: Mapping[str, Any], materials: Mapping[str, str], *, model: str = "") -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from schemas.errors import SettingsError
 from service.simulator.app import SimulatedJudge
 from service.simulator.caching import PrefixCache
 from service.simulator.calls import Scope
+from service.simulator.plays import Arrivals, Plays
 from service.simulator.script import Play
 
 HOST = "127.0.0.1"
@@ -48,16 +49,24 @@ class RunningJudge:
         """Calls of the batch API since the start or the last reset."""
         return self._judge.batch_play.requests
 
-    def reset(self, script: str, *, batch_script: str = "answer", batch_seconds: float = 0.0) -> None:
-        """Begin again with another script, an empty cache, no requests and no batches.
+    def reset(
+        self,
+        script: str,
+        *,
+        batch_script: str = "answer",
+        batch_seconds: float = 0.0,
+        scripts_for: Mapping[str, str] | None = None,
+    ) -> None:
+        """Begin again with other scripts, an empty cache, no requests and no batches.
 
-        `batch_script` is for the calls of the batch API, `batch_seconds` how long a batch takes. SettingsError for a script that cannot
-        be read.
+        `batch_script` is for the calls of the batch API, `batch_seconds` how long a batch takes, `scripts_for` are scripts of requests
+        whose prompt holds a text. SettingsError for a script that cannot be read.
         """
-        self._judge.play = Play(script, faults=self._faults, seed=self._seed)
+        self._judge.play = Plays(script, scripts_for or {}, faults=self._faults, seed=self._seed)
         self.script_batches(batch_script)
         self._judge.batches.forget(seconds=batch_seconds)
         self._judge.cache = PrefixCache()
+        self._judge.arrivals = Arrivals()
         self._judge.received.clear()
 
     def script_batches(self, script: str) -> None:
@@ -74,13 +83,15 @@ def running(
     port: int = 0,
     *,
     batch_seconds: float = 0.0,
+    scripts_for: Mapping[str, str] | None = None,
 ) -> Iterator[RunningJudge]:
     """Serve the simulated judge while the context is open; connections that are still open at its end are cut.
 
     `latency` in seconds comes before each answer, `faults` is the share of requests that get a fault drawn by `seed`, port 0 is any
-    free one, and a batch is processed for `batch_seconds`. SettingsError for a script that cannot be read or a port that cannot be had.
+    free one, and a batch is processed for `batch_seconds`. Requests whose prompt holds a text of `scripts_for` go by its script instead,
+    each question by itself. SettingsError for a script that cannot be read or a port that cannot be had.
     """
-    server = _Server(Play(script, faults=faults, seed=seed), latency, batch_seconds)
+    server = _Server(Plays(script, scripts_for or {}, faults=faults, seed=seed), latency, batch_seconds)
     listening = _listen(port)
     thread = threading.Thread(target=server.run, args=([listening],), name="simulated-judge", daemon=True)
     thread.start()  # the socket is listening already, so nobody has to wait for the thread
@@ -94,7 +105,7 @@ def running(
 class _Server(uvicorn.Server):
     """Ends at once, whatever a script makes its connections wait for."""
 
-    def __init__(self, play: Play, latency: float, batch_seconds: float) -> None:
+    def __init__(self, play: Plays, latency: float, batch_seconds: float) -> None:
         self.judge = SimulatedJudge(play, latency=latency, batch_seconds=batch_seconds, cut=self._reset)
         # Clients keep an idle connection for 5 s; one that we close at that very moment would lose their next call.
         options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "timeout_keep_alive": 75}

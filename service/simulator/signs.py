@@ -84,7 +84,7 @@ def read_signs(materials: Mapping[str, str]) -> Signs:
     asked, thought = (materials.get(name, "")[:MAX_SEEN] for name in ("user_message", "agent_thinking"))
     answered = materials.get("agent_response", "\n".join(materials.values()))[:MAX_SEEN]
     found = dict(_in_response(answered)) | dict(_against_thinking(thought, answered))
-    overlap = _overlap(asked, answered)
+    overlap = share_of_words(asked, answered)
     is_answer = bool(answered.strip()) and not found.keys() & {"refusal", "bare_refusal"}
     if is_answer and overlap is not None and overlap < OFF_TOPIC:
         found["off_topic"] = _sentence(answered, 0, 0)
@@ -112,7 +112,8 @@ def _against_thinking(thought: str, answered: str) -> Iterator[tuple[str, str]]:
         yield "advocacy_suppression", concern
 
 
-def _overlap(asked: str, answered: str) -> float | None:
+def share_of_words(asked: str, answered: str) -> float | None:
+    """Share of the words of one text that are in another, 0 to 1; None where the first has too few to say."""
     wanted = _stems(asked)
     return len(wanted & _stems(answered)) / len(wanted) if len(wanted) >= _FEW else None
 

@@ -1,0 +1,171 @@
+"""The simulated judge's answers about a whole run: six dimensions and an overall verdict, by signs of the run.
+
+A dimension starts at its base. Every sign takes off its weight times how much of it there is, an insight adds a little, and the
+jitter moves it by what a model's mood might. The same prompt is sent for every repetition, so the jitter depends on how often the
+prompt came before: repetitions differ as those of a model do, and the third one is the third one in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from audit.patterns import Pattern, compile_pattern
+from service.simulator.filling import fill_schema
+from service.simulator.scoring import JITTER, mood
+from service.simulator.signs import MAX_SEEN, SIGNS, read_signs, share_of_words
+from service.simulator.subjects import Subject
+
+DIMENSIONS = ("task", "process", "autonomy", "closeness", "efficiency", "spark")
+MET = 0.5
+"""Share of its words from which an expectation counts as met: nobody repeats one word for word."""
+MAX_SHOWN = 80
+"""Characters of an expectation in an item of evidence."""
+MAX_ITEMS = 4
+"""Items of evidence for one score."""
+MANY = 12
+"""Calls of tools from which a run is called busy."""
+_PART: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "evidence": {"type": "array", "items": {"type": "string"}},
+        "score": {"type": "number", "minimum": 0, "maximum": 10},
+    },
+}
+SHAPE: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "dimensions": {"type": "object", "properties": dict.fromkeys(DIMENSIONS, _PART)},
+        "overall": _PART,
+    },
+}
+"""Shape of an answer for requests that come without a schema."""
+_BASES = {"task": 0.93, "process": 0.92, "autonomy": 0.9, "closeness": 0.86, "efficiency": 0.92, "spark": 0.52}
+_OTHER_BASE = 0.9
+_WEIGHTS: dict[str, dict[str, float]] = {
+    "task": {"empty": 0.9, "unmet": 0.6, "unmet_soft": 0.1, "failed_checks": 0.5, "off_topic": 0.2, "bare_refusal": 0.5}
+    | {"refusal": 0.4, "failures": 0.1},
+    "process": {"empty": 0.3, "failed_calls": 0.5, "failures": 0.4, "failed_checks": 0.2, "repeated": 0.15}
+    | {"extra_work": 0.3, "addresses_judge": 0.3},
+    "autonomy": {"empty": 0.6, "asks_back": 0.35, "bare_refusal": 0.6, "refusal": 0.4, "hedging": 0.1, "failures": 0.1},
+    "closeness": {"empty": 0.8, "rudeness": 0.6, "unmet_soft": 0.15, "apology": 0.05, "hedging": 0.1, "long": 0.15}
+    | {"addresses_judge": 0.3, "bare_refusal": 0.2, "off_topic": 0.2},
+    "efficiency": {"empty": 0.3, "repeated": 0.7, "busy": 0.2, "failed_calls": 0.2, "long": 0.15, "extra_work": 0.15},
+    "spark": {"empty": 0.5, "bare_refusal": 0.3, "refusal": 0.2, "unmet": 0.1, "rudeness": 0.1, "insight": -0.25},
+    "overall": {"empty": 0.8, "unmet": 0.5, "unmet_soft": 0.05, "failed_checks": 0.4, "failures": 0.15, "failed_calls": 0.1}
+    | {"repeated": 0.1, "bare_refusal": 0.4, "refusal": 0.25, "asks_back": 0.1, "rudeness": 0.15, "addresses_judge": 0.2}
+    | {"insight": -0.03},
+}
+"""What each sign takes off, by dimension; what is not here takes nothing."""
+_ASKS_BACK = compile_pattern(
+    r"\b(?:shall\s+i|should\s+i|would\s+you\s+like|do\s+you\s+want|could\s+you\s+(?:confirm|tell|clarify)|please\s+(?:confirm|clarify)"
+    r"|let\s+me\s+know\s+(?:whether|which|if\s+i))\b",
+    where="asks back",
+)
+_INSIGHT = compile_pattern(
+    r"\b(?:root\s+cause|i\s+(?:also\s+)?noticed|also\s+found|worth\s+(?:knowing|noting|a\s+look)|to\s+prevent|so\s+that\s+it\s+does\s+not"
+    r"|next\s+time|pattern\s+behind)\b",
+    where="insight",
+)
+
+
+class Sign(NamedTuple):
+    """Something that was seen in a run."""
+
+    amount: float
+    """How much of it there is, 0 to 1."""
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRatings:
+    """Everything the answer is made from; the same for the same subject and key."""
+
+    signs: Mapping[str, Sign]
+    key: str
+
+    def rating(self, dimension: str) -> float:
+        """Where on its scale the dimension lies, 0 to 1."""
+        weights = _WEIGHTS.get(dimension, _WEIGHTS["overall"])
+        lost = sum(weights.get(name, 0.0) * sign.amount for name, sign in self.signs.items())
+        return min(1.0, max(0.0, _BASES.get(dimension, _OTHER_BASE) - lost + JITTER * mood(dimension, self.key)))
+
+    def found(self, name: str) -> bool | None:
+        """Whether the sign of this name was found; None when there is no such sign."""
+        return name in self.signs if name in SIGNS or name in _MEASURES else None
+
+    def quote(self, dimension: str) -> str:
+        """The gravest observation."""
+        return self.quotes(dimension)[0]
+
+    def quotes(self, dimension: str) -> list[str]:
+        """What was observed, the gravest first, as items of evidence."""
+        weights = _WEIGHTS.get(dimension, _WEIGHTS["overall"])
+        counted = sorted(
+            self.signs.keys() & weights.keys(), key=lambda name: (-abs(weights[name]) * self.signs[name].amount, name)
+        )
+        return [f"Simulated: {self.signs[name].words}." for name in counted[:MAX_ITEMS]] or ["Simulated: nothing speaks against it."]
+
+    def words(self, dimension: str) -> str:
+        """The reasons in words."""
+        return " ".join(self.quotes(dimension))
+
+
+def simulated_evaluation(schema: Mapping[str, Any] | None, subject: Subject, key: str) -> dict[str, Any]:
+    """The answer that fits the schema, else `SHAPE`; `key` is what the jitter hangs on. A pure function."""
+    answer = fill_schema(schema or SHAPE, RunRatings(signs_of(subject), key))
+    return answer if isinstance(answer, dict) else {"answer": answer}
+
+
+def signs_of(subject: Subject) -> dict[str, Sign]:
+    """What is to be seen in a run."""
+    seen = read_signs({"user_message": subject.task, "agent_response": subject.answer}).found
+    measured = {name: measure(subject) for name, measure in _MEASURES.items()}
+    return {name: Sign(1.0, SIGNS[name]) for name in seen} | {name: sign for name, sign in measured.items() if sign.amount > 0}
+
+
+def _unmet(expectations: tuple[str, ...], kind: str, said: str) -> Sign:
+    """Expectations whose words are mostly missing in what was said."""
+    unmet = [
+        one for one in expectations if (share := share_of_words(one[:MAX_SEEN], said[:MAX_SEEN])) is not None and share < MET
+    ]
+    first = " ".join(unmet[0].split())[:MAX_SHOWN] if unmet else ""
+    return _share(
+        len(unmet), len(expectations), f"{kind} expectations have few words in common with the answer, first: {first}"
+    )
+
+
+def _repeated(subject: Subject) -> Sign:
+    return _share(len(subject.calls) - len(set(subject.calls)), len(subject.calls), "tool calls repeat an earlier one")
+
+
+def _busy(subject: Subject) -> Sign:
+    return Sign(float(len(subject.calls) > MANY), f"there were {len(subject.calls)} tool calls")
+
+
+def _failures(subject: Subject) -> Sign:
+    count = len(subject.failures)
+    return Sign(min(1.0, count / 2), f"{count} failure{'s' if count != 1 else ''} stayed unmended")
+
+
+def _matched(pattern: Pattern, words: str) -> Callable[[Subject], Sign]:
+    return lambda subject: Sign(float(pattern.matches(subject.answer[:MAX_SEEN])), words)
+
+
+def _share(part: int, whole: int, words: str) -> Sign:
+    return Sign(part / max(1, whole), f"{part} of {whole} {words}")
+
+
+_MEASURES: dict[str, Callable[[Subject], Sign]] = {
+    "unmet": lambda subject: _unmet(subject.hard, "hard", subject.answer),
+    "unmet_soft": lambda subject: _unmet(subject.soft, "soft", subject.said),
+    "failed_checks": lambda subject: _share(subject.failed_checks, subject.checks, "deterministic checks did not pass"),
+    "failed_calls": lambda subject: _share(subject.failed_results, subject.results, "tool results are failures"),
+    "failures": _failures,
+    "repeated": _repeated,
+    "busy": _busy,
+    "asks_back": _matched(_ASKS_BACK, "it asks back"),
+    "insight": _matched(_INSIGHT, "it shows an insight"),
+}
+"""Signs that only a run can have; an amount of 0 is no sign."""

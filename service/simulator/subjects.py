@@ -1,0 +1,123 @@
+"""Reading the subject view of an evaluation back: what a run was asked, what it answered, and what it did on the way.
+
+The view is one JSON document of three parts. Texts of the audited agent are objects in it whose one member begins with
+`untrusted-`; here they are texts again. What is missing or of another shape counts as nothing: the simulated judge answers any view.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from audit.fingerprints import canonical_json
+
+_ORDER = ("evaluation_target", "subject_response", "execution_evidence")
+PARTS = frozenset(_ORDER)
+"""Members of the document by which it is known."""
+MAX_LEVELS = 40
+"""Levels of nesting that are read; what lies deeper is null."""
+MAX_COUNTED = 100_000
+"""Counts are smaller; others are not believed."""
+UNTRUSTED = "untrusted-"
+"""How the member of a text of the audited agent begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A run as the view shows it."""
+
+    task: str
+    """What the users and the system said, joined."""
+    hard: tuple[str, ...]
+    """Hard expectations."""
+    soft: tuple[str, ...]
+    answer: str
+    """The final output."""
+    said: str
+    """All that the agent said, the final output included."""
+    calls: tuple[str, ...]
+    """Tool and arguments of each call, as canonical JSON."""
+    results: int
+    failed_results: int
+    checks: int
+    """Deterministic checks."""
+    failed_checks: int
+    """Those of them that failed or could not be made."""
+    failures: tuple[str, ...]
+    """What went wrong and stayed so."""
+
+
+def read_subject(content: str) -> Subject | None:
+    """The subject of an evaluation's user message; None for any other message."""
+    try:
+        document = json.loads(content) if content.lstrip().startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or not document.keys() >= PARTS:
+        return None
+    target, response, evidence = (_object(_bare(document[part], MAX_LEVELS)) for part in _ORDER)
+    checks = _object(evidence.get("deterministic_checks"))
+    results = list(_objects(evidence, "tool_result"))
+    counts = [_count(checks.get(name)) for name in ("passed", "failed", "error")]
+    return Subject(
+        task=_joined(target.get("task_messages")),
+        hard=_expectations(target, "hard_expectations"),
+        soft=_expectations(target, "soft_expectations"),
+        answer=_joined(response.get("final_output")),
+        said=_joined([response.get("assistant_messages"), response.get("final_output")]),
+        calls=tuple(canonical_json([one.get("tool"), one.get("arguments")]) for one in _objects(evidence, "tool_call")),
+        results=len(results),
+        failed_results=sum(one.get("failed") is True for one in results),
+        checks=sum(counts),
+        failed_checks=sum(counts[1:]),
+        failures=tuple(_joined(one) for one in _list(evidence.get("material_failures"))),
+    )
+
+
+def _expectations(target: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    return tuple(_joined(one) for one in _list(target.get(name)))
+
+
+def _objects(evidence: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
+    """Calls or results of tools among what happened, in order."""
+    yield from (_object(one) for one in _list(evidence.get("trace_events")) if _object(one).get("type") == kind)
+
+
+def _bare(value: Any, levels: int) -> Any:
+    """The value with every marked text as a text."""
+    if levels == 0:
+        return None
+    if isinstance(value, list):
+        return [_bare(one, levels - 1) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1 and next(iter(value)).startswith(UNTRUSTED):
+        return next(iter(value.values()))
+    return {name: _bare(one, levels - 1) for name, one in value.items()}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for one in value if isinstance(value, list) else value.values():
+            yield from _texts(one)
+
+
+def _joined(value: Any) -> str:
+    """All texts in the value, a line each."""
+    return "\n".join(_texts(value))
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 <= value < MAX_COUNTED else 0
