@@ -1,16 +1,22 @@
 """What recorded judgements say to a question: which of them counts, which state a tier is in without an answer, what they cost.
 
-All records that a function here is given are of one question: one fingerprint, so one exchange.
+All records that a function here is given are of one question: one fingerprint, so one exchange; but for those that a request carries,
+which are everything that was recorded of what it asks about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
 
 from audit.outcomes import SKIPPED_COST_CAP, UNSCORED, TierState
 from audit.prices import nano_of
 from audit.questions import Reply
-from schemas.records import Judgement
+from schemas.codec import encode
+from schemas.limits import MAX_ADMITTED_BYTES
+from schemas.records import EvaluationRequest, Judgement, JudgingRequest
 
 ANSWERED = "answered"
 """Outcome of a judgement that answers its question."""
@@ -20,6 +26,10 @@ COST_CAP = TierState(SKIPPED_COST_CAP, "cost_cap")
 """What a tier is when the session's cap leaves no room for the call."""
 UNKNOWN_PRICE = TierState(UNSCORED, "unknown_price")
 """What a tier is when there is a cap and nobody knows what the model costs."""
+
+_LENGTHS = 10
+"""Bytes that an array takes beside its items, and each item beside its own bytes, at most."""
+_Request = TypeVar("_Request", EvaluationRequest, JudgingRequest)
 
 
 def outcome_state(outcome: str) -> TierState:
@@ -48,6 +58,21 @@ def charged(records: Iterable[Judgement], revision: int) -> int:
     The revisions before it have been charged for what they asked, so nothing is charged twice. A call without a known price counts 0.
     """
     return sum(nano_of(one.cost_usd or 0) for one in records if one.subject_revision == revision)
+
+
+def with_earlier(request: _Request, recorded: Sequence[Judgement]) -> _Request:
+    """The request with what was recorded, in that order; the oldest failures are left out first where there is no room."""
+    encoded = [encode(one) for one in recorded]
+    room = MAX_ADMITTED_BYTES - len(encode(request)) - _LENGTHS
+    kept = set()
+    # Answers were paid for and still hold; of failures the newest say most.
+    newest_first = range(len(recorded) - 1, -1, -1)
+    for place in sorted(newest_first, key=lambda place: recorded[place].outcome != ANSWERED):
+        room -= len(encoded[place]) + _LENGTHS
+        if room < 0:
+            break
+        kept.add(place)
+    return msgspec.structs.replace(request, earlier_judgements=tuple(encoded[place] for place in sorted(kept)))
 
 
 def _in_sight(records: Iterable[Judgement], revision: int) -> tuple[Judgement, ...]:

@@ -161,7 +161,7 @@ def score_of(
         judge_model=_judge_model(judgements),
         simulated=any(one.simulated for one in judgements),
         judgement_ids=tuple(one.judgement_id for one in judgements),
-        cost_usd=_cost(paid),
+        cost_usd=total_cost(paid),
         methodology=policy.methodology.name,
         methodology_version=policy.methodology.version,
         methodology_digest=policy.methodology.digest,
@@ -179,7 +179,7 @@ def _judge_model(judgements: Sequence[Judgement]) -> str | None:
     return judgements[-1].requested_model if judgements else None
 
 
-def _cost(judgements: Sequence[Judgement]) -> float | None:
+def total_cost(judgements: Sequence[Judgement]) -> float | None:
     """The exact sum in USD, 0 when nothing was asked; None when the cost of one is unknown."""
     costs = [one.cost_usd for one in judgements]
     known = [nano_of(cost) for cost in costs if cost is not None]

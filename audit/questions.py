@@ -36,7 +36,7 @@ class Question:
     """One question for the judge."""
 
     purpose: str
-    """tier2, tier2_5 or tier3."""
+    """tier2, tier2_5, tier3 or evaluation."""
     model: str
     """Model to ask."""
     instructions: str
@@ -44,7 +44,7 @@ class Question:
     materials: tuple[Material, ...]
     """What is to be judged: data, whatever it says."""
     task: str
-    """What to do with the materials; comes after them."""
+    """What to do with the materials; comes after them. Empty for a question that is asked verbatim."""
     schema: Mapping[str, Any]
     """JSON schema of the answer."""
     max_tokens: int
@@ -55,12 +55,16 @@ class Question:
     """The answer's text as a checked value, or `Invalid`."""
     fallback: TierState | None = None
     """Where nobody can be asked any more: the state of the tier when no answer was recorded. None: the judge may be asked."""
+    verbatim: bool = False
+    """Whether the one material is the message as it is sent: it fences its texts itself, and the instructions state the schema."""
 
     def content(self, boundary: str) -> str:
-        """The materials, each fenced by marks that carry the boundary, and the task.
+        """The materials, each fenced by marks that carry the boundary, and the task; of a verbatim question the material itself.
 
         The boundary is drawn for each request, so nobody who wrote a text can have known it.
         """
+        if self.verbatim:
+            return "".join(one.literal for one in self.materials)
         fenced = [f"<{one.name} {boundary}>\n{one.literal}\n</{one.name} {boundary}>" for one in self.materials]
         return "\n\n".join([*fenced, self.task])
 

@@ -7,24 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from analytics.queries import query_records, query_rows
 from analytics.store import Store
 from audit.estimate import estimate
-from audit.judgements import ANSWERED
+from audit.judgements import with_earlier
 from audit.policy import Policy
 from audit.prices import usd_of, worst_case
 from audit.prompts import thinking_question, tier2_question
 from schemas.codec import encode
-from schemas.limits import MAX_ADMITTED_BYTES
-from schemas.records import Exchange, Judgement, JudgingRequest
+from schemas.records import Exchange, JudgingRequest
 from streams.recorded import recorded_in
 
 AT_ONCE = 200
 """Exchanges that are read and asked for in one commit."""
-_LENGTHS = 10
-"""Bytes that an array takes beside its items, and each item beside its own bytes, at most."""
 
 
 def not_audited(policy: Policy) -> list[str]:
@@ -51,7 +46,7 @@ def judging_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime
     by_id = {(row["connection"], row["exchange_id"]): row for row in rows}
     recorded = recorded_in(store)(list(by_id))
     requests = [_request(one, by_id[one.connection, one.exchange_id], now) for one in exchanges_of(store, rows)]
-    return [_with_earlier(one, recorded.get((one.connection, one.exchange_id), ())) for one in requests]
+    return [with_earlier(one, recorded.get((one.connection, one.exchange_id), ())) for one in requests]
 
 
 def _request(exchange: Exchange, row: dict[str, Any], now: datetime) -> JudgingRequest:
@@ -67,21 +62,6 @@ def _request(exchange: Exchange, row: dict[str, Any], now: datetime) -> JudgingR
         sampling_probability=row["sampling_probability"] or 0.0,
         ingested_at=now,
     )
-
-
-def _with_earlier(request: JudgingRequest, recorded: Sequence[Judgement]) -> JudgingRequest:
-    """The request with what was recorded, in that order; the oldest failures are left out first where there is no room."""
-    encoded = [encode(one) for one in recorded]
-    room = MAX_ADMITTED_BYTES - len(encode(request)) - _LENGTHS
-    kept = set()
-    # Answers were paid for and still hold; of failures the newest say most.
-    newest_first = range(len(recorded) - 1, -1, -1)
-    for place in sorted(newest_first, key=lambda place: recorded[place].outcome != ANSWERED):
-        room -= len(encoded[place]) + _LENGTHS
-        if room < 0:
-            break
-        kept.add(place)
-    return msgspec.structs.replace(request, earlier_judgements=tuple(encoded[place] for place in sorted(kept)))
 
 
 def exchanges_of(store: Store, rows: Sequence[dict[str, Any]]) -> Iterator[Exchange]:

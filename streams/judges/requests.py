@@ -61,7 +61,7 @@ def parameters(question: Question, form: Format, boundary: str, repair: Repair |
 
 def _turns(question: Question, rung: Rung, boundary: str, repair: Repair | None) -> list[dict[str, str]]:
     content = question.content(boundary)
-    if rung is Rung.IN_PROMPT:
+    if rung is Rung.IN_PROMPT and not question.verbatim:
         schema = canonical_json(question.schema)
         content = f"{content}\n\nAnswer with one JSON object that keeps this JSON schema, and with nothing else:\n{schema}"
     turns = [("user", content)]

@@ -1,0 +1,116 @@
+"""What became of each call of the judge: the answer that counts, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from audit.answer_json import MAX_ANSWER
+from audit.evaluation.answers import EvaluationAnswer
+from audit.evaluation.questions import NOT_RECORDED
+from audit.evaluation.result import Iteration, IterationScores
+from audit.fingerprints import canonical_json
+from audit.judgements import ANSWERED, COST_CAP, INTERRUPTED, UNKNOWN_PRICE
+from audit.outcomes import NO_JUDGE
+from audit.questions import Invalid, Question, Reply
+from schemas.records import Judgement
+
+INVALID = "invalid"
+"""Outcome of an iteration whose answer cannot be read."""
+MAX_ANSWERS_BYTES = 400_000
+"""Bytes of JSON that the answers of one result take together, so that it fits into a record; the judgements hold them whole."""
+_MAX_REASON = 500
+_REASONS: Mapping[str, str] = {
+    NOT_RECORDED.reason: "only recorded answers count, and none is recorded",
+    NO_JUDGE.reason: "no judge is configured",
+    COST_CAP.reason: "the cost cap of the evaluation leaves no room for the call",
+    UNKNOWN_PRICE.reason: "there is a cost cap, and nobody knows what the model costs",
+}
+"""Why a call was never made, in words."""
+_CALL = (
+    "judgement_id",
+    "answering_model",
+    "attempts",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+    "latency_ms",
+    "batched",
+    "simulated",
+    "judged_at",
+)
+"""What an iteration shows of its judgement as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One iteration, after the judge was asked."""
+
+    number: int
+    """From 1."""
+    outcome: str
+    """answered, or why it does not count."""
+    reason: str | None
+    """What went wrong, in words."""
+    answer: EvaluationAnswer | None
+    """None where it does not count."""
+    judgement: Judgement | None
+    """The one it rests on."""
+    judgements: tuple[Judgement, ...]
+    """All that were recorded of the question, those of failed calls, too."""
+
+
+def asked(number: int, question: Question, reply: Reply) -> Asked:
+    """What a reply comes to. ValueError for a reply that is neither a text nor a state."""
+    judgements = tuple(sorted(reply.judgements, key=lambda one: (one.subject_revision, one.judged_at, one.judgement_id)))
+    if reply.state is not None:
+        last = next((one for one in reversed(judgements) if one.outcome != INTERRUPTED), None)
+        reason = last.error if last is not None and last.outcome == reply.state.reason else None
+        words = reason or _REASONS.get(reply.state.reason)
+        return Asked(number, reply.state.reason, _cut(words), None, last, judgements)
+    if reply.text is None:
+        raise ValueError(f"the reply to iteration {number} is neither a text nor a state")
+    found = next((one for one in judgements if one.outcome == ANSWERED), None)
+    answer = question.read(reply.text)
+    if isinstance(answer, Invalid):
+        return Asked(number, INVALID, _cut("; ".join(answer.problems)), None, found, judgements)
+    return Asked(number, ANSWERED, None, answer, found, judgements)
+
+
+def documents(iterations: Sequence[Asked]) -> tuple[Iteration, ...]:
+    """The iterations as the result shows them."""
+    return tuple(_document(one, MAX_ANSWERS_BYTES // len(iterations)) for one in iterations)
+
+
+def _document(one: Asked, room: int) -> Iteration:
+    scores = None
+    if one.answer is not None:
+        by_dimension = {dimension: found.score for dimension, found in one.answer.dimensions.items()}
+        scores = IterationScores(dimensions=by_dimension, overall=one.answer.overall.score)
+    return Iteration(iteration=one.number, outcome=one.outcome, reason=one.reason, scores=scores, **_call(one.judgement, room))
+
+
+def _call(known: Judgement | None, room: int) -> dict[str, Any]:
+    """What is known of the call; of one that was never made, nothing."""
+    if known is None:
+        return dict.fromkeys(_CALL) | {"answer": None, "attempts": 0, "batched": False, "simulated": False}
+    return {name: getattr(known, name) for name in _CALL} | {"answer": known.answer and _fitting(known.answer, room)}
+
+
+def _fitting(answer: str, room: int) -> str:
+    """The answer, cut so that it takes no more than so many bytes as JSON; a cut says what is left out."""
+    if len(answer) <= MAX_ANSWER and _size(answer) <= room:
+        return answer
+    shown = answer[:room]
+    while _size(shown) > room:
+        shown = shown[: len(shown) * room // (_size(shown) + 1)]
+    return f"{shown} [… {len(answer) - len(shown)} characters left out …]"
+
+
+def _size(text: str) -> int:
+    return len(canonical_json(text).encode())
+
+
+def _cut(words: str | None) -> str | None:
+    return words if words is None or len(words) <= _MAX_REASON else f"{words[: _MAX_REASON - 1]}…"

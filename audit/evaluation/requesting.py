@@ -1,0 +1,105 @@
+"""From a case, a plan and a run to the request for one evaluation: it holds everything the judge is shown, so nothing else is read later.
+
+Names and ways of asking change no score, so neither the ids of profile, judge run and judge nor the type of the judge nor the cost cap
+are in the fingerprint: the same run held against the same case is evaluated once, whoever asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from audit.evaluation.case import Case
+from audit.evaluation.checks import check_run
+from audit.evaluation.profile import Plan
+from audit.evaluation.prompting import complete
+from audit.evaluation.questions import RULE_VERSION
+from audit.evaluation.run import Run
+from audit.evaluation.view import subject_view
+from audit.fingerprints import canonical_json, stable_id
+from audit.judgements import with_earlier
+from schemas.records import EvaluationRequest, Judgement
+
+_SCORING = {"judge": {"model", "max_tokens"}, "repetitions": True, "method": True, "dimension_policies": True}
+"""What of a plan a score depends on, whatever the run."""
+
+
+def evaluation_request(
+    case: Case,
+    plan: Plan,
+    system_prompt: str,
+    run: Run,
+    *,
+    repetition: int,
+    attempt: int,
+    earlier: Sequence[Judgement],
+    at: datetime,
+) -> EvaluationRequest:
+    """The request to hold a run against a case. The same content gives the same fingerprint and ids, whatever the time.
+
+    `earlier` is what was recorded for the evaluation before this attempt; see `asked_again`. RecordError (BoundsError) where the
+    case and the view together are more than a record may hold.
+    """
+    outcomes = check_run(case, run)
+    checks = canonical_json(msgspec.to_builtins(outcomes))
+    view = subject_view(case, run, outcomes, plan.max_view_characters)
+    prompt = complete(system_prompt)
+    shown = _shown(run)
+    measured_by = [RULE_VERSION, case.model_dump(mode="json"), plan.model_dump(mode="json", include=_SCORING), prompt]
+    facts = [value.isoformat() if isinstance(value, datetime) else value for value in shown.values()]
+    fingerprint = _digest([*measured_by, view.text, checks, facts])
+    request = EvaluationRequest(
+        request_id="",
+        connection=run.connection,
+        project=run.project,
+        session_id=run.session_id,
+        case_id=case.case_id,
+        case=canonical_json(case.model_dump(mode="json")),
+        profile=canonical_json(plan.model_dump(mode="json")),
+        fingerprint=fingerprint,
+        repetition=repetition,
+        requested_at=at,
+        evaluation_id=stable_id("evaluation", run.connection, run.session_id, case.case_id, fingerprint),
+        **shown,
+        judge_run_id=plan.judge_run_id,
+        judge_model=plan.judge.model,
+        yardstick=_digest(measured_by),
+        tags=case.tags,
+        anomaly_reasons=tuple(view.anomaly_reasons),
+        system_prompt=prompt,
+        user_prompt=view.text,
+        checks=checks,
+        warnings=tuple(view.warnings),
+        rule_version=RULE_VERSION,
+    )
+    return asked_again(request, attempt, earlier)
+
+
+def asked_again(request: EvaluationRequest, attempt: int, earlier: Sequence[Judgement]) -> EvaluationRequest:
+    """The same request as another attempt, with what was recorded before it, as far as a record has room for that."""
+    request_id = stable_id("evaluation-request", request.evaluation_id, attempt)
+    bare = msgspec.structs.replace(request, request_id=request_id, attempt=attempt, earlier_judgements=())
+    return with_earlier(bare, earlier)
+
+
+def _shown(run: Run) -> dict[str, Any]:
+    """What is shown of the run beside the scores, named as in the records."""
+    known = run.started_at is not None and run.ended_at is not None
+    return {
+        "subject_model": run.model,
+        "agent": run.agent,
+        "run_at": run.ended_at,
+        "run_seconds": (run.ended_at - run.started_at).total_seconds() if known else None,
+        "run_input_tokens": run.input_tokens,
+        "run_output_tokens": run.output_tokens,
+        "run_cost_usd": run.cost_usd,
+    }
+
+
+def _digest(value: Any) -> str:
+    """SHA-256 of the value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()
