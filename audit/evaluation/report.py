@@ -1,0 +1,227 @@
+"""What is told of a set of evaluations: a row each, and for every model what its scores come to. A document with a published schema."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from audit.comparison import CONFIDENCE, t_quantile
+from audit.evaluation.dimensions import DIMENSIONS, HIGHEST, LOWEST, Dimension
+from audit.evaluation.result import EvaluationResult
+from schemas.records import Evaluation
+
+Score = Annotated[float, Field(ge=LOWEST, le=HIGHEST)]
+Usd = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+FAILED = "failed"
+"""Status of an evaluation without a score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """An evaluation, and how it came to be told of: the prompts are the texts that were sent."""
+
+    evaluation: Evaluation
+    system_prompt: str
+    user_prompt: str
+    reused: bool = False
+    """Whether it was there already, so that nobody was asked."""
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EvaluationRow(_Told):
+    """One evaluation. What nobody knows is null."""
+
+    evaluation_id: str
+    revision: Count
+    judge_run_id: str
+    judge_model: str
+    model: str | None
+    """Model of the audited agent."""
+    case_id: str
+    case_title: str
+    run: str
+    """Session that was evaluated."""
+    connection: str
+    project: str
+    agent: str | None
+    repetition: Annotated[int, Field(ge=1)]
+    evaluation: Literal["exec", "reuse"]
+    """Whether the judge was asked, or an evaluation of the same content was there."""
+    evaluation_status: Literal["completed", "failed"]
+    score: Score | None
+    latency_s: float | None
+    """Seconds that the run took, by the times of its events."""
+    input_tokens: Count | None
+    output_tokens: Count | None
+    run_cost_usd: Usd | None
+    evaluation_cost_usd: Usd | None
+    """What the judge's calls cost; those of a reused evaluation were paid before."""
+    total_cost_usd: Usd | None
+    simulated: bool
+    evaluated_at: datetime
+    warnings: tuple[str, ...]
+    anomaly_reasons: tuple[str, ...]
+    """Attempts of the run to sway the judge, in words."""
+    result: EvaluationResult
+
+
+class DimensionMean(_Told):
+    """What a dimension came to over the evaluations of a model."""
+
+    mean: Score | None
+    """None where no evaluation has a score for it."""
+    evaluations: Count
+    """How many have one."""
+
+
+class ModelSummary(_Told):
+    """What the evaluations of one model by one judge run come to."""
+
+    judge_run_id: str
+    model: str | None
+    evaluations: Count
+    failed: Count
+    """Evaluations without a score; they are in no mean."""
+    mean: Score | None
+    low: Score | None
+    """Lower end of the 95 % interval of the mean (Student's t); None for fewer than two scores."""
+    high: Score | None
+    dimensions: Mapping[Dimension, DimensionMean]
+    run_cost_usd: Usd | None
+    """Sum of what is known; None where nothing is."""
+    evaluation_cost_usd: Usd | None
+    total_cost_usd: Usd | None
+    unknown_costs: Count
+    """Evaluations whose total cost is not known; what is known of them is in the sums."""
+
+
+class Report(_Told):
+    """What `driftline evaluate --output json` prints."""
+
+    simulated: bool
+    """Whether any judge was a simulated one: it rates by simple rules, not by understanding."""
+    executed: Count
+    reused: Count
+    failed: Count
+    fail_under: Score | None
+    below: Count
+    """Evaluations with a score below `fail_under`."""
+    spent_usd: Usd | None
+    """What the calls that were made now cost; null where that is not known of one."""
+    evaluations: tuple[EvaluationRow, ...]
+    models: tuple[ModelSummary, ...]
+
+
+def report_of(evaluated: Iterable[Evaluated], fail_under: float | None = None) -> Report:
+    """The report on evaluations, by judge run, model, case and repetition."""
+    found = sorted(evaluated, key=_order)
+    rows = tuple(row_of(one) for one in found)
+    executed = [row for row in rows if row.evaluation == "exec"]
+    groups: dict[tuple[str, str | None], list[EvaluationRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.judge_run_id, row.model].append(row)
+    return Report(
+        simulated=any(row.simulated for row in rows),
+        executed=len(executed),
+        reused=len(rows) - len(executed),
+        failed=sum(row.evaluation_status == FAILED for row in rows),
+        fail_under=fail_under,
+        below=sum(fail_under is not None and row.score is not None and row.score < fail_under for row in rows),
+        spent_usd=_total([row.evaluation_cost_usd for row in executed]),
+        evaluations=rows,
+        models=tuple(_summary(judge_run_id, model, of_model) for (judge_run_id, model), of_model in groups.items()),
+    )
+
+
+def mean_interval(scores: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean, within the scale; None for fewer than two scores, which say nothing about each other."""
+    if len(scores) < 2:
+        return None
+    mean = statistics.fmean(scores)
+    half = t_quantile((1 + CONFIDENCE) / 2, len(scores) - 1) * statistics.stdev(scores) / math.sqrt(len(scores))
+    return max(mean - half, LOWEST), min(mean + half, HIGHEST)
+
+
+def _order(one: Evaluated) -> tuple[str, str, str, int, str, str]:
+    found = one.evaluation
+    return found.judge_run_id, found.subject_model or "", found.case_id, found.repetition, found.session_id, found.evaluation_id
+
+
+def row_of(one: Evaluated) -> EvaluationRow:
+    """The row of one evaluation; its result as it was recorded."""
+    found = one.evaluation
+    return EvaluationRow(
+        evaluation_id=found.evaluation_id,
+        revision=found.revision,
+        judge_run_id=found.judge_run_id,
+        judge_model=found.judge_model,
+        model=found.subject_model,
+        case_id=found.case_id,
+        case_title=found.case_title,
+        run=found.session_id,
+        connection=found.connection,
+        project=found.project,
+        agent=found.agent,
+        repetition=found.repetition,
+        evaluation="reuse" if one.reused else "exec",
+        evaluation_status="failed" if found.status == FAILED else "completed",
+        score=found.final_score,
+        latency_s=found.run_seconds,
+        input_tokens=found.run_input_tokens,
+        output_tokens=found.run_output_tokens,
+        run_cost_usd=found.run_cost_usd,
+        evaluation_cost_usd=found.cost_usd,
+        total_cost_usd=_total([found.run_cost_usd, found.cost_usd]),
+        simulated=found.simulated,
+        evaluated_at=found.evaluated_at,
+        warnings=found.warnings,
+        anomaly_reasons=found.anomaly_reasons,
+        result=EvaluationResult.model_validate_json(found.result),
+    )
+
+
+def _summary(judge_run_id: str, model: str | None, rows: Sequence[EvaluationRow]) -> ModelSummary:
+    scores = [row.score for row in rows if row.score is not None]
+    low, high = mean_interval(scores) or (None, None)
+    return ModelSummary(
+        judge_run_id=judge_run_id,
+        model=model,
+        evaluations=len(rows),
+        failed=len(rows) - len(scores),
+        mean=statistics.fmean(scores) if scores else None,
+        low=low,
+        high=high,
+        dimensions={dimension: _dimension_mean(dimension, rows) for dimension in DIMENSIONS},
+        run_cost_usd=_known([row.run_cost_usd for row in rows]),
+        evaluation_cost_usd=_known([row.evaluation_cost_usd for row in rows]),
+        total_cost_usd=_known([cost for row in rows for cost in (row.run_cost_usd, row.evaluation_cost_usd)]),
+        unknown_costs=sum(row.total_cost_usd is None for row in rows),
+    )
+
+
+def _dimension_mean(dimension: Dimension, rows: Sequence[EvaluationRow]) -> DimensionMean:
+    final = [row.result.final_result.final_dimensions.get(dimension) for row in rows]
+    known = [score for score in final if score is not None]
+    return DimensionMean(mean=statistics.fmean(known) if known else None, evaluations=len(known))
+
+
+def _total(costs: Sequence[float | None]) -> float | None:
+    """The sum; None where one of them is not known."""
+    return None if None in costs else math.fsum(cost for cost in costs if cost is not None)
+
+
+def _known(costs: Sequence[float | None]) -> float | None:
+    """The sum of what is known; None where nothing is."""
+    known = [cost for cost in costs if cost is not None]
+    return math.fsum(known) if known else None

@@ -1,0 +1,204 @@
+"""Score against cost as a picture: a point for each model and case, so that what is good and cheap stands at the upper left."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import statistics
+import textwrap
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from audit.evaluation.dimensions import HIGHEST
+from audit.evaluation.report import EvaluationRow, Report
+from schemas.errors import SettingsError
+from service.result_files import write_file
+from service.terminal import counted, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
+
+SUFFIX = ".png"
+LABELLED = 30
+"""Points that are labelled with their case; of more the labels could not be read."""
+_SIZE, _DPI = (9.0, 6.0), 150
+"""Inches, and points an inch."""
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c564b", "#4d4d4d")
+"""Told apart by people who see red and green alike (Okabe and Ito)."""
+_SHAPES = "osD^vP*X"
+_NAME = 40
+"""Characters of a name."""
+_WIDE = 50.0
+"""From this ratio of the largest cost to the smallest on, costs are shown on a logarithmic axis."""
+_OFFSETS = [
+    (x, y) for reach in (1, 2, 3) for x, y in ((8, 0), (8, 9 * reach), (8, -9 * reach), (-8, 9 * reach), (-8, -9 * reach))
+]
+"""Where a label may stand, in points from its own; the first place that is free is taken."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a model came to on a case, over all runs that have both a score and a known cost."""
+
+    series: str
+    """The model, and its judge run where there are several."""
+    case_id: str
+    score: float
+    cost_usd: float
+    runs: int
+
+
+def require_charts(path: Path) -> None:
+    """SettingsError when no picture can be drawn: the library is missing, or the file's name does not end as a PNG's does."""
+    if path.suffix.lower() != SUFFIX:
+        raise SettingsError(f"--chart {path}: a chart is a PNG", hint="Give a name that ends in .png.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SettingsError("--chart: matplotlib is not installed", hint="Install it: pip install matplotlib")
+
+
+def write_chart(report: Report, path: Path) -> None:
+    """Draw the report's chart into a PNG. SettingsError when that cannot be done."""
+    require_charts(path)
+    picture = io.BytesIO()
+    with warnings.catch_warnings():
+        # A name in a script that no font at hand draws is shown as boxes; the report has the name.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        drawn(report).savefig(picture, format="png", metadata={"Software": None})
+    write_file(path, picture.getvalue())
+
+
+def points_of(report: Report) -> list[Point]:
+    """The points of the chart, by series and case."""
+    found: dict[tuple[str, str], list[EvaluationRow]] = defaultdict(list)
+    several = len({row.judge_run_id for row in report.evaluations}) > 1
+    for row in report.evaluations:
+        if row.score is not None and row.total_cost_usd is not None:
+            name = plain(row.model or "unknown model", _NAME)
+            found[f"{name} · {row.judge_run_id}" if several else name, row.case_id].append(row)
+    return [
+        Point(
+            series,
+            case_id,
+            statistics.fmean(row.score for row in rows if row.score is not None),
+            statistics.fmean(row.total_cost_usd for row in rows if row.total_cost_usd is not None),
+            len(rows),
+        )
+        for (series, case_id), rows in sorted(found.items())
+    ]
+
+
+def drawn(report: Report) -> Figure:
+    """The chart. It looks the same whatever a user has configured for matplotlib."""
+    import matplotlib as mpl  # noqa: PLC0415 - most commands draw nothing, and it takes a second to load
+    from matplotlib.figure import Figure  # noqa: PLC0415 - the same
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
+        axes, points = figure.subplots(), points_of(report)
+        who = ", simulated judge" if report.simulated else ""
+        axes.set_title(f"Score against cost of run and evaluation{who}", loc="left", fontsize=13)
+        labels = _plot(axes, points)
+        _measure(axes, points)
+        figure.supxlabel(textwrap.fill(_caption(report, points), 115), fontsize=8.5, color="#555555", parse_math=False)
+        figure.draw_without_rendering()
+        _spread_out(axes, labels)
+    return figure
+
+
+def _plot(axes: Axes, points: Sequence[Point]) -> list[Annotation]:
+    """The points and the legend; answers the labels, which stand on their points as yet."""
+    series = sorted({point.series for point in points})
+    for place, name in enumerate(series):
+        of_series = [point for point in points if point.series == name]
+        axes.plot(
+            [point.cost_usd for point in of_series],
+            [point.score for point in of_series],
+            linestyle="",
+            marker=_SHAPES[place % len(_SHAPES)],
+            color=_COLOURS[place % len(_COLOURS)],
+            markersize=8,
+            # A label that begins with an underscore would be left out of the legend.
+            label=f" {name}",
+        )
+    if series:
+        legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9, frameon=False)
+        for text in legend.get_texts():
+            text.set_parse_math(parse_math=False)
+    return [
+        axes.annotate(
+            plain(point.case_id, _NAME) + (f" ({point.runs} runs)" if point.runs > 1 else ""),
+            (point.cost_usd, point.score),
+            xytext=(0, 0),
+            textcoords="offset points",
+            fontsize=8.5,
+            parse_math=False,
+        )
+        for point in (points if len(points) <= LABELLED else ())
+    ]
+
+
+def _measure(axes: Axes, points: Sequence[Point]) -> None:
+    """The axes: the whole scale of scores, and costs from zero on unless they differ too much for that."""
+    axes.set_ylim(0, HIGHEST + 0.3)
+    axes.set_ylabel(f"final score, 0 to {HIGHEST:g}")
+    costs = [point.cost_usd for point in points]
+    smallest, largest = min(costs, default=0.0), max(costs, default=0.0)
+    if smallest > 0 and largest / smallest >= _WIDE:
+        axes.set_xscale("log")
+        axes.set_xlim(smallest / 2, largest * 3)
+        axes.set_xlabel("cost of run and evaluation together, USD (logarithmic)")
+    else:
+        axes.set_xlim(0, largest * 1.25 or 1)
+        axes.set_xlabel("cost of run and evaluation together, USD")
+        axes.xaxis.set_major_formatter("{x:.4g}")
+    axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _caption(report: Report, points: Sequence[Point]) -> str:
+    """What the picture is of, and what is not in it."""
+    scored = [row for row in report.evaluations if row.score is not None]
+    unknown = sum(row.total_cost_usd is None for row in scored)
+    parts = [f"{counted(len(report.evaluations), 'evaluation')}; a point is the mean of a model's runs on a case."]
+    if unknown:
+        parts.append(f"Not shown: {unknown} of unknown cost.")
+    if failed := len(report.evaluations) - len(scored):
+        parts.append(f"Not shown: {failed} without a score.")
+    if not points:
+        parts.append("There is nothing to show.")
+    if len(points) > LABELLED:
+        parts.append(f"Cases are not named: there are {len(points)} points.")
+    return " ".join(parts)
+
+
+def _spread_out(axes: Axes, labels: Sequence[Annotation]) -> None:
+    """Move each label to a place where it hides no other and no point."""
+    whole = axes.get_window_extent()
+    taken: list[Bbox] = [_around(axes, label) for label in labels]
+    for label in labels:
+        for x, y in _OFFSETS:
+            label.xyann = (x, y)
+            label.set_horizontalalignment("left" if x > 0 else "right")
+            label.set_verticalalignment("center")
+            box = label.get_window_extent()
+            if not any(box.overlaps(other) for other in taken) and whole.x0 <= box.x0 and box.x1 <= whole.x1:
+                break
+        taken.append(label.get_window_extent())
+
+
+def _around(axes: Axes, label: Annotation) -> Bbox:
+    """The room that a label's point takes, in pixels."""
+    from matplotlib.transforms import Bbox  # noqa: PLC0415 - as where the chart is drawn
+
+    x, y = axes.transData.transform(label.xy)
+    return Bbox.from_extents(x - 9, y - 9, x + 9, y + 9)

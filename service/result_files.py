@@ -1,0 +1,85 @@
+"""Files of results: whole or not there at all, in folders whose names any system takes. Names come from agents and may be hostile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from audit.fingerprints import digest
+from schemas.errors import SettingsError
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d|conin|conout)(\.|$)", re.IGNORECASE)
+"""What Windows takes for a device, whatever follows after a full stop."""
+_LONGEST = 80
+"""Characters that are kept of a name."""
+_NAMELESS = "_unknown"
+"""Stands for a name that nobody knows; no other name begins with an underscore and carries no digest."""
+
+
+def folder_names(names: Iterable[str | None]) -> dict[str | None, str]:
+    """A folder name for each of the names, different ones for different names, where upper and lower case are one, too.
+
+    A slash becomes two hyphens. A name that had to be changed otherwise, or that would share its folder with another, carries a
+    digest of itself: `gpt-5+1a2b3c4d5e6f7a8b`.
+    """
+    wanted = list(dict.fromkeys(names))
+    plain = {name: _NAMELESS if name is None else _plain(name) for name in wanted}
+    times = Counter(made.casefold() for made in plain.values() if made is not None)
+    return {
+        name: made if made is not None and times[made.casefold()] == 1 else _with_digest(name or "")
+        for name, made in plain.items()
+    }
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, and try that it can be written to; SettingsError naming it where it cannot."""
+    with _naming(path):
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".driftline-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file so that a reader finds it whole or as it was before; its folder is made. SettingsError naming the path."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with beside.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise
+
+
+def _plain(name: str) -> str | None:
+    """The name as it can stand; None where more than slashes had to be changed."""
+    made = name.replace("/", "--")
+    is_fit = made and len(made) <= _LONGEST and not _UNSAFE.search(made) and made[0] not in "._-" and not made.endswith(".")
+    return made if is_fit and not _RESERVED.match(made) else None
+
+
+def _with_digest(name: str) -> str:
+    kept = _UNSAFE.sub("-", name.replace("/", "--")).strip("._-")[:_LONGEST]
+    return f"{'_' if _RESERVED.match(kept) else ''}{kept}+{digest(name)}"
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What the system says of a path, as an error of ours that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(
+            f"{path}: {error.strerror or error}", hint="Check the path, its permissions and the space left."
+        ) from error
