@@ -35,6 +35,7 @@ lint: $(INSTALLED)       ## everything CI checks but the tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m schemas.generate --check
+	$(BIN)/python -m audit.evaluation.publish --check
 
 bench: $(INSTALLED)      ## run the benchmarks and print their tables in Markdown
 	$(BIN)/python -m benchmarks
@@ -52,6 +53,7 @@ format: $(INSTALLED)     ## format the code and apply the lint fixes that are sa
 
 generate: $(INSTALLED)   ## write schemas/records.py and publish changed schemas
 	$(BIN)/python -m schemas.generate
+	$(BIN)/python -m audit.evaluation.publish
 
 # In an environment of its own: versions that .venv already has would not be looked at again.
 constraints:             ## renew constraints.txt with the newest versions that pyproject.toml allows

@@ -29,7 +29,7 @@ ByDimension = Annotated[Mapping[Dimension, Value], AfterValidator(_in_order)]
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class AggregateScore(_Document):
