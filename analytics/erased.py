@@ -61,8 +61,8 @@ def erased_in(connection: duckdb.DuckDBPyConnection) -> Erased:
 
 def without_erased(connection: duckdb.DuckDBPyConnection, frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """The frames of a batch, by record type, without what belongs to anybody who was erased."""
-    erased = erased_in(connection)
-    whole, single = erased.frame().filter(pl.col("session_id").is_null())["connection"], erased.frame().drop_nulls()
+    erased = erased_in(connection).frame()
+    whole, single = erased.filter(pl.col("session_id").is_null())["connection"], erased.drop_nulls()
     names = {schema.name for schema in schemas_of_sessions()}
     return {
         name: frame.filter(~pl.col("connection").is_in(whole.to_list())).join(

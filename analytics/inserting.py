@@ -17,6 +17,9 @@ from schemas.registry import RecordSchema
 BATCH = "_driftline_batch"
 """Name under which a batch is registered. A table's name would win over it, and no table may be called so."""
 
+PARTITION = 0
+"""The embedded log has one partition a topic."""
+
 
 @contextlib.contextmanager
 def registered(connection: duckdb.DuckDBPyConnection, frame: pl.DataFrame) -> Iterator[None]:
@@ -44,3 +47,13 @@ def insert(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, frame: p
     if written != frame.height:
         raise StoreError(f"{schema.table}: {written} of {frame.height} rows were written")
     return frame.height
+
+
+def insert_at(
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, frame: pl.DataFrame, topic: str, offsets: pl.Series
+) -> int:
+    """Insert rows as records of a topic at these positions; answers how many."""
+    placed = frame.with_columns(
+        pl.lit(topic).alias("_topic"), pl.lit(PARTITION, pl.Int32).alias("_partition"), offsets.alias("_offset")
+    )
+    return insert(connection, schema, placed)

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
-"""Macros that the queries share: what scores add up to by project and UTC day, the statistics of such sums, and the numbers of runs.
+"""Macros that the queries share: what scores add up to by project and UTC day, and the statistics of such sums.
 
 Queries read `log.score_days`, never the kept daily sums themselves. Where scores came since the sums of their day were made,
 where a window cuts a day in two, and where nothing is kept yet, the macro goes back to the single scores: its answer is at any
@@ -97,18 +97,6 @@ _SCORE_DAYS = f"""
 }"""
 
 
-# A run that is diagnosed again keeps its number: it goes by where its first diagnosis stands, and stays with the project of that one.
-_NUMBERED_RUNS = """
-    SELECT
-        project, connection, session_id,
-        row_number() OVER (PARTITION BY project ORDER BY first_offset, connection, session_id) AS number
-    FROM (
-        SELECT connection, session_id, arg_min(project, _offset) AS project, min(_offset) AS first_offset
-        FROM log.diagnoses
-        GROUP BY ALL
-    )"""
-
-
 def macro_statements() -> Iterator[str]:
     """The statements that make the macros, or make them again."""
     macros = {
@@ -123,7 +111,6 @@ def macro_statements() -> Iterator[str]:
         "first_day_of(until, days)": ("(date_trunc('day', until - INTERVAL 1 MICROSECOND) - to_days(days::INTEGER - 1))"),
         "changed_scores()": f"TABLE {_CHANGED}",
         "score_days(asked, first, until)": f"TABLE {_SCORE_DAYS}",
-        "numbered_runs()": f"TABLE {_NUMBERED_RUNS}",
     }
     for name, text in macros.items():
         yield f"CREATE OR REPLACE MACRO log.{name} AS {text}"

@@ -13,11 +13,13 @@ from analytics.macros import RETENTION
 from analytics.tables import full_name
 from schemas.registry import schema_of, topics
 
-__all__ = ["COMPACTION", "END", "PLACE", "RETENTION", "next_stored", "stored_ends"]
+__all__ = ["COMPACTION", "END", "PLACE", "RETENTION", "RUN_NUMBERS", "next_stored", "stored_ends"]
 END = "end"
 """Consumer whose watermarks say where topics ended when something was last deleted from them."""
 COMPACTION = "compaction"
 """Consumer whose watermark is 1 while the file's free space holds what was erased, else 0."""
+RUN_NUMBERS = "run numbers"
+"""Consumer whose watermarks say, by project, which number its next run gets."""
 PLACE = ("_topic", "_partition", "_offset")
 """The columns that tell a row of a log table from all others."""
 

@@ -116,9 +116,11 @@ class Store:
             existing.setdefault(table, {})[column] = kind
         statements = list(migration_statements(existing))
         if statements:
-            with self.transaction():
+            with self.transaction() as transaction:
                 for statement in [f"CREATE SCHEMA IF NOT EXISTS {LOG}", *statements]:
                     self._connection.execute(statement)
+                if schema_of("RunNumber").table not in existing:
+                    transaction.number_all_runs()
             # A schema change in the write-ahead log costs the next start; fold it in while nothing else is there.
             self.checkpoint()
         self._ends = stored_ends(self._connection)

@@ -7,30 +7,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import duckdb
-import msgspec
 import polars as pl
 
 from analytics.deleting import delete_days, delete_derived, delete_landed, delete_places, delete_states, delete_tables
 from analytics.erased import ERASURES, without_erased
-from analytics.inserting import BATCH, insert, registered
+from analytics.inserting import BATCH, PARTITION, insert, insert_at, registered
 from analytics.known import KnownIdentities
 from analytics.macros import CONSUMER as DAILY
-from analytics.positions import COMPACTION, END, RETENTION, stored_ends
+from analytics.positions import COMPACTION, END, RETENTION, RUN_NUMBERS, stored_ends
 from analytics.repetitions import CONTENT, unknown
-from analytics.tables import full_name, quote
-from schemas.arrow import INDEX, decode_batch, empty_frame
-from schemas.records import Alert, ImportProgress, Record, StageState, Watermark
-from schemas.registry import RecordSchema, schema_of
+from analytics.replacing import FEW, replace
+from analytics.run_numbers import forget_numbers, number_all, number_runs
+from analytics.tables import full_name
+from schemas.arrow import INDEX, decode_batch
+from schemas.records import Alert, ImportProgress, StageState, Watermark
+from schemas.registry import schema_of
 
 __all__ = ["BATCH", "CONTENT", "Appended", "Transaction"]
-PARTITION = 0
-"""The embedded log has one partition a topic."""
 MADE_HERE = -1
 """Partition of dead letters that whoever lands another log made of records that do not land: they are on no topic."""
 Partition = tuple[str, int]
 """Topic and number of a partition."""
-FEW = 4
-"""Up to so many keys or records, statements with their values take less time than a frame that is registered first."""
+_RUNS = "Diagnosis"
+_LASTING = (END, RETENTION, COMPACTION, DAILY, RUN_NUMBERS)
+"""Consumers whose watermarks stay when everything that stages made is made again."""
 
 
 @dataclass
@@ -88,10 +88,13 @@ class Transaction:
         positions = pl.concat([frame[INDEX] for frame in batch.frames.values()]).sort()
         for name, frame in batch.frames.items():
             offsets = positions.search_sorted(frame[INDEX]).cast(pl.Int64) + self._ends[topic]
-            done.written[schema_of(name).table] = self._insert(schema_of(name), frame.drop(INDEX), topic, offsets)
+            done.written[schema_of(name).table] = insert_at(
+                self._connection, schema_of(name), frame.drop(INDEX), topic, offsets
+            )
             if frame.height:
                 done.frames[name] = frame.with_columns(offsets.alias("_offset"))
         self._ends[topic] += fresh
+        self._number_runs(done.frames)
         return done
 
     def land(self, topic: str, frames: Mapping[str, pl.DataFrame], seen: KnownIdentities) -> Appended:
@@ -112,10 +115,22 @@ class Transaction:
                 done.frames[name] = fresh
                 self._ends[topic] = max(self._ends[topic], 1 + _last(fresh))
         done.conflicts.sort()
+        self._number_runs(done.frames)
         return done
+
+    def number_all_runs(self) -> None:
+        """Give numbers to the runs of a file from before they were kept."""
+        self._note_numbers(number_all(self._connection))
 
     def _taken(self, frames: Mapping[str, pl.DataFrame]) -> Mapping[str, pl.DataFrame]:
         return without_erased(self._connection, frames) if self._ends[ERASURES] else frames
+
+    def _number_runs(self, written: Mapping[str, pl.DataFrame]) -> None:
+        if _RUNS in written:
+            self._note_numbers(number_runs(self._connection, written[_RUNS]))
+
+    def _note_numbers(self, following: Mapping[str, int]) -> None:
+        self.set_watermarks(RUN_NUMBERS, {(project, PARTITION): number for project, number in following.items()})
 
     def drop(self, topic: str, starts: Mapping[int, int]) -> None:
         """Delete what was landed of a topic from these positions on, by partition, and the dead letters that were made of it."""
@@ -131,12 +146,6 @@ class Transaction:
     def end_of(self, topic: str) -> int:
         """The position after the highest that a record of the topic has."""
         return self._ends[topic]
-
-    def _insert(self, schema: RecordSchema, frame: pl.DataFrame, topic: str, offsets: pl.Series) -> int:
-        placed = frame.with_columns(
-            pl.lit(topic).alias("_topic"), pl.lit(PARTITION, pl.Int32).alias("_partition"), offsets.alias("_offset")
-        )
-        return insert(self._connection, schema, placed)
 
     def watermark(self, consumer: str, topic: str) -> int:
         """The position the consumer reads next, in a topic of one partition."""
@@ -156,11 +165,12 @@ class Transaction:
 
     def set_watermarks(self, consumer: str, positions: Mapping[Partition, int]) -> None:
         """Move watermarks of a consumer."""
-        self._replace(
+        replace(
+            self._connection,
             [
                 Watermark(consumer=consumer, topic=topic, partition=partition, next_position=position)
                 for (topic, partition), position in positions.items()
-            ]
+            ],
         )
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
@@ -178,17 +188,18 @@ class Transaction:
 
     def set_states(self, stage: str, states: Mapping[str, bytes], next_position: int) -> None:
         """Replace the states of a stage for the given keys."""
-        self._replace(
-            [StageState(stage=stage, key=key, next_position=next_position, state=state) for key, state in states.items()]
+        replace(
+            self._connection,
+            [StageState(stage=stage, key=key, next_position=next_position, state=state) for key, state in states.items()],
         )
 
     def set_progress(self, progress: Sequence[ImportProgress]) -> None:
         """Note how far files have been imported."""
-        self._replace(progress)
+        replace(self._connection, progress)
 
     def set_alerts(self, alerts: Sequence[Alert]) -> None:
         """Put alerts into the queue, or in place of their earlier versions."""
-        self._replace(alerts)
+        replace(self._connection, alerts)
 
     def known_alerts(self, ids: Sequence[str]) -> set[str]:
         """Those of the ids that are of alerts there are, or ever were."""
@@ -197,39 +208,15 @@ class Transaction:
         ).fetchall()
         return {alert_id for (alert_id,) in rows}
 
-    def _replace(self, records: Sequence[Record]) -> None:
-        """Put records of one internal type in place of those with the same identity."""
-        if not records:
-            return
-        schema = schema_of(type(records[0]).__name__)
-        few = len(records) <= FEW
-        if few:
-            records = [record for record in records if not self._update(schema, record)]
-            if not records:
-                return
-        # These records travel on no topic, so no limit of a message binds them: a state can hold whole exchanges.
-        frame = pl.DataFrame(map(msgspec.structs.asdict, records), schema=empty_frame(schema.name).schema)
-        frame = frame.unique(subset=schema.identity, keep="last", maintain_order=True)
-        if not few:
-            matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
-            with registered(self._connection, frame):
-                self._connection.execute(f"DELETE FROM {full_name(schema)} AS old USING {BATCH} AS new WHERE {matches}")
-        self._insert(schema, frame, "", pl.zeros(frame.height, dtype=pl.Int64, eager=True))
-
-    def _update(self, schema: RecordSchema, record: Record) -> bool:
-        """Change the row with the record's identity; False where there is none."""
-        values = msgspec.structs.asdict(record)
-        changed = ", ".join(f"{quote(name)} = ${name}" for name in values if name not in schema.identity)
-        same = " AND ".join(f"{quote(name)} = ${name}" for name in schema.identity)
-        ((updated,),) = self._connection.execute(f"UPDATE {full_name(schema)} SET {changed} WHERE {same}", values).fetchall()
-        return bool(updated)
-
     def remove(self, name: str, places: pl.DataFrame) -> int:
         """Delete the rows of a record type at these places; answers how many. Their positions are never given again."""
         if not places.height:
             return 0
         self.set_watermarks(END, {(topic, PARTITION): self._ends[topic] for topic in places["_topic"].unique().to_list()})
-        return delete_places(self._connection, name, places)
+        removed = delete_places(self._connection, name, places)
+        if name == _RUNS:
+            forget_numbers(self._connection)
+        return removed
 
     def drop_states(self, keys: Sequence[str], stages: Sequence[str]) -> None:
         """Delete what these stages keep of these sessions."""
@@ -245,7 +232,7 @@ class Transaction:
     def forget_derived(self, tables: Sequence[str], but: str, stages: Sequence[str] = ()) -> None:
         """Delete what stages made and how far they came, but for sessions of which `but` keeps a state, and the states of `stages`."""
         self._forget_days()
-        delete_derived(self._connection, tables, but, stages, [END, RETENTION, COMPACTION, DAILY])
+        delete_derived(self._connection, tables, but, stages, _LASTING)
         self._ends.update(stored_ends(self._connection))
 
     def _forget_days(self) -> None:

@@ -831,6 +831,19 @@ class Review(Record, frozen=True, kw_only=True):
     """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
 
 
+class RunNumber(Record, frozen=True, kw_only=True):
+    """Number of a run within its project, given with the first diagnosis of its session and kept whatever is deleted or made again."""
+
+    connection: str
+    """Connection that delivered the session."""
+    session_id: str
+    """Session that became the run."""
+    project: str
+    """Project whose runs are counted: that of the first diagnosis."""
+    number: int
+    """Number of the run, from 1; never given twice."""
+
+
 class DimensionScore(Record, frozen=True, kw_only=True):
     """The judge's score on one dimension."""
 
@@ -1036,6 +1049,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "JudgingRequest": JudgingRequest,
     "Reservation": Reservation,
     "Review": Review,
+    "RunNumber": RunNumber,
     "Score": Score,
     "ScoringTask": ScoringTask,
     "SessionClosed": SessionClosed,

@@ -9,7 +9,7 @@ WITH compared AS (
         round(avg(d.trust_score) OVER (before ROWS 4 PRECEDING), 1) AS mean_of_five,
         CASE WHEN lag(d.session_id) OVER before IS NOT NULL
             THEN coalesce(d.primary_failure_type = lag(d.primary_failure_type) OVER before, false) END AS repeated
-    FROM log.numbered_runs() AS n
+    FROM log.run_numbers AS n
     JOIN diagnoses AS d USING (connection, session_id)
     WHERE $project IS NULL OR n.project = $project
     WINDOW before AS (PARTITION BY n.project, coalesce(d.agent, '') ORDER BY n.number)

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 import yaml
 
+from analytics.replacing import replace
 from analytics.store import Store
 from schemas.codec import encode
 from schemas.records import RECORD_TYPES, Record
@@ -122,7 +123,7 @@ def fill(shared_store: Store) -> Fill:
                 if records[0][0]:
                     transaction.append(records[0][0], [encode(record) for _, record in records])
                 else:  # what only the store keeps travels on no topic
-                    transaction._replace([record for _, record in records])
+                    replace(transaction.connection, [record for _, record in records])
         return shared_store
 
     return filled_store

@@ -1,0 +1,48 @@
+# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
+"""What the store keeps for itself, one row an identity: records put in place of their earlier versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import msgspec
+import polars as pl
+
+from analytics.inserting import BATCH, insert_at, registered
+from analytics.tables import full_name, quote
+from schemas.arrow import empty_frame
+from schemas.records import Record
+from schemas.registry import RecordSchema, schema_of
+
+FEW = 4
+"""Up to so many keys or records, statements with their values take less time than a frame that is registered first."""
+
+
+def replace(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) -> None:
+    """Put records of one internal type in place of those with the same identity."""
+    if not records:
+        return
+    schema = schema_of(type(records[0]).__name__)
+    few = len(records) <= FEW
+    if few:
+        records = [record for record in records if not _update(connection, schema, record)]
+        if not records:
+            return
+    # These records travel on no topic, so no limit of a message binds them: a state can hold whole exchanges.
+    frame = pl.DataFrame(map(msgspec.structs.asdict, records), schema=empty_frame(schema.name).schema)
+    frame = frame.unique(subset=schema.identity, keep="last", maintain_order=True)
+    if not few:
+        matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
+        with registered(connection, frame):
+            connection.execute(f"DELETE FROM {full_name(schema)} AS old USING {BATCH} AS new WHERE {matches}")
+    insert_at(connection, schema, frame, "", pl.zeros(frame.height, dtype=pl.Int64, eager=True))
+
+
+def _update(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, record: Record) -> bool:
+    """Change the row with the record's identity; False where there is none."""
+    values = msgspec.structs.asdict(record)
+    changed = ", ".join(f"{quote(name)} = ${name}" for name in values if name not in schema.identity)
+    same = " AND ".join(f"{quote(name)} = ${name}" for name in schema.identity)
+    ((updated,),) = connection.execute(f"UPDATE {full_name(schema)} SET {changed} WHERE {same}", values).fetchall()
+    return bool(updated)

@@ -1,0 +1,117 @@
+"""Numbers of runs: given once, whatever is deleted, erased or made again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from builders import event
+from engines import Clock, rows
+
+from analytics.erased import Erased
+from analytics.erasure import Erasing
+from analytics.store import Store
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import encode
+from streams.admission import Accepted
+from streams.embedded import EmbeddedRunner
+from streams.retention import purge
+
+NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+OLD, NEW = NOW - timedelta(days=100), NOW - timedelta(days=10)
+POLICY = Policy()
+
+
+@pytest.fixture
+def runner(store: Store) -> EmbeddedRunner:
+    """What runs the stages over the store."""
+    return EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), Clock(NOW))
+
+
+def finish(runner: EmbeddedRunner, at: datetime, *sessions: str, project: str = "ops", first: int = 0) -> None:
+    """Take in sessions that end at a time, one after another, each with events from number `first` on."""
+    accepted = Accepted()
+    for session in sessions:
+        for number, kind in enumerate(("tool_call", "session_end"), start=first):
+            said = event(session, number, type=kind, name="exec")
+            accepted.add("agent-events", encode(msgspec.structs.replace(said, project=project, occurred_at=at, ingested_at=at)))
+    runner.publish(accepted)
+    runner.run()
+
+
+def numbers(store: Store, project: str = "ops") -> dict[object, object]:
+    """Number by session."""
+    return {
+        session: number
+        for named, session, number in rows(store, "run_numbers", "project, session_id, number")
+        if named == project
+    }
+
+
+def test_each_project_counts_its_runs_in_the_order_of_the_log(store: Store, runner: EmbeddedRunner) -> None:
+    """People write run_002 into tickets, and mean the second that ended."""
+    finish(runner, NEW, "b", "a")
+    finish(runner, OLD, "z", project="web")
+    finish(runner, OLD, "c")
+    assert {"b": 1, "a": 2, "c": 3} == numbers(store)
+    assert {"z": 1} == numbers(store, "web")
+
+
+def test_a_run_that_is_diagnosed_again_keeps_its_number(store: Store, runner: EmbeddedRunner) -> None:
+    """Late events make another revision of the same run, also where they name another project."""
+    finish(runner, NEW, "a", "b")
+    finish(runner, NEW, "a", first=2, project="web")
+    assert [("a", 0), ("a", 1), ("b", 0)] == rows(store, "diagnoses", "session_id, revision")
+    assert {"a": 1, "b": 2} == numbers(store)
+    assert {} == numbers(store, "web")
+
+
+def test_retention_moves_no_number_and_frees_none(store: Store, runner: EmbeddedRunner) -> None:
+    """Else run_001 of a ticket would be another run after ninety days."""
+    finish(runner, OLD, "a", "b")
+    finish(runner, NEW, "c")
+    purge(store, POLICY, NOW)
+    assert {"c": 3} == numbers(store)
+    purge(store, POLICY, NOW, days=1)
+    assert {} == numbers(store)
+    finish(runner, NOW, "d")
+    assert {"d": 4} == numbers(store)
+
+
+def test_an_erasure_moves_no_number_and_leaves_no_name(store: Store, runner: EmbeddedRunner) -> None:
+    """The erased run's number is given to no other, and nothing says whose it was."""
+    finish(runner, NEW, "a", "b")
+    Erasing(store, Erased.of([("local", "a")])).run()
+    assert [("b", 2)] == rows(store, "run_numbers", "session_id, number")
+    finish(runner, NEW, "c")
+    assert {"b": 2, "c": 3} == numbers(store)
+
+
+def test_numbers_stay_when_everything_is_made_again(store: Store, runner: EmbeddedRunner) -> None:
+    """Also behind those of runs whose beginning retention has deleted."""
+    finish(runner, OLD, "a")
+    finish(runner, NEW, "b", "c")
+    purge(store, POLICY, NOW)
+    before = numbers(store)
+    assert {"b": 2, "c": 3} == before
+    runner.rebuild()
+    assert before == numbers(store)
+
+
+def test_a_file_from_before_numbers_were_kept_gets_those_it_showed(store: Store, runner: EmbeddedRunner) -> None:
+    """Opening it with this version must not change what was written into tickets."""
+    finish(runner, NEW, "b", "a")
+    finish(runner, NEW, "c", project="web")
+    assert store.path is not None
+    path = store.path
+    store.cursor().execute(
+        "DROP VIEW IF EXISTS main.run_numbers; DROP TABLE log.run_numbers; DELETE FROM log.watermarks WHERE consumer = 'run numbers'"
+    )
+    store.close()
+    with Store(path) as opened:
+        assert {"b": 1, "a": 2} == numbers(opened)
+        assert {"c": 1} == numbers(opened, "web")
+        finish(EmbeddedRunner(opened, POLICY, Redactor(POLICY.redaction), Clock(NOW)), NEW, "d")
+        assert {"b": 1, "a": 2, "d": 3} == numbers(opened)
