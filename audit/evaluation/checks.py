@@ -1,0 +1,178 @@
+"""The deterministic checks of a case: what a run shows without a judge.
+
+A check passes or fails where the records decide it, and is an error where they do not: nothing is known of the tools of a run
+without events, or of its tokens where one exchange does not tell them. What was found is said in numbers and in the words of the
+case, never in those of the run: they may hold secrets and names of machines.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from audit.evaluation import case as cases
+from audit.evaluation.case import Case, Check
+from audit.evaluation.paths import is_recorded_as
+from audit.evaluation.run import Artifact, Run, ToolCall
+from audit.patterns import compile_pattern
+from schemas.errors import PolicyError
+from schemas.records import CheckOutcome
+
+MAX_MATCHED = 1_000_000
+"""Characters of the longest answer that a pattern is looked for in: its search takes time with the length."""
+
+Outcome = Literal["pass", "fail", "error"]
+Found = tuple[Outcome, str]
+"""The outcome, and what was found in words."""
+
+_NO_EVENTS: Found = ("error", "No event of the run was recorded, so nothing is known of its tools and artifacts.")
+_IN_WORDS = {
+    "answered": "was answered",
+    "no_response": "ended without a response",
+    "error": "ended in an error",
+    "aborted": "was aborted",
+}
+
+
+def check_run(case: Case, run: Run) -> tuple[CheckOutcome, ...]:
+    """The outcome of every check of the case, in its order. Raises nothing, whatever the run holds."""
+    return tuple(_outcome(check, run) for check in case.deterministic_checks)
+
+
+def _outcome(check: Check, run: Run) -> CheckOutcome:
+    outcome, detail = CHECKS[check.kind](check, run)
+    return CheckOutcome(
+        check_id=check.check_id, kind=check.kind, dimensions=tuple(check.dimensions), outcome=outcome, detail=detail
+    )
+
+
+def _final_response_present(_check: cases.FinalResponsePresent, run: Run) -> Found:
+    visible = sum(character.isprintable() and not character.isspace() for character in run.final_response)
+    if visible:
+        return "pass", f"The final answer has {_counted(len(run.final_response), 'character')}."
+    return "fail", "The final answer is empty." if run.turns else "There is no answer."
+
+
+def _tool_called(check: cases.ToolCalled, run: Run) -> Found:
+    if not run.has_events:
+        return _NO_EVENTS
+    count = _calls(run, check.tool)
+    return _passed(count > 0), f"{check.tool} was called {_times(count)}, all tools together {_times(_calls(run, None))}."
+
+
+def _tool_call_count(check: cases.ToolCallCount, run: Run) -> Found:
+    if not run.has_events:
+        return _NO_EVENTS
+    count = _calls(run, check.tool)
+    passed = (check.min is None or count >= check.min) and (check.max is None or count <= check.max)
+    bounds = [f"at least {check.min}"] * (check.min is not None) + [f"at most {check.max}"] * (check.max is not None)
+    return _passed(passed), f"{check.tool or 'Tools'} {_were(check.tool)} called {_times(count)}; expected {', '.join(bounds)}."
+
+
+def _response_contains(check: cases.ResponseContains, run: Run) -> Found:
+    if not run.turns:
+        return "fail", "There is no answer."
+    passed = _folded(check.text) in _folded(run.final_response)
+    return _passed(passed), f"The final answer {_holds(passed)} the text."
+
+
+def _response_matches(check: cases.ResponseMatches, run: Run) -> Found:
+    if not run.turns:
+        return "fail", "There is no answer."
+    if len(run.final_response) > MAX_MATCHED:
+        return "error", f"The final answer has more than {MAX_MATCHED} characters, so the pattern was not looked for."
+    try:
+        pattern = compile_pattern(check.regex, where="regex", ignore_case=False)
+    except PolicyError as error:
+        return "error", str(error)
+    passed = pattern.matches(run.final_response)
+    return _passed(passed), f"The pattern {'matches' if passed else 'matches nothing in'} the final answer."
+
+
+def _status_is(check: cases.StatusIs, run: Run) -> Found:
+    return _passed(run.status == check.status), f"The run {_IN_WORDS[run.status]}."
+
+
+def _artifact_present(check: cases.ArtifactPresent | cases.ArtifactContains, run: Run) -> Found:
+    if not run.has_events:
+        return _NO_EVENTS
+    found = _artifacts(run, check.path)
+    if found:
+        return "pass", f"{check.path} was recorded."
+    return "fail", f"{check.path} is not among the {_counted(len(run.artifacts), 'recorded artifact')}."
+
+
+def _artifact_contains(check: cases.ArtifactContains, run: Run) -> Found:
+    outcome, detail = _artifact_present(check, run)
+    if outcome != "pass":
+        return outcome, detail
+    excerpts = [artifact.excerpt for artifact in _artifacts(run, check.path) if artifact.excerpt]
+    if not excerpts:
+        return "error", f"Nothing of the content of {check.path} was recorded."
+    passed = any(check.text in excerpt for excerpt in excerpts)
+    size = _counted(sum(map(len, excerpts)), "character")
+    return _passed(passed), f"What was recorded of {check.path}, {size}, {_holds(passed)} the text."
+
+
+def _max_total_tokens(check: cases.MaxTotalTokens, run: Run) -> Found:
+    total = run.total_tokens
+    at_least = total if total is not None else (run.input_tokens or 0) + (run.output_tokens or 0)
+    if total is None and at_least <= check.tokens:
+        return "error", "It is not known how many tokens the run used."
+    return _passed(at_least <= check.tokens), f"The run used {_counted(at_least, 'token')}; at most {check.tokens} are allowed."
+
+
+def _trust_at_least(check: cases.TrustAtLeast, run: Run) -> Found:
+    if run.trust is None:
+        return "error", "The session has no trust score: it was not diagnosed, or without evidence."
+    return _passed(run.trust >= check.trust), f"The trust score is {run.trust}; expected at least {check.trust}."
+
+
+CHECKS: Mapping[str, Callable[[Any, Run], Found]] = {
+    "final_response_present": _final_response_present,
+    "tool_called": _tool_called,
+    "tool_call_count": _tool_call_count,
+    "response_contains": _response_contains,
+    "response_matches": _response_matches,
+    "status_is": _status_is,
+    "artifact_present": _artifact_present,
+    "artifact_contains": _artifact_contains,
+    "max_total_tokens": _max_total_tokens,
+    "trust_at_least": _trust_at_least,
+}
+"""What decides each kind of check."""
+
+
+def _passed(passed: bool) -> Outcome:
+    return "pass" if passed else "fail"
+
+
+def _calls(run: Run, tool: str | None) -> int:
+    """Calls of a tool, or of all tools."""
+    return sum(isinstance(step, ToolCall) and (tool is None or step.tool == tool) for step in run.steps)
+
+
+def _artifacts(run: Run, path: str) -> list[Artifact]:
+    return [artifact for artifact in run.artifacts if is_recorded_as(path, artifact.path)]
+
+
+def _folded(text: str) -> str:
+    """The text such that upper and lower case, and two ways to write an accent, are alike."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times" if count else "never"
+
+
+def _were(tool: str | None) -> str:
+    return "was" if tool else "were"
+
+
+def _holds(passed: bool) -> str:
+    return "holds" if passed else "does not hold"
