@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
 from audit.applicability import Circumstances, applies
@@ -25,6 +25,7 @@ from audit.questions import Invalid, Question, Reply
 from audit.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
+Made = TypeVar("Made")
 EARLY_TURNS = 5
 """Turns at the start of a session that are never routine."""
 ALWAYS = TierState(SCORED, "always")
@@ -80,15 +81,15 @@ def cascade(
     return _score(case)
 
 
-def drive(judging: Generator[Question, Reply, Score], answer: Callable[[Question], Reply]) -> Score:
-    """Run a cascade to its end where every question can be answered on the spot."""
+def drive(judging: Generator[Question, Reply, Made], answer: Callable[[Question], Reply]) -> Made:
+    """Run a judging to its end where every question can be answered on the spot."""
     advance: Callable[[], Question] = partial(next, judging)
     while True:
         try:
             question = advance()
         except StopIteration as end:
-            score: Score = end.value
-            return score
+            made: Made = end.value
+            return made
         advance = partial(judging.send, answer(question))
 
 

@@ -29,8 +29,8 @@ from service.replays import replays_in
 from service.simulator.scoring import simulated_answer
 from streams.admission import Accepted
 from streams.batches import StageBatch
-from streams.docket import Docket
 from streams.embedded import EmbeddedRunner
+from streams.judged import SCORING
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.replay.plan import Outcome
@@ -43,7 +43,7 @@ NOW = datetime(2026, 12, 1, tzinfo=UTC)
 
 def judged(task: ScoringTask, policy: Policy, number: Iterator[int]) -> list[Judgement]:
     """What a judge that answers by simple rules says of a task."""
-    docket = Docket.of(task, policy, (), Ledger(None))
+    docket = SCORING.open(task, policy, (), ledger=Ledger(None))
     said: list[Judgement] = []
 
     def answer(question: Question) -> Reply:

@@ -1,4 +1,4 @@
-"""An exchange on its way through the cascade: what is known of it, and the questions that need no call.
+"""A task on its way to its judgement: what is known of its subject, and the questions that need no call.
 
 Each question is settled in this order: a recorded judgement; no price for the model while there is a cap; the cap; nobody to ask. A replay
 goes the same way, so that a miss comes out as it did before.
@@ -6,64 +6,58 @@ goes the same way, so that a miss comes out as it did before.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from audit.cascade import cascade
-from audit.judgements import COST_CAP, UNKNOWN_PRICE, charged, recorded_reply
+from audit.judgements import COST_CAP, UNKNOWN_PRICE, recorded_reply
 from audit.ledger import Ledger
 from audit.outcomes import NO_JUDGE, TierState
-from audit.policy import Policy, ProjectPolicy
-from audit.prices import worst_case
+from audit.prices import ModelPrice, worst_case
 from audit.questions import Question, Reply
-from schemas.records import Exchange, Judgement, Score, ScoringTask
-from streams.batches import encoded_exchange
-from streams.recorded import known_of
+from schemas.records import Judgement
+
+Judging = Generator[Question, Reply, Any]
+"""Yields questions, takes a reply to each, and returns the record that comes of them."""
 
 
-class ScoringState(msgspec.Struct, frozen=True, array_like=True):
-    """What the scoring stage keeps of one session."""
+class JudgedState(msgspec.Struct, frozen=True, array_like=True):
+    """What a stage that asks a judge keeps of one session."""
 
     next_offset: int = 0
     spent: int = 0
-    """Nano-USD its judge calls have cost."""
+    """Nano-USD its judge calls have cost, where one cap holds for all of them."""
 
 
-STATE = msgspec.msgpack.Decoder(ScoringState)
+STATE = msgspec.msgpack.Decoder(JudgedState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Docket:
-    """One exchange to judge, with what was recorded of it and the money its session has."""
+    """One subject to judge, with what was recorded of it and the money that there is for it."""
 
-    task: ScoringTask
-    exchange: Exchange
-    policy: ProjectPolicy
-    recorded: Sequence[Judgement]
-    """What was recorded about the exchange up to this revision, whatever the question, in order."""
+    connection: str
+    project: str
+    session_id: str
+    subject_id: str
+    """Id of the exchange or of the evaluation, unique within the connection."""
+    revision: int
+    """Revision of what comes of it."""
+    price: ModelPrice | None
+    """What the judge's model costs; None is unknown."""
     ledger: Ledger
+    recorded: Sequence[Judgement]
+    """What was recorded about the subject up to this revision, whatever the question, in order."""
+    begin: Callable[[Sequence[Judgement]], Judging]
+    """Starts the judging, told what was recorded."""
     batched: bool = False
     """Whether its questions go through the batch API, and cost what that costs."""
 
-    @classmethod
-    def of(
-        cls, task: ScoringTask, policy: Policy, recorded: Sequence[Judgement], ledger: Ledger, *, batched: bool = False
-    ) -> Docket:
-        """The docket of a task; RecordError when it holds no exchange, or judgements of another one.
-
-        What was recorded for this revision is charged to the session, whatever was asked then: it was paid for.
-        """
-        exchange = encoded_exchange(task.exchange)
-        recorded = known_of(task, recorded)
-        ledger.charge(charged(recorded, task.revision))
-        project = policy.for_project(task.project)
-        return cls(task=task, exchange=exchange, policy=project, recorded=recorded, ledger=ledger, batched=batched)
-
-    def judging(self) -> Generator[Question, Reply, Score]:
-        """The cascade over the exchange."""
-        return cascade(self.task, self.exchange, self.policy, self.recorded)
+    def judging(self) -> Judging:
+        """The questions about the subject, one by one, and what comes of the replies."""
+        return self.begin(self.recorded)
 
     def earlier(self, question: Question) -> tuple[Judgement, ...]:
         """What was recorded of this question."""
@@ -71,7 +65,7 @@ class Docket:
 
     def settle(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
         """The reply where no call is needed or allowed; None where the judge is to be asked."""
-        found = recorded_reply(earlier, self.task.revision)
+        found = recorded_reply(earlier, self.revision)
         if found is not None:
             return found
         state = question.fallback or self._forbidden(question)
@@ -84,9 +78,8 @@ class Docket:
 
     def _forbidden(self, question: Question) -> TierState | None:
         """Why the cap forbids the call; None where it does not."""
-        price = self.policy.price
         if self.ledger.cap is None:
             return None
-        if price is None:
+        if self.price is None:
             return UNKNOWN_PRICE
-        return None if self.ledger.can_reserve(worst_case(question, price, batched=self.batched)) else COST_CAP
+        return None if self.ledger.can_reserve(worst_case(question, self.price, batched=self.batched)) else COST_CAP

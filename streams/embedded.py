@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from analytics.erased import STAGE as ERASURE
 from analytics.retention import CUT
@@ -22,6 +23,7 @@ from streams.admission import Accepted, Door
 from streams.batches import StageBatch
 from streams.conflicts import set_aside_conflict
 from streams.interrupted import settle_interrupted
+from streams.judged import JudgedStage
 from streams.recorded import recorded_in
 from streams.stage_runs import StageOutcome, StageRuns
 from streams.topology import TOPOLOGY, Stage, derived_tables
@@ -40,7 +42,7 @@ class StageProgress:
     end: int
 
 
-def stage_progress(store: Store, stage: Stage) -> StageProgress:
+def stage_progress(store: Store, stage: Stage | JudgedStage[Any]) -> StageProgress:
     """How far a stage has come."""
     with store.transaction() as transaction:
         position = transaction.watermark(stage.name, stage.source)

@@ -1,7 +1,7 @@
 """The embedded engine of a server: takes records in, durable on return, and lets the stages work behind it.
 
 One thread writes (group commit): it appends what callers bring, lets intake decide in the same transaction, and runs diagnosis when
-nothing waits. Scoring runs in the event loop, because it waits for a judge most of the time.
+nothing waits. The judged stages run in the event loop, because they wait for a judge most of the time.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from analytics.queries import query_rows
 from analytics.store import Store
@@ -27,11 +28,12 @@ from streams.engine_state import EngineLimits, EngineState, Published
 from streams.group_commit import GroupCommit
 from streams.interrupted import settle_interrupted
 from streams.judge_calls import JudgeCalls
+from streams.judged import JUDGED, JudgedStage
 from streams.judges.protocol import Judge
+from streams.judging_worker import JudgingWorker
 from streams.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
 from streams.recorded import recorded_in
 from streams.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.scoring_worker import ScoringWorker
 from streams.taken import Taken, taken
 from streams.tribunal import Tribunal
 
@@ -64,9 +66,9 @@ class Engine:
             self._writer.commit, self._writer.rest, capacity=self._limits.waiting, at_once=self._limits.at_once
         )
         self.broken = asyncio.Event()
-        """Set when it cannot go on without a new process: the database gave up, or scoring ended by a fault of ours."""
+        """Set when it cannot go on without a new process: the database gave up, or a stage ended by a fault of ours."""
         self._commits = Commits(self._log, self.broken)
-        self._worker: ScoringWorker | None = None
+        self._workers: tuple[JudgingWorker, ...] = ()
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._calls = JudgeCalls()
@@ -74,30 +76,29 @@ class Engine:
     async def start(self) -> None:
         """Take up what the last process left, then work in the background."""
         await asyncio.to_thread(self._catch_up)
-        tribunal = Tribunal(self.policy, self.judge, self._record, self.now)
-        self._worker = ScoringWorker(
-            self.store, tribunal, recorded_in(self.store), self._commits.insist, lambda: Door(self.redactor, self.now())
-        )
+        self._workers = tuple(map(self._worker, JUDGED))
         self._log.start()
-        self._tasks = [asyncio.create_task(self._worker.run()), asyncio.create_task(self._close_idle_sessions())]
-        self._tasks[0].add_done_callback(self._scoring_ended)
+        self._tasks = [asyncio.create_task(worker.run()) for worker in self._workers]
+        for task in self._tasks:
+            task.add_done_callback(self._judging_ended)
+        self._tasks.append(asyncio.create_task(self._close_idle_sessions()))
 
     async def stop(self, grace: float = 20.0) -> None:
-        """Finish what is being scored, for `grace` seconds at most, commit what waits, and end.
+        """Finish what is being judged, for `grace` seconds at most, commit what waits, and end.
 
         Called again while it stops, with less grace, it hurries.
         """
-        if self._worker is None:
+        if not self._workers:
             return
         self._stopping = True
-        await self._worker.stop(grace)
+        await asyncio.gather(*(worker.stop(grace) for worker in self._workers))
         self._commits.give_up()
         self._tasks[-1].cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._log.close)
         if self.judge is not None:
             await self.judge.aclose()
-        self._worker = None
+        self._workers = ()
 
     async def take_exchange(self, exchange: Exchange) -> Taken:
         """Take an exchange in: durable and decided on return.
@@ -121,6 +122,13 @@ class Engine:
         for record in records:
             accepted.add(topic, encode(record))
         return await self._publish(topic, accepted)
+
+    async def record(self, record: Record) -> None:
+        """Make a record of a judge call durable."""
+        self._calls.note(record)
+        accepted = Accepted()
+        accepted.add("judgements", encode(record))
+        await self._commits.insist(Submission(made=accepted))
 
     async def finalize(self, connection: str, session_id: str) -> bool:
         """Record that a session ended; False where no record of it is there."""
@@ -153,40 +161,60 @@ class Engine:
 
     def state(self) -> EngineState:
         """How it is at this moment."""
-        why_not, queues = "it is not started", {"commits": 0, "tasks": 0, "sessions": 0}
-        if self._worker is not None:
-            why_not = self._why_not(self._worker)
-            queues = {"commits": self._log.waiting, "tasks": self._worker.pending, "sessions": self._worker.sessions}
+        why_not, queues = "it is not started", {"commits": 0, **{stage.queue: 0 for stage in JUDGED}, "sessions": 0}
+        if self._workers:
+            why_not = self._why_not()
+            pending = {worker.stage.queue: worker.pending for worker in self._workers}
+            queues |= {"commits": self._log.waiting, **pending, "sessions": sum(worker.sessions for worker in self._workers)}
         return EngineState(not why_not, why_not, queues, self._calls.outcomes, self._calls.spent_usd)
 
-    def _why_not(self, worker: ScoringWorker) -> str:
+    def _why_not(self) -> str:
         """Why it takes nothing, in words; nothing when it does."""
-        if worker.failure is not None:
-            return "scoring ended by a fault of Driftline"
+        ended = next((worker.stage.name for worker in self._workers if worker.failure is not None), "")
+        if ended:
+            return f"{ended} ended by a fault of Driftline"
         if self._log.waiting >= self._limits.waiting:
             return "too much waits to be committed"
         return self._commits.trouble
 
     async def drained(self) -> None:
-        """Return when every exchange that was taken in is scored. StoreError when that cannot be any more."""
-        if self._worker is None:
+        """Return when everything that was taken in is judged. StoreError when that cannot be any more."""
+        if not self._workers:
             return
-        waits = [asyncio.create_task(self._worker.drained()), asyncio.create_task(self.broken.wait())]
+        waits = [asyncio.create_task(self._judged()), asyncio.create_task(self._broke())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for one in waits:
             one.cancel()
         if self.broken.is_set():
             raise self.failure()
 
+    async def _judged(self) -> None:
+        for worker in self._workers:
+            await worker.drained()
+
+    async def _broke(self) -> None:
+        await self.broken.wait()
+
     def failure(self) -> StoreError:
         """Why it is broken, and what to do about it."""
         hint = "Make room where the file is, then start again: what was accepted is in the file, and is taken up."
         return StoreError(f"{self.store.path}: {self.state().why_not}", hint=hint)
 
-    def _scoring_ended(self, scoring: asyncio.Task[None]) -> None:
-        """Nothing ends scoring but a stop; where something does, another process has to take it up."""
-        if not self._stopping and not scoring.cancelled():
-            log.critical("scoring ended", exc_info=scoring.exception())
+    def _worker(self, stage: JudgedStage[Any]) -> JudgingWorker:
+        tribunal = Tribunal(stage, self.policy, self.judge, self.record, self.now)
+        return JudgingWorker(
+            stage,
+            self.store,
+            tribunal,
+            recorded=recorded_in(self.store),
+            commit=self._commits.insist,
+            door=lambda: Door(self.redactor, self.now()),
+        )
+
+    def _judging_ended(self, judging: asyncio.Task[None]) -> None:
+        """Nothing ends a judged stage but a stop; where something does, another process has to take it up."""
+        if not self._stopping and not judging.cancelled():
+            log.critical("judging ended", exc_info=judging.exception())
             self.broken.set()
 
     def _catch_up(self) -> None:
@@ -203,16 +231,9 @@ class Engine:
         self._wake()
         return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
 
-    async def _record(self, record: Record) -> None:
-        """Make a record of a judge call durable."""
-        self._calls.note(record)
-        accepted = Accepted()
-        accepted.add("judgements", encode(record))
-        await self._commits.insist(Submission(made=accepted))
-
     def _wake(self) -> None:
-        if self._worker is not None:
-            self._worker.wake()
+        for worker in self._workers:
+            worker.wake()
 
     async def _close_idle_sessions(self) -> None:
         """Record the end of sessions of which nothing was heard for longer than the session gap, again and again."""

@@ -34,7 +34,7 @@ class EngineState:
     ready: bool
     why_not: str
     queues: Mapping[str, int]
-    """What waits: `commits` (submissions), `tasks` (exchanges to score), `sessions` (with exchanges under way); with Kafka `sink` (records
+    """What waits: `commits` (submissions), `tasks` (exchanges to score), `evaluations` (to make), `sessions` (with any of them under way); with Kafka `sink` (records
     that have not landed), `unlanded` (those of them that were brought here), `producing` (calls that wait for the broker)."""
     judge_calls: Mapping[str, int]
     """Questions that were asked since the start, by outcome."""

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from analytics.known import KnownIdentities
 from analytics.store import Appended, Store, Transaction
@@ -16,11 +17,11 @@ from streams.admission import Accepted
 from streams.batches import StageBatch, session_key
 from streams.docket import STATE
 from streams.embedded import EmbeddedRunner
+from streams.judged import SCORING, JudgedStage
 from streams.recorded import Subject
 from streams.topology import stage_named
 
 INTAKE = stage_named("intake")
-SCORING = stage_named("scoring")
 DIAGNOSIS = stage_named("diagnosis")
 log = logging.getLogger(__name__)
 WRITTEN, KNOWN, CONFLICT = "written", "known", "conflict"
@@ -32,10 +33,12 @@ class Submission:
 
     outside: Accepted = field(default_factory=Accepted)
     made: Accepted = field(default_factory=Accepted)
+    stage: JudgedStage[Any] | None = None
+    """Whose states and watermark move."""
     states: Mapping[str, bytes] = field(default_factory=dict)
-    """States of the scoring stage that changed."""
-    watermark: int | None = None
-    """Where the scoring stage reads next."""
+    """States of the stage that changed."""
+    watermark: int = 0
+    """Where the stage reads next."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class LogWriter:
     def catch_up(self) -> None:
         """Let intake and diagnosis take up what was committed but not read when the last process ended.
 
-        Where that was an import or a rebuild, scoring, too: nobody has said that it may be paid for.
+        Where that was an import or a rebuild, the judged stages, too: nobody has said that they may be paid for.
         """
         if self._runner.finish():
             log.warning("an import or a rebuild was cut short: it is finished first, without asking a judge")
@@ -117,13 +120,13 @@ class LogWriter:
         return False
 
     def _move(self, transaction: Transaction, group: Sequence[Submission]) -> None:
-        """Move the scoring stage's states, and its watermark to the farthest that one of the group has."""
-        states = {key: state for one in group for key, state in one.states.items()}
-        marks = [one.watermark for one in group if one.watermark is not None]
-        if marks:
-            mark = max(*marks, transaction.watermark(SCORING.name, SCORING.source))
-            transaction.set_states(SCORING.name, states, mark)
-            transaction.set_watermark(SCORING.name, SCORING.source, mark)
+        """Move the states of stages, and each one's watermark to the farthest that one of the group has."""
+        for stage in {one.stage for one in group if one.stage is not None}:
+            theirs = [one for one in group if one.stage is stage]
+            states = {key: state for one in theirs for key, state in one.states.items()}
+            mark = max(transaction.watermark(stage.name, stage.source), *(one.watermark for one in theirs))
+            transaction.set_states(stage.name, states, mark)
+            transaction.set_watermark(stage.name, stage.source, mark)
 
     def _decide(self, transaction: Transaction, appended: Appended | None) -> dict[Subject, ScoringTask | Score]:
         """Let intake decide on what was just appended, in the same transaction."""

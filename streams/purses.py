@@ -22,7 +22,7 @@ Publish = Callable[[Record], Awaitable[object]]
 
 
 class StoppedError(Exception):
-    """No more calls are made because the process is about to stop; the exchange is taken up by the next start."""
+    """No more calls are made because the process is about to stop; the task is taken up by the next start."""
 
 
 class DurablePurse:
@@ -48,7 +48,7 @@ class DurablePurse:
         self._now = now
         self._is_open = is_open
         self._unused = reservation_id
-        price = docket.policy.price
+        price = docket.price
         self._amount = None if price is None else worst_case(question, price, batched=docket.batched)
         self._held = False
         self._reservations: list[str] = []
@@ -109,25 +109,25 @@ class DurablePurse:
         return self._docket.ledger.can_reserve(amount + at_risk) and self._docket.ledger.reserve(amount)
 
     def _cost(self, usage: Usage) -> int | None:
-        price = self._docket.policy.price
+        price = self._docket.price
         return None if price is None else price.cost(usage, batched=self._docket.batched)
 
     def _asked(self) -> dict[str, Any]:
         """What both records say of the question and of whom it is about."""
-        task = self._docket.task
+        docket = self._docket
         return {
             "fingerprint": self._question.fingerprint,
-            "connection": task.connection,
-            "project": task.project,
-            "session_id": task.session_id,
-            "subject_id": task.exchange_id,
-            "subject_revision": task.revision,
+            "connection": docket.connection,
+            "project": docket.project,
+            "session_id": docket.session_id,
+            "subject_id": docket.subject_id,
+            "subject_revision": docket.revision,
             "purpose": self._question.purpose,
             "requested_model": self._question.model,
         }
 
     def _id(self, kind: str, at: datetime) -> str:
-        revision, number = self._docket.task.revision, len(self._reservations)
+        revision, number = self._docket.revision, len(self._reservations)
         return stable_id(kind, self._question.fingerprint, revision, number, at.isoformat())
 
     def _reservation(self) -> Reservation:

@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from analytics.queries import query_records
 from analytics.store import Store
-from schemas.codec import decode
-from schemas.errors import RecordError
-from schemas.records import Judgement, ScoringTask
+from schemas.records import Judgement
 
 Subject = tuple[str, str]
-"""Connection and id of an exchange."""
+"""Connection and id of what is judged: an exchange or an evaluation."""
 Recorded = Callable[[Sequence[Subject]], Mapping[Subject, Sequence[Judgement]]]
 """The recorded judgements of each of the subjects that has any, in the order they were recorded."""
 
@@ -35,28 +33,3 @@ def recorded_in(store: Store) -> Recorded:
         return found
 
     return recorded
-
-
-def subject_of(task: ScoringTask) -> Subject:
-    """The exchange that a task is about."""
-    return task.connection, task.exchange_id
-
-
-def known_of(task: ScoringTask, found: Sequence[Judgement]) -> list[Judgement]:
-    """What is known of a task's exchange up to its revision: what the task carries and what was found elsewhere, each once.
-
-    RecordError when the task carries something that is no judgement of its exchange.
-    """
-    carried = [_carried(task, message) for message in task.earlier_judgements]
-    known = {one.judgement_id: one for one in (*carried, *found)}
-    return [one for one in known.values() if one.subject_revision <= task.revision]
-
-
-def _carried(task: ScoringTask, message: bytes) -> Judgement:
-    record = decode(message)
-    if not isinstance(record, Judgement) or (record.connection, record.subject_id) != subject_of(task):
-        raise RecordError(
-            f"ScoringTask.earlier_judgements: exchange {task.exchange_id!r} carries what is no judgement of it",
-            hint="Ask for the exchange to be judged again: driftline rejudge fills the field.",
-        )
-    return record

@@ -79,9 +79,9 @@ class StageRuns:
         door = Door(self._redactor, self._now())
         for offset, record, error in failed:
             log.error("stage %s could not get over position %d of %s", stage.name, offset, stage.source, exc_info=error)
-            door.set_aside(dead, Place(stage.source, offset, partition), stage_failed(stage, error), encode(record))
+            door.set_aside(dead, Place(stage.source, offset, partition), stage_failed(stage.name, error), encode(record))
 
 
-def stage_failed(stage: Stage, error: BaseException) -> Refusal:
-    """Why a record is set aside that a stage cannot get over."""
-    return Refusal(stage.name, "stage_failed", f"{type(error).__name__}: {error}")
+def stage_failed(stage: str, error: BaseException) -> Refusal:
+    """Why a record is set aside that the stage of this name cannot get over."""
+    return Refusal(stage, "stage_failed", f"{type(error).__name__}: {error}")

@@ -17,7 +17,8 @@ from audit.tier1 import check_structure
 from schemas.records import Exchange, ScoringTask
 from streams.batches import session_key
 from streams.docket import STATE
-from streams.log_writer import KNOWN, SCORING, WRITTEN, Committed
+from streams.judged import SCORING
+from streams.log_writer import KNOWN, WRITTEN, Committed
 
 QUEUED = "queued"
 """The reason where no decision is there yet."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from audit.policy import Policy
 from schemas.registry import current_schemas
 from streams.batches import Step
+from streams.judged import SCORING, JudgedStage
 from streams.recorded import Recorded
 from streams.steps.diagnosis import DiagnosisStep
 from streams.steps.intake import IntakeStep
-from streams.steps.scoring import ScoringStep
+from streams.steps.judging import JudgingStep
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,18 @@ class Stage:
     sinks: tuple[str, ...]
     records_at_once: int
     """How many records a batch may have: fewer where each holds whole texts, up to a megabyte of them."""
+    judged: JudgedStage[Any] | None = None
+    """What there is to know of a stage that asks a judge; None for any other."""
+
+
+def _judged(stage: JudgedStage[Any], records_at_once: int) -> Stage:
+    return Stage(stage.name, stage.source, partial(JudgingStep, stage), (stage.sink,), records_at_once, stage)
 
 
 # Judgements are no sink: they are what a judge said, recorded by whoever asked it, and cannot be made again.
 TOPOLOGY = (
     Stage("intake", "exchanges", lambda policy, _: IntakeStep(policy), ("scoring-tasks", "scores"), 2_000),
-    Stage("scoring", "scoring-tasks", ScoringStep, ("scores",), 2_000),
+    _judged(SCORING, 2_000),
     Stage("diagnosis", "agent-events", lambda policy, _: DiagnosisStep(policy), ("diagnoses",), 80_000),
 )
 

@@ -1,4 +1,4 @@
-"""An exchange's way through the cascade with a judge: from a task to its score, everything that is paid for recorded."""
+"""A task's way to its record with a judge: a score or an evaluation, everything that is paid for recorded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from audit.judgements import recorded_reply
 from audit.ledger import Ledger
@@ -13,21 +14,20 @@ from audit.outcomes import NO_JUDGE
 from audit.policy import Policy
 from audit.questions import Question, Reply
 from schemas.codec import encode
-from schemas.records import Judgement, Record, Score, ScoringTask
+from schemas.records import Judgement, Record
 from streams.admission import Accepted, Door, Place
 from streams.docket import Docket
+from streams.judged import JudgedStage
 from streams.judges.protocol import Judge, Verdict
 from streams.purses import DurablePurse, StoppedError
 from streams.stage_runs import stage_failed
-from streams.topology import stage_named
 
-SCORING = stage_named("scoring")
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Ruling:
-    """What came of a task: its score, or the dead letter that it became, and what its session has spent by then."""
+    """What came of a task: its record, or the dead letter that it became, and what its session's state says to be spent."""
 
     made: Accepted = field(default_factory=Accepted)
     dead: Accepted = field(default_factory=Accepted)
@@ -35,14 +35,20 @@ class Ruling:
 
 
 class Tribunal:
-    """Scores tasks, asking a judge where it must; without one, as the stage's step does.
+    """Judges the tasks of a stage, asking a judge where it must; without one, as the stage's step does.
 
     `publish` makes a record of the topic judgements durable before it returns.
     """
 
     def __init__(
-        self, policy: Policy, judge: Judge | None, publish: Callable[[Record], Awaitable[object]], now: Callable[[], datetime]
+        self,
+        stage: JudgedStage[Any],
+        policy: Policy,
+        judge: Judge | None,
+        publish: Callable[[Record], Awaitable[object]],
+        now: Callable[[], datetime],
     ) -> None:
+        self._stage = stage
         self._policy = policy
         self._judge = judge
         self._publish = publish
@@ -53,39 +59,39 @@ class Tribunal:
         """Make no more calls: what would need one raises StoppedError. Calls under way come to their end."""
         self._open = False
 
-    def ledger(self, project: str, spent: int) -> Ledger:
-        """The money of a session of the project that has spent so many nano-USD."""
-        return Ledger(self._policy.for_project(project).cap, spent)
-
     async def rule(
-        self, task: ScoringTask, recorded: Sequence[Judgement], spent: int, place: Place, door: Callable[[], Door]
+        self, task: Record, recorded: Sequence[Judgement], spent: int, place: Place, door: Callable[[], Door]
     ) -> Ruling:
-        """What comes of a task whose session has spent so much: one that cannot be scored is set aside, and costs no other.
+        """What comes of a task whose session has spent so much: one that cannot be judged is set aside, and costs no other.
 
         StoppedError when it would need a call after `close`.
         """
-        ruling, ledger = Ruling(), self.ledger(task.project, spent)
+        stage, ruling = self._stage, Ruling()
+        docket: Docket | None = None
         try:
-            ruling.made.add("scores", encode(await self.score(task, recorded, ledger)))
+            docket = stage.open(task, self._policy, recorded, spent=spent)
+            ruling.made.add(stage.sink, encode(await self._drive(docket)))
         except StoppedError:
             raise
         except Exception as error:
-            log.exception("exchange %s could not be scored; it is set aside", task.exchange_id)
-            door().set_aside(ruling.dead, place, stage_failed(SCORING, error), encode(task))
-        ruling.spent = ledger.spent
+            log.exception("%s: %s could not be judged; it is set aside", stage.name, stage.id_of(task))
+            door().set_aside(ruling.dead, place, stage_failed(stage.name, error), encode(task))
+        ruling.spent = stage.spent_after(spent, docket)
         return ruling
 
-    async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score:
-        """The score of a task; what it cost is in its session's ledger. StoppedError when it would need a call after `close`."""
-        docket = Docket.of(task, self._policy, recorded, ledger)
+    async def judge(self, task: Record, recorded: Sequence[Judgement], ledger: Ledger) -> Record:
+        """What comes of a task; what it cost is in the ledger. StoppedError when it would need a call after `close`."""
+        return await self._drive(self._stage.open(task, self._policy, recorded, ledger=ledger))
+
+    async def _drive(self, docket: Docket) -> Record:
         questions = docket.judging()
         try:
             question = next(questions)
             while True:
                 question = questions.send(await self._reply(question, docket))
         except StopIteration as finished:
-            score: Score = finished.value
-            return score
+            made: Record = finished.value
+            return made
 
     async def _reply(self, question: Question, docket: Docket) -> Reply:
         earlier = docket.earlier(question)
@@ -98,7 +104,7 @@ class Tribunal:
         verdict = await self._ask(self._judge, question, purse)
         judgements = (*earlier, await purse.judgement(verdict))
         # Answered as a replay will answer it, from what is recorded now.
-        return recorded_reply(judgements, docket.task.revision) or Reply(state=NO_JUDGE, judgements=judgements)
+        return recorded_reply(judgements, docket.revision) or Reply(state=NO_JUDGE, judgements=judgements)
 
     async def _ask(self, judge: Judge, question: Question, purse: DurablePurse) -> Verdict:
         """Ask the judge; a fault of ours in doing so is an outcome, too, and the call is charged in full."""

@@ -16,24 +16,22 @@ import xxhash
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from audit.prompts import TIER2, TIER2_5, TIER3
 from schemas.errors import BrokerError
 from schemas.records import Judgement, Record, Reservation, ScoringTask
 from streams.batches import StageBatch
+from streams.judged import SCORING
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_chunk
 from streams.kafka.processing import RawRecord
 from streams.kafka.repetitions import Window
 from streams.kafka.state import StateTopic
-from streams.recorded import Subject, subject_of
+from streams.recorded import Subject
 
 JUDGEMENTS = "judgements"
 MARGIN_MS = 5 * 60 * 1000
 """How far the clocks of two brokers may be apart."""
 READ_SECONDS = 60.0
 """How long the broker may be silent while calls are read."""
-PURPOSES = frozenset([TIER2, TIER2_5, TIER3])
-"""Of the questions that scoring asks."""
 NO_CONTENT = xxhash.xxh3_64_digest(b"")
 """What the window of a session keeps as the content of a task: its identity says everything."""
 
@@ -62,7 +60,7 @@ class RecordedCalls:
 
     def of(self, task: ScoringTask) -> Sequence[Judgement]:
         """The judgements of a task's exchange, in the order they were recorded."""
-        return list(self._judgements.get(subject_of(task), {}).values())
+        return list(self._judgements.get(SCORING.subject_of(task), {}).values())
 
     def of_all(self, subjects: Iterable[Subject]) -> dict[Subject, list[Judgement]]:
         """The judgements of those of the exchanges that have any."""
@@ -122,7 +120,7 @@ def _take_in(calls: RecordedCalls, records: Sequence[RawRecord], states: StateTo
 
 def _open(batch: StageBatch, windows: Mapping[str, Window]) -> Iterator[Judgement | Reservation]:
     for _, key, record in batch.records():
-        if isinstance(record, Judgement | Reservation) and record.purpose in PURPOSES:
+        if isinstance(record, Judgement | Reservation) and record.purpose in SCORING.purposes:
             identity = task_identity(record.connection, record.subject_id, record.subject_revision)
             if key not in windows or windows[key].content_of(identity) is None:
                 yield record

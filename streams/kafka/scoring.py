@@ -21,7 +21,7 @@ from streams.kafka.state import StateTopic
 from streams.kafka.watchdog import Pulse
 from streams.recorded import Subject
 from streams.stage_runs import StageRuns
-from streams.tribunal import SCORING
+from streams.topology import stage_named
 
 
 class ScoringProcessor:
@@ -62,7 +62,7 @@ class ScoringProcessor:
         )
         runs = StageRuns(policy, self._recorded, redactor, now)
         self._unjudged = StageProcessor(
-            SCORING, runs, redactor=redactor, now=now, producer=producer, states=states, pulse=pulse
+            stage_named("scoring"), runs, redactor=redactor, now=now, producer=producer, states=states, pulse=pulse
         )
         self._held: frozenset[int] = frozenset()
         self._partitions: dict[int, ScoringPartition] = {}

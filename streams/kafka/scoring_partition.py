@@ -24,9 +24,10 @@ from schemas.codec import decode, encode
 from schemas.records import Record, ScoringTask
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place
 from streams.batches import StageBatch
-from streams.docket import STATE, ScoringState
+from streams.docket import STATE, JudgedState
 from streams.interrupted import interrupted
 from streams.judge_calls import JudgeCalls
+from streams.judged import SCORING
 from streams.judges.protocol import Judge
 from streams.kafka.calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
 from streams.kafka.connection import KafkaConnection
@@ -39,7 +40,7 @@ from streams.kafka.repetitions import Window
 from streams.kafka.state import StateTopic, StoredState
 from streams.purses import StoppedError
 from streams.session_queues import SessionQueues
-from streams.tribunal import SCORING, Tribunal
+from streams.tribunal import Tribunal
 
 WINDOW_TASKS = 1_000
 WINDOW_BYTES = 16_000_000
@@ -89,7 +90,7 @@ class _Pending:
     @property
     def size(self) -> int:
         """Bytes, as far as they count."""
-        return len(self.task.exchange) + sum(map(len, self.task.earlier_judgements))
+        return SCORING.size_of(self.task)
 
 
 class ScoringPartition:
@@ -100,7 +101,7 @@ class ScoringPartition:
         self.calls = RecordedCalls()
         """What earlier processes recorded of tasks that are not done."""
         self._bench = bench
-        self._tribunal = Tribunal(bench.policy, bench.judge, self._record, bench.now)
+        self._tribunal = Tribunal(SCORING, bench.policy, bench.judge, self._record, bench.now)
         self._queues = SessionQueues(self._score, self._failed)
         self._taken_up = False
         self._lease = BrokerLease(bench.producer, bench.lease, bench.is_sure, self._stop)
@@ -179,7 +180,7 @@ class ScoringPartition:
     async def _score(self, key: str, pending: _Pending) -> None:
         """Score a task, unless that was done before."""
         task, states = pending.task, self._bench.states
-        stored = states.get(self.number, [key]).get(key) or StoredState(0, b"", msgspec.msgpack.encode(ScoringState()))
+        stored = states.get(self.number, [key]).get(key) or StoredState(0, b"", msgspec.msgpack.encode(JudgedState()))
         window, identity = Window.of(stored.identities), task_identity(task.connection, task.exchange_id, task.revision)
         if pending.offset >= stored.next_offset and window.content_of(identity) is None:
             place, spent = Place(SCORING.source, pending.offset, self.number), STATE.decode(stored.state).spent
@@ -188,7 +189,7 @@ class ScoringPartition:
             for topic, messages in ruling.made.messages.items():
                 await self._lease.send(topic, [(key.encode(), message) for message in messages])
                 window.add(identity, NO_CONTENT)  # one that was set aside may be sent again
-            state = msgspec.msgpack.encode(ScoringState(pending.offset + 1, ruling.spent))
+            state = msgspec.msgpack.encode(JudgedState(pending.offset + 1, ruling.spent))
             after = StoredState(pending.offset + 1, window.packed(), state)
             await self._lease.insist(lambda: states.save(self.number, {key: after}))
         self._tasks -= 1

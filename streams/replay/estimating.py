@@ -17,7 +17,9 @@ from audit.prices import worst_case
 from audit.prompts import tier3_question
 from audit.questions import Question, Reply
 from schemas.records import Judgement, Score, ScoringTask
+from streams.batches import encoded_exchange
 from streams.docket import Docket
+from streams.judged import SCORING
 
 
 class Estimate(msgspec.Struct):
@@ -67,22 +69,23 @@ class Estimator:
         self.found.expected = min(self.found.expected, most)
         return self.found
 
-    async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
+    async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
         """Count what the task would take."""
-        docket = Docket.of(task, self._policy, recorded, ledger, batched=self._batched)
+        docket = SCORING.open(task, self._policy, recorded, ledger=ledger, batched=self._batched)
         self._room[_session(task)] = None if ledger.cap is None else max(0, ledger.cap - ledger.spent)
         self.found.tasks += 1
         asked: list[str] = []
         score = drive(docket.judging(), partial(self._reply, docket, asked))
         if asked and (score.tier3_state, score.tier3_reason) == INVALID and "tier3" not in asked:
             self.found.open += 1
-            self._count_most(tier3_question(docket.exchange, docket.policy, docket.policy.methodology.tier3), docket)
+            project = self._policy.for_project(task.project)
+            self._count_most(tier3_question(encoded_exchange(task.exchange), project, project.methodology.tier3), docket)
         return None
 
     def _reply(self, docket: Docket, asked: list[str], question: Question) -> Reply:
         """What is known, or a reply that stops nothing, so that what may be asked after it is counted, too."""
         earlier = docket.earlier(question)
-        if recorded_reply(earlier, docket.task.revision) is not None or question.fingerprint in self._seen:
+        if recorded_reply(earlier, docket.revision) is not None or question.fingerprint in self._seen:
             # A later revision asks what an earlier one will have been answered.
             self.found.reused += 1
         settled = docket.settle(question, earlier)
@@ -96,7 +99,7 @@ class Estimator:
         return Reply(state=INVALID, judgements=earlier)
 
     def _count(self, question: Question, docket: Docket) -> None:
-        price = docket.policy.price
+        price = docket.price
         self.found.calls += 1
         if price is None:
             self.found.unpriced += 1
@@ -106,10 +109,10 @@ class Estimator:
         self._count_most(question, docket)
 
     def _count_most(self, question: Question, docket: Docket) -> None:
-        price = docket.policy.price
+        price = docket.price
         if price is not None:
-            self._most[_session(docket.task)] += worst_case(question, price, batched=self._batched)
+            self._most[_session(docket)] += worst_case(question, price, batched=self._batched)
 
 
-def _session(task: ScoringTask) -> tuple[str, str]:
+def _session(task: ScoringTask | Docket) -> tuple[str, str]:
     return task.connection, task.session_id

@@ -15,6 +15,7 @@ import polars as pl
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import Judgement, Record
+from streams.judged import SCORING
 from streams.judges.batch import BatchJudge
 from streams.judges.protocol import Judge
 from streams.recorded import Recorded, Subject
@@ -90,7 +91,7 @@ async def replay_part(work: PartWork, history: History, report: Report, asked: C
         # No call is under way now: what is open belongs to a process that was killed.
         kept.settle(work.now())
         known = _Known(_both(history.recorded, kept), kept)
-        tribunal = Tribunal(work.policy, work.judge, known.publish, work.now)
+        tribunal = Tribunal(SCORING, work.policy, work.judge, known.publish, work.now)
         with stopping_at_sigterm(tribunal.close):
             await work.rescoring.run(history, kept, tribunal, known.recorded, report)
         return digests_of(kept.scores())

@@ -21,12 +21,13 @@ from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec import encode
-from schemas.records import Judgement, Score, ScoringTask
+from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.admission import Accepted, Door, Place
 from streams.batches import encoded_exchange, session_key
-from streams.docket import STATE, ScoringState
+from streams.docket import STATE, JudgedState
+from streams.judged import SCORING
 from streams.purses import StoppedError
-from streams.recorded import Recorded, Subject, known_of, nothing_recorded, subject_of
+from streams.recorded import Recorded, Subject, nothing_recorded
 from streams.replay.history import History, Window
 from streams.replay.part_file import WindowResult
 from streams.replay.plan import Asking, Scope
@@ -34,14 +35,14 @@ from streams.replay.relevance import of_these_questions
 from streams.stage_runs import StageRuns, stage_failed
 from streams.topology import stage_named
 
-INTAKE, SCORING = stage_named("intake"), stage_named("scoring")
+INTAKE = stage_named("intake")
 log = logging.getLogger(__name__)
 
 
 class Court(Protocol):
     """Scores a task, or only looks at it: then there is no score."""
 
-    async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
+    async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Record | None:
         """The score of a task; what it cost is in its session's ledger."""
         ...
 
@@ -122,11 +123,11 @@ class Rescoring:
     ) -> None:
         """Score the tasks, session by session or sessions side by side, and add what came of it."""
         before = kept.states(SCORING.name, list(tasks))
-        subjects = [subject_of(task) for session in tasks.values() for task in session]
+        subjects = [SCORING.subject_of(task) for session in tasks.values() for task in session]
         known = {} if self._asking is Asking.NONE else recorded(subjects)
 
-        def session(key: str) -> Coroutine[Any, Any, tuple[ScoringState, Accepted]]:
-            state = STATE.decode(before[key]) if key in before else ScoringState()
+        def session(key: str) -> Coroutine[Any, Any, tuple[JudgedState, Accepted]]:
+            state = STATE.decode(before[key]) if key in before else JudgedState()
             return self._session(tasks[key], state, court, known, result.end)
 
         if self._side_by_side:
@@ -142,19 +143,19 @@ class Rescoring:
     async def _session(
         self,
         tasks: Sequence[ScoringTask],
-        state: ScoringState,
+        state: JudgedState,
         court: Court,
         known: Mapping[Subject, Sequence[Judgement]],
         end: int,
-    ) -> tuple[ScoringState, Accepted]:
+    ) -> tuple[JudgedState, Accepted]:
         """Score the tasks of one session, one after the other."""
         spent, made = state.spent, Accepted()
         for task in tasks:
             ledger = Ledger(self._policy.for_project(task.project).cap, spent)
             try:
-                counted = self._counted(task, known.get(subject_of(task), ()))
+                counted = self._counted(task, known.get(SCORING.subject_of(task), ()))
                 if self._is_wanted(task):
-                    score = await court.score(_bare(task), counted, ledger)
+                    score = await court.judge(_bare(task), counted, ledger)
                     if score is not None:
                         made.add("scores", encode(score))
                 else:
@@ -164,9 +165,9 @@ class Rescoring:
             except Exception as error:
                 log.exception("exchange %s could not be scored; it is set aside", task.exchange_id)
                 place = Place(SCORING.source, end - 1, 0)
-                Door(self._redactor, self._now()).set_aside(made, place, stage_failed(SCORING, error), encode(task))
+                Door(self._redactor, self._now()).set_aside(made, place, stage_failed(SCORING.name, error), encode(task))
             spent = ledger.spent
-        return ScoringState(0, spent), made
+        return JudgedState(0, spent), made
 
     def _counted(self, task: ScoringTask, found: Sequence[Judgement]) -> list[Judgement]:
         """What is known of a task's exchange and counts: in what it carries and in what was found.
@@ -175,7 +176,7 @@ class Rescoring:
         """
         if self._asking is Asking.NONE:
             return []
-        known = known_of(task, found)
+        known = SCORING.known_of(task, found)
         if not known or not self._asking.pays:
             return known
         return of_these_questions(encoded_exchange(task.exchange), self._policy.for_project(task.project), known)
@@ -192,7 +193,7 @@ def _bare(task: ScoringTask) -> ScoringTask:
     return msgspec.structs.replace(task, earlier_judgements=()) if task.earlier_judgements else task
 
 
-async def _all_of(sessions: Sequence[Awaitable[tuple[ScoringState, Accepted]]]) -> list[tuple[ScoringState, Accepted]]:
+async def _all_of(sessions: Sequence[Awaitable[tuple[JudgedState, Accepted]]]) -> list[tuple[JudgedState, Accepted]]:
     """Every session's outcome; when one fails, the others come to their end before that is raised: calls are under way."""
     done = await asyncio.gather(*sessions, return_exceptions=True)
     for one in done:

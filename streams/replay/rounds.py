@@ -18,6 +18,7 @@ from audit.policy import Policy
 from audit.questions import Question, Reply
 from schemas.records import Judgement, Score, ScoringTask
 from streams.docket import Docket
+from streams.judged import SCORING
 from streams.judges.batch import CANCELLED, Asked, BatchJudge
 from streams.purses import DurablePurse, StoppedError
 from streams.replay.part_file import PartFile
@@ -41,9 +42,9 @@ class Clerk:
         """What is to be asked, in the order of the history."""
         return list(self._asked.values())
 
-    async def score(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
+    async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
         """Collect what the task wants to know, as far as it does not depend on what is not known yet."""
-        docket = Docket.of(task, self._policy, recorded, ledger, batched=True)
+        docket = SCORING.open(task, self._policy, recorded, ledger=ledger, batched=True)
         # One ledger for the session, charged with everything that was paid in it, whatever exchange it was paid for.
         whole = self._ledgers.setdefault((task.connection, task.session_id), Ledger(ledger.cap))
         whole.charge(max(0, ledger.spent - whole.spent))

@@ -14,6 +14,7 @@ from engines import NOW, Clock, HangingJudge, MoodyJudge, engine_over, live_judg
 
 from analytics.store import Store
 from audit.fingerprints import canonical_json
+from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.prices import nano_of
 from audit.questions import Question
@@ -24,8 +25,10 @@ from service.simulator import RunningJudge, running
 from service.simulator.scoring import simulated_answer
 from streams.admission import Accepted
 from streams.batches import StageBatch
+from streams.docket import Docket
 from streams.engine import Engine
 from streams.engine_state import EngineLimits
+from streams.judged import SCORING
 from streams.judges.protocol import Judge, Purse, Verdict
 from streams.steps.intake import IntakeStep
 from streams.tribunal import Tribunal
@@ -272,12 +275,12 @@ def test_no_session_passes_its_cap_with_64_exchanges_in_flight_and_random_outcom
         await asyncio.sleep(0)
         recorded.append(record)
 
-    tribunal = Tribunal(policy_of(cost_cap_per_session=0.10), MoodyJudge(seed, answer), publish, Clock())
+    tribunal = Tribunal(SCORING, policy_of(), MoodyJudge(seed, answer), publish, Clock())
     # One ledger for all of the session's exchanges at once, as if its order were not kept.
-    ledger = tribunal.ledger("ops", 0)
+    ledger = Ledger(nano_of(0.10))
 
     async def work() -> None:
-        await asyncio.gather(*(tribunal.score(task, (), ledger) for task in tasks(64)))
+        await asyncio.gather(*(tribunal.judge(task, (), ledger) for task in tasks(64)))
 
     run(work())
     spent = sum(nano_of(record.cost_usd or 0) for record in recorded if isinstance(record, Judgement))
@@ -388,14 +391,14 @@ def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A fault of ours in one exchange must cost one exchange, with its bytes kept."""
-    sound = Tribunal.score
+    sound = Docket.judging
 
-    async def fragile(self: Tribunal, task: Any, recorded: Any, ledger: Any) -> Any:
-        if task.exchange_id == "s:2":
+    def fragile(docket: Docket) -> Any:
+        if docket.subject_id == "s:2":
             raise ZeroDivisionError("ours")
-        return await sound(self, task, recorded, ledger)
+        return sound(docket)
 
-    monkeypatch.setattr(Tribunal, "score", fragile)
+    monkeypatch.setattr(Docket, "judging", fragile)
 
     async def work() -> None:
         async with engine_over(store) as engine:

@@ -16,6 +16,7 @@ from audit.questions import Question
 from schemas import codec
 from schemas.records import Judgement, Record, Reservation, ScoringTask
 from streams.docket import Docket
+from streams.judged import SCORING
 from streams.judges.protocol import Purse, Verdict
 from streams.purses import DurablePurse, StoppedError
 
@@ -74,7 +75,7 @@ def _docket(ledger: Ledger, *, batched: bool) -> Docket:
         rule_version="1",
         policy_digest="",
     )
-    return Docket.of(task, Policy(), (), ledger, batched=batched)
+    return SCORING.open(task, Policy(), (), ledger=ledger, batched=batched)
 
 
 def test_a_batched_question_is_reserved_charged_and_recorded_as_such() -> None:

@@ -27,6 +27,7 @@ from service.simulator import RunningJudge, running
 from streams.batches import StageBatch
 from streams.docket import Docket
 from streams.embedded import UNFINISHED
+from streams.judged import SCORING
 from streams.recorded import recorded_in
 from streams.rejudging import judging_requests, unscored
 from streams.steps.intake import IntakeStep
@@ -171,7 +172,7 @@ def test_a_replay_sets_the_same_one_exchange_aside(
     sound = Docket.judging
 
     def fragile(docket: Docket) -> Any:
-        if docket.task.exchange_id == "s:2":
+        if docket.subject_id == "s:2":
             raise ZeroDivisionError("ours")
         return sound(docket)
 
@@ -204,7 +205,7 @@ def test_a_task_that_is_judged_again_carries_what_was_recorded_before(store: Sto
     assert (1, [*recorded]) == (task.revision, [decode(one) for one in task.earlier_judgements])
     assert 1 == simulator.requests
     later = [one for one in recorded_in(store)([("local", "s:1")])["local", "s:1"] if one.subject_revision == 1]
-    docket = Docket.of(task, Policy(), later, Ledger(None))
+    docket = SCORING.open(task, Policy(), later, ledger=Ledger(None))
     score = drive(docket.judging(), docket.unasked)
     assert [encode(score)] == [one for one in encoded(store, "scores") if one == encode(score)]
     assert nano_of(score.cost_usd) == total(store, "judgements") > docket.ledger.spent > 0
@@ -232,4 +233,4 @@ def test_a_task_that_carries_something_foreign_is_refused(foreign: Record) -> No
     task = msgspec.structs.replace(task, earlier_judgements=(encode(foreign),))
     assert isinstance(task, ScoringTask)
     with pytest.raises(RecordError, match=r"earlier_judgements.*s:1"):
-        Docket.of(task, Policy(), (), Ledger(None))
+        SCORING.open(task, Policy(), ())

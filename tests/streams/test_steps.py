@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from audit.policy import Policy
 from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
 from streams.batches import Step
+from streams.judged import SCORING
 from streams.recorded import nothing_recorded
 from streams.steps.diagnosis import DiagnosisStep
 from streams.steps.intake import IntakeStep
-from streams.steps.scoring import ScoringStep
+from streams.steps.judging import JudgingStep
 
 SESSIONS = ("s1", "s2", "s3")
 RAW_EVENTS = (
@@ -161,7 +162,7 @@ def test_without_a_judge_the_judged_tiers_are_unscored_with_the_reason() -> None
     """Unscored is a state, not a number: no tier may look passed because nobody looked."""
     exchange = build.exchange("s1", 0, agent_thinking="Let me see.")
     [(_, task)] = run_in_batches(IntakeStep(Policy()), "exchanges", [exchange])
-    [(topic, score)] = run_in_batches(ScoringStep(Policy(), nothing_recorded), "scoring-tasks", [task])
+    [(topic, score)] = run_in_batches(JudgingStep(SCORING, Policy(), nothing_recorded), "scoring-tasks", [task])
     assert isinstance(score, Score)
     assert topic == "scores"
     states = [score.tier2_state, score.tier2_5_state, score.tier3_state, score.disposition]
@@ -173,7 +174,7 @@ def test_without_a_judge_the_judged_tiers_are_unscored_with_the_reason() -> None
 def test_tier_2_5_does_not_apply_without_thinking() -> None:
     """What has nothing to look at is not unscored."""
     [(_, task)] = run_in_batches(IntakeStep(Policy()), "exchanges", [build.exchange("s1", 0)])
-    [(_, score)] = run_in_batches(ScoringStep(Policy(), nothing_recorded), "scoring-tasks", [task])
+    [(_, score)] = run_in_batches(JudgingStep(SCORING, Policy(), nothing_recorded), "scoring-tasks", [task])
     assert isinstance(score, Score)
     assert (score.tier2_5_state, score.tier2_5_reason) == ("not_applicable", "no_thinking")
 

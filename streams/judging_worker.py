@@ -1,7 +1,7 @@
-"""The scoring stage with a judge: sessions side by side, each one's exchanges in order.
+"""A judged stage with a judge: sessions side by side, each one's tasks in order.
 
-1. What was paid is durable before it is used: a reservation before the call, the judgement after it, then the score together with the
-   session's state.
+1. What was paid is durable before it is used: a reservation before the call, the judgement after it, then what was made together with
+   the session's state.
 2. A session's state knows the last task it has seen, so tasks beyond the watermark that were done before a restart change nothing.
 3. The watermark moves to the first task that is not committed yet.
 """
@@ -12,23 +12,24 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import msgspec
 
 from analytics.store import Store
-from schemas.records import Judgement, ScoringTask
+from schemas.records import Judgement, Record
 from streams.admission import Door, Place
 from streams.batches import StageBatch
-from streams.docket import STATE, ScoringState
+from streams.docket import STATE, JudgedState
 from streams.embedded import stage_progress
+from streams.judged import JudgedStage
 from streams.log_writer import Submission
-from streams.recorded import Recorded, subject_of
+from streams.recorded import Recorded
 from streams.session_queues import SessionQueues
-from streams.tribunal import SCORING, Tribunal
+from streams.tribunal import Tribunal
 
 CHUNK = 50
-"""Tasks that are read at once; each holds an exchange of up to a megabyte."""
+"""Tasks that are read at once; each holds texts of up to a megabyte."""
 WINDOW_TASKS = 2_000
 WINDOW_BYTES = 64_000_000
 """How many tasks may be under way, and how many bytes of them, before no more are read: one read may go beyond."""
@@ -43,14 +44,24 @@ class Pending:
     """A task that was read and is not done."""
 
     offset: int
-    task: ScoringTask
+    task: Record
     recorded: Sequence[Judgement]
 
 
-class ScoringWorker:
-    """Takes up tasks from the log as they come and commits a score for each."""
+class JudgingWorker:
+    """Takes up a stage's tasks from the log as they come and commits what comes of each."""
 
-    def __init__(self, store: Store, tribunal: Tribunal, recorded: Recorded, commit: Commit, door: Callable[[], Door]) -> None:
+    def __init__(
+        self,
+        stage: JudgedStage[Any],
+        store: Store,
+        tribunal: Tribunal,
+        *,
+        recorded: Recorded,
+        commit: Commit,
+        door: Callable[[], Door],
+    ) -> None:
+        self.stage = stage
         self._store = store
         self._tribunal = tribunal
         self._recorded = recorded
@@ -59,19 +70,19 @@ class ScoringWorker:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._stopping = False
-        self._sessions = SessionQueues(self._score, self._note_failure)
-        self._states: dict[str, ScoringState] = {}
+        self._sessions = SessionQueues(self._judge, self._note_failure)
+        self._states: dict[str, JudgedState] = {}
         self._under_way: dict[int, int] = {}  # size of each task by offset, ascending
         self.failure: BaseException | None = None
-        self._next = stage_progress(store, SCORING).position
+        self._next = stage_progress(store, stage).position
         self._marked = self._next
-        # What an earlier process may have begun. Of any other first task nothing can have been recorded.
-        self._begun_before = store.end_of(SCORING.source)
+        # What an earlier process may have begun.
+        self._begun_before = store.end_of(stage.source)
 
     @property
     def pending(self) -> int:
-        """How many tasks are not scored yet."""
-        return self._store.end_of(SCORING.source) - self._next + len(self._under_way)
+        """How many tasks are not judged yet."""
+        return self._store.end_of(self.stage.source) - self._next + len(self._under_way)
 
     @property
     def sessions(self) -> int:
@@ -79,7 +90,7 @@ class ScoringWorker:
         return len(self._sessions)
 
     async def drained(self) -> None:
-        """Return when nothing is left to score, or scoring stopped."""
+        """Return when nothing is left to judge, or judging stopped."""
         while self.pending and not self._stopping:
             self._idle.clear()
             await self._idle.wait()
@@ -99,7 +110,7 @@ class ScoringWorker:
         self._idle.set()
 
     async def stop(self, grace: float) -> None:
-        """Let what is being scored finish, for so many seconds at most; the rest is taken up by the next start."""
+        """Let what is being judged finish, for so many seconds at most; the rest is taken up by the next start."""
         self._stopping = True
         self._tribunal.close()
         self._wake.set()
@@ -108,50 +119,50 @@ class ScoringWorker:
     async def _read_more(self) -> bool:
         """Read the next tasks, when there is room; answers whether there were any."""
         full = len(self._under_way) >= WINDOW_TASKS or sum(self._under_way.values()) >= WINDOW_BYTES
-        if full or self._next >= self._store.end_of(SCORING.source):
+        if full or self._next >= self._store.end_of(self.stage.source):
             return False
         tasks = await asyncio.to_thread(self._read, self._next)
-        if not tasks:  # they were deleted before they were scored
-            self._next = await asyncio.to_thread(self._store.next_position, SCORING.source, self._next)
+        if not tasks:  # they were deleted before they were judged
+            self._next = await asyncio.to_thread(self._store.next_position, self.stage.source, self._next)
             return True
         unknown = list({key for _, key, _ in tasks} - self._states.keys())
         self._states |= await asyncio.to_thread(self._read_states, unknown)
-        subjects = [subject_of(task) for offset, _, task in tasks if offset < self._begun_before or task.revision]
-        recorded = await asyncio.to_thread(self._recorded, subjects) if subjects else {}
+        stage, began = self.stage, self._begun_before
+        known = [stage.subject_of(task) for offset, _, task in tasks if offset < began or stage.may_be_known(task)]
+        recorded = await asyncio.to_thread(self._recorded, known) if known else {}
         for offset, key, task in tasks:
-            self._under_way[offset] = len(task.exchange)
-            self._sessions.put(key, Pending(offset, task, recorded.get(subject_of(task), ())))
+            self._under_way[offset] = stage.size_of(task)
+            self._sessions.put(key, Pending(offset, task, recorded.get(stage.subject_of(task), ())))
         self._next = tasks[-1][0] + 1
         self._forget_some()
         return True
 
-    def _read(self, start: int) -> list[tuple[int, str, ScoringTask]]:
-        frames = self._store.read(SCORING.source, start, CHUNK)
-        records = StageBatch.of(SCORING.source, frames).records()
-        return [(offset, key, cast("ScoringTask", record)) for offset, key, record in records]
+    def _read(self, start: int) -> list[tuple[int, str, Record]]:
+        frames = self._store.read(self.stage.source, start, CHUNK)
+        return list(StageBatch.of(self.stage.source, frames).records())
 
-    def _read_states(self, keys: Sequence[str]) -> dict[str, ScoringState]:
+    def _read_states(self, keys: Sequence[str]) -> dict[str, JudgedState]:
         with self._store.transaction() as transaction:
-            stored = transaction.states(SCORING.name, keys)
-        return {key: STATE.decode(stored[key]) if key in stored else ScoringState() for key in keys}
+            stored = transaction.states(self.stage.name, keys)
+        return {key: STATE.decode(stored[key]) if key in stored else JudgedState() for key in keys}
 
-    async def _score(self, key: str, pending: Pending) -> None:
-        """Score one task and commit what came of it."""
+    async def _judge(self, key: str, pending: Pending) -> None:
+        """Judge one task and commit what came of it."""
         state = self._states[key]
         if pending.offset >= state.next_offset:
-            place = Place(SCORING.source, pending.offset, 0)
+            place = Place(self.stage.source, pending.offset, 0)
             ruling = await self._tribunal.rule(pending.task, pending.recorded, state.spent, place, self._door)
-            after = ScoringState(pending.offset + 1, ruling.spent)
+            after = JudgedState(pending.offset + 1, ruling.spent)
             states, mark = {key: msgspec.msgpack.encode(after)}, self._watermark(pending.offset)
-            await self._commit(Submission(outside=ruling.dead, made=ruling.made, states=states, watermark=mark))
+            await self._commit(Submission(ruling.dead, ruling.made, self.stage, states, mark))
             self._states[key] = after
             self._marked = max(self._marked, mark)
         self._under_way.pop(pending.offset)
         self._wake.set()
 
     def _note_failure(self, error: BaseException) -> None:
-        """A session stops only when the log fails: that is the end of scoring until the next start."""
-        log.critical("scoring ended by a fault of Driftline", exc_info=error)
+        """A session stops only when the log fails: that is the end of judging until the next start."""
+        log.critical("%s ended by a fault of Driftline", self.stage.name, exc_info=error)
         self.failure = error
         self._stopping = True
         self._wake.set()
@@ -164,7 +175,7 @@ class ScoringWorker:
         """Commit the watermark where everything that was read is done."""
         mark = self._watermark()
         if not self._under_way and mark > self._marked:
-            await self._commit(Submission(watermark=mark))
+            await self._commit(Submission(stage=self.stage, watermark=mark))
             self._marked = mark
 
     def _forget_some(self) -> None:

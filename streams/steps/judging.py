@@ -1,0 +1,49 @@
+"""A judged stage without a call: its tasks answered from what was recorded.
+
+What was not recorded is unscored with the reason no_judge. So an import scores without paying, and a replay comes to the records that
+were made when the judge was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from audit.cascade import drive
+from audit.policy import Policy
+from streams.batches import StageBatch, StepOutcome
+from streams.docket import STATE, Docket, JudgedState
+from streams.judged import JudgedStage
+from streams.recorded import Recorded
+
+
+class JudgingStep:
+    """The step of a judged stage; see `streams.batches.Step`."""
+
+    def __init__(self, stage: JudgedStage[Any], policy: Policy, recorded: Recorded) -> None:
+        self._stage = stage
+        self._policy = policy
+        self._recorded = recorded
+
+    def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
+        """One record for each task."""
+        stage = self._stage
+        tasks = [(offset, key, record) for offset, key, record in batch.records() if isinstance(record, stage.task_type)]
+        recorded = self._recorded([stage.subject_of(task) for _, _, task in tasks])
+        sessions = {key: STATE.decode(state) for key, state in states.items()}
+        outcome = StepOutcome()
+        for offset, key, task in tasks:
+            session = sessions.get(key, JudgedState())
+            if offset < session.next_offset:
+                continue
+            docket: Docket | None = None
+            try:
+                docket = stage.open(task, self._policy, recorded.get(stage.subject_of(task), ()), spent=session.spent)
+                outcome.records.append((stage.sink, drive(docket.judging(), docket.unasked)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it costs one task, as it does where a judge is asked
+                outcome.failed.append((offset, task, error))
+            sessions[key] = JudgedState(offset + 1, stage.spent_after(session.spent, docket))
+        outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
+        return outcome
