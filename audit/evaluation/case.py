@@ -129,7 +129,7 @@ class ToolCallCount(_Check):
     @model_validator(mode="after")
     def _bounded(self) -> Self:
         if self.min is None and self.max is None:
-            refuse("ToolCallCount", [Problem(("min",), "give min, max or both: without them any count passes", None)])
+            refuse("ToolCallCount", [Problem(("min",), "give min, max or both: without them any count passes", self)])
         if self.min is not None and self.max is not None and self.min > self.max:
             refuse("ToolCallCount", [Problem(("min",), f"is above max, {self.max}: no count passes", self.min)])
         return self

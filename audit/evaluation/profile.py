@@ -58,7 +58,7 @@ class DimensionPolicy(FileModel):
     @model_validator(mode="after")
     def _some_weight(self) -> Self:
         if self.policy == "weighted" and self.judge_weight + self.deterministic_weight <= 0:
-            refuse("DimensionPolicy", [Problem(("judge_weight",), "both weights are 0: one of them must count", None)])
+            refuse("DimensionPolicy", [Problem(("judge_weight",), "both weights are 0: one of them must count", self)])
         return self
 
 
