@@ -16,6 +16,7 @@ from service.api.errors import documented
 from service.api.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.api.project_answers import Moment
 from service.api.settings import API
+from service.documents import iso_time
 
 router = APIRouter(tags=["alerts"])
 Status = Literal["waiting", "delivered", "given_up"]
@@ -64,6 +65,6 @@ async def alerts(
 
 
 def _answer(row: dict[str, Any]) -> AlertAnswer:
-    times = {name: row[name] and row[name].isoformat() for name in ("created_at", "not_before", "settled_at")}
+    times = {name: iso_time(row[name]) for name in ("created_at", "not_before", "settled_at")}
     rest = {name: row[name] for name in ("channel", "kind", "project", "severity", "status", "attempts", "last_error")}
     return AlertAnswer(id=row["alert_id"], subject=row["subject_id"], **times, **rest)

@@ -17,6 +17,7 @@ from service.api.models import ConnectionName
 from service.api.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.api.project_answers import Moment
 from service.api.settings import API
+from service.documents import iso_time
 from service.telemetry import Listed, listening_of, open_sessions
 
 router = APIRouter(tags=["telemetry"])
@@ -71,7 +72,7 @@ def _answer(listed: Listed) -> SessionAnswer:
         session_id=session.session_id,
         project=session.project,
         status=session.silence.status,
-        last_received=session.last_received.isoformat(),
+        last_received=iso_time(session.last_received),
         missed_intervals=session.silence.missed,
         elapsed_ms=session.silence.elapsed // _MILLISECOND,
         connection=session.connection,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from clocks import Clock
 
+from service.access import AccessStore
 from service.cli import run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -28,3 +30,16 @@ def driftline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         return code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time of a test."""
+    return Clock()
+
+
+@pytest.fixture
+def access(tmp_path: Path, clock: Clock) -> Iterator[AccessStore]:
+    """An empty file of tokens."""
+    with AccessStore(tmp_path / "fleet.access", clock) as opened:
+        yield opened

@@ -7,12 +7,12 @@ import json
 import re
 import sqlite3
 import stat
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from clocks import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -24,30 +24,6 @@ from service.settings import load_settings
 from service.tokens import new_token
 
 NORTH = Holder("connection", "north", "ops", "cleo")
-
-
-class Clock:
-    """A time that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        """The time."""
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """The time of a test."""
-    return Clock()
-
-
-@pytest.fixture
-def access(tmp_path: Path, clock: Clock) -> Iterator[AccessStore]:
-    """An empty file of tokens."""
-    with AccessStore(tmp_path / "fleet.access", clock) as opened:
-        yield opened
 
 
 def test_a_token_finds_its_holder(access: AccessStore) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
+from clocks import Clock
 
 from service import audit_log
 from service.access import AccessStore
@@ -16,30 +15,6 @@ from service.audit_log import KEPT, Write
 RETRY = Write(
     kind="operator", name="root", token="0f3a77c1b2d4", method="POST", route="/api/audit/{project}/rejudge", project="ops"
 )
-
-
-class Clock:
-    """A time that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        """The time."""
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """The time of a test."""
-    return Clock()
-
-
-@pytest.fixture
-def access(tmp_path: Path, clock: Clock) -> Iterator[AccessStore]:
-    """An empty file of tokens."""
-    with AccessStore(tmp_path / "fleet.access", clock) as opened:
-        yield opened
 
 
 def test_a_change_that_was_cut_short_is_a_line_without_an_end(access: AccessStore) -> None:
