@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from audit.cascade import cascade
+from audit.evaluation.evaluating import evaluating
+from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
+from audit.evaluation.questions import Terms
 from audit.judgements import charged
 from audit.ledger import Ledger
 from audit.policy import Policy
-from audit.prices import ModelPrice
+from audit.prices import ModelPrice, nano_of, price_of
 from audit.prompts import TIER2, TIER2_5, TIER3
 from schemas.codec import decode
 from schemas.errors import RecordError
@@ -121,6 +124,12 @@ def _scoring(task: ScoringTask, policy: Policy) -> Matter:
     return Matter(lambda recorded: cascade(task, exchange, project, recorded), project.price, project.cap)
 
 
+def _evaluation(request: EvaluationRequest, policy: Policy) -> Matter:
+    plan = Terms.of(request).plan
+    cap = None if plan.cost_cap_usd is None else nano_of(plan.cost_cap_usd)
+    return Matter(lambda recorded: evaluating(request, recorded), price_of(plan.judge.model, policy.prices), cap)
+
+
 SCORING = JudgedStage(
     name="scoring",
     source="scoring-tasks",
@@ -135,4 +144,19 @@ SCORING = JudgedStage(
     cap_is_shared=True,
     read=_scoring,
 )
-JUDGED: tuple[JudgedStage[Any], ...] = (SCORING,)
+EVALUATION = JudgedStage(
+    name="evaluation",
+    source="evaluation-requests",
+    sink="evaluations",
+    task_type=EvaluationRequest,
+    purposes=frozenset([SIX_DIMENSIONS]),
+    queue="evaluations",
+    id_of=lambda request: request.evaluation_id,
+    revision_of=lambda request: request.attempt,
+    size_of=lambda request: len(request.user_prompt) + len(request.system_prompt) + sum(map(len, request.earlier_judgements)),
+    # Those of a batch are recorded before the request is there.
+    may_be_known=lambda _: True,
+    cap_is_shared=False,
+    read=_evaluation,
+)
+JUDGED: tuple[JudgedStage[Any], ...] = (SCORING, EVALUATION)

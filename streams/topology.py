@@ -10,7 +10,7 @@ from typing import Any
 from audit.policy import Policy
 from schemas.registry import current_schemas
 from streams.batches import Step
-from streams.judged import SCORING, JudgedStage
+from streams.judged import EVALUATION, SCORING, JudgedStage
 from streams.recorded import Recorded
 from streams.steps.diagnosis import DiagnosisStep
 from streams.steps.intake import IntakeStep
@@ -40,6 +40,7 @@ TOPOLOGY = (
     Stage("intake", "exchanges", lambda policy, _: IntakeStep(policy), ("scoring-tasks", "scores"), 2_000),
     _judged(SCORING, 2_000),
     Stage("diagnosis", "agent-events", lambda policy, _: DiagnosisStep(policy), ("diagnoses",), 80_000),
+    _judged(EVALUATION, 500),
 )
 
 

@@ -187,7 +187,7 @@ def test_a_judge_scores_and_every_cent_is_in_a_score(store: Store, simulator: Ru
     async def work() -> None:
         async with engine_over(store, judge=live_judge(simulator.base_url)) as engine:
             await take_all(engine, [dialogue(f"s{number}", 9) for number in range(8)])
-            assert {"commits": 0, "tasks": 0, "sessions": 0} == engine.state().queues
+            assert {"commits": 0, "tasks": 0, "evaluations": 0, "sessions": 0} == engine.state().queues
 
     run(work())
     assert 0 == store.count("dead_letters")
