@@ -60,7 +60,7 @@ constraints:             ## renew constraints.txt with the newest versions that 
 	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	$(PYTHON) -m venv "$$fresh"; \
 	"$$fresh/bin/pip" install --quiet --upgrade pip; \
-	"$$fresh/bin/pip" install --quiet --group dev .; \
+	"$$fresh/bin/pip" install --quiet --group dev '.[chart]'; \
 	{ sed '/^[^#]/d' constraints.txt; \
 	  "$$fresh/bin/pip" freeze --all --exclude driftline --exclude setuptools | LC_ALL=C sort -f; } > constraints.new; \
 	mv constraints.new constraints.txt
@@ -83,7 +83,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo 'Driftline needs Python 3.11 or newer, and $(PYTHON) is not. Name another one: make PYTHON=python3.12' >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --group dev --editable .
+	$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --group dev --editable '.[chart]'
 	@touch $@
 
 $(STREAMS): benchmarks/requirements.txt

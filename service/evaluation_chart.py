@@ -107,7 +107,7 @@ def drawn(report: Report) -> Figure:
         axes.set_title(f"Score against cost of run and evaluation{who}", loc="left", fontsize=13)
         labels = _plot(axes, points)
         _measure(axes, points)
-        figure.supxlabel(textwrap.fill(_caption(report, points), 115), fontsize=8.5, color="#555555", parse_math=False)
+        figure.supxlabel(textwrap.fill(_caption(report, points), 130), fontsize=8, color="#555555", parse_math=False)
         figure.draw_without_rendering()
         _spread_out(axes, labels)
     return figure
@@ -129,7 +129,7 @@ def _plot(axes: Axes, points: Sequence[Point]) -> list[Annotation]:
             label=f" {name}",
         )
     if series:
-        legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9, frameon=False)
+        legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9, frameon=False, handletextpad=0.1)
         for text in legend.get_texts():
             text.set_parse_math(parse_math=False)
     return [

@@ -15,8 +15,8 @@ UNKNOWN = "not known"
 _FOUND = 500
 """Characters of what a check found and of why an iteration does not count."""
 _MADE_OF = {
-    "judge": "the judge",
-    "deterministic": "the checks",
+    "judge": "the judge's score alone",
+    "deterministic": "the checks alone",
     "missing": "nothing: it has no score",
 }
 _HOW_TO_READ = (

@@ -181,7 +181,7 @@ def _bars(summary: ModelSummary) -> Iterator[Text]:
         if found.mean is None:
             yield Text(f"{dimension:<{longest}}  {bar(0, HIGHEST)}    n/a", style="dim")
             continue
-        of_some = f"  of {found.evaluations} of {summary.evaluations}" if found.evaluations < summary.evaluations else ""
+        of_some = f"  ({found.evaluations} of {summary.evaluations})" if found.evaluations < summary.evaluations else ""
         yield Text(f"{dimension:<{longest}}  {bar(found.mean, HIGHEST)}  {found.mean:5.2f}{of_some}")
 
 

@@ -12,7 +12,7 @@ _LINKED = re.compile(r"[^\s`|]*(?:://|www\.|@)[^\s`|]*", re.IGNORECASE)
 """Words that some renderers make links of without being told to: addresses of pages and of people."""
 _MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 """What has a meaning within a line. An underscore between letters has none, and names of tools are full of them."""
-_START = re.compile(r"^(\d*)([#+\-=>:.)!])")
+_START = re.compile(r"^(\d+(?=[.)])|(?=[#+\-=:]))")
 """What would make the first word of a line a heading, an item or a quotation."""
 _TAGS = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _RUN = re.compile("`+")
@@ -29,7 +29,7 @@ def inline(text: object, limit: int = MAX_SHOWN) -> str:
     for found in _LINKED.finditer(line):
         parts += [_escaped(line[at : found.start()]), f"`{found.group()}`"]
         at = found.end()
-    return _START.sub(r"\1\\\2", "".join([*parts, _escaped(line[at:])]))
+    return _START.sub(r"\1\\", "".join([*parts, _escaped(line[at:])]))
 
 
 def fenced(text: str, language: str = "") -> str:

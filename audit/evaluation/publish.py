@@ -18,6 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from audit.evaluation.case import Case
 from audit.evaluation.profile import Profile
+from audit.evaluation.report import Report
 from audit.evaluation.result import FinalResult, JudgeResult
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
@@ -46,6 +47,7 @@ PUBLISHED = (
     Published("case", "Test case of an evaluation", Case, "validation"),
     Published("profile", "Evaluation profile", Profile, "validation"),
     Published("evaluation-result", "Final result of an evaluation", FinalResult, "serialization"),
+    Published("evaluation-report", "What driftline evaluate --output json prints", Report, "serialization"),
     Published("judge-result", "What the judge of an evaluation said", JudgeResult, "serialization"),
 )
 """All of them, by name of the file."""
