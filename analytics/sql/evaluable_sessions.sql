@@ -1,0 +1,37 @@
+-- purpose: finished sessions, which can be evaluated: each has a diagnosis or a recorded end, and something that was said or done; anchors are none
+-- grain: one row a session, the one that ended last first; ended_at is event time, the latest end that is recorded
+-- parameters: $sessions (list of ids, NULL for any), $tags (list: one of them is enough, on an exchange or in `tags` of session_start; NULL for any), $project (NULL for all), $since (inclusive) and $until (exclusive) of the end (NULL: unbounded), $limit
+WITH ends AS (
+    SELECT connection, session_id, project, closed_at FROM log.session_closings
+    UNION ALL
+    SELECT connection, session_id, project, closed_at FROM log.diagnoses
+), finished AS (
+    SELECT connection, session_id, max(closed_at) AS ended_at, arg_max(project, (closed_at, project)) AS project
+    FROM ends
+    WHERE $sessions IS NULL OR list_contains($sessions::VARCHAR[], session_id)
+    GROUP BY connection, session_id
+), wanted AS (
+    SELECT *
+    FROM finished
+    WHERE NOT starts_with(project, 'anchors.') AND ($project IS NULL OR project = $project)
+        AND ($since IS NULL OR ended_at >= $since::TIMESTAMP) AND ($until IS NULL OR ended_at < $until::TIMESTAMP)
+), tagged AS (
+    SELECT connection, session_id
+    FROM log.exchanges
+    WHERE $tags IS NOT NULL AND list_has_any(tags, $tags::VARCHAR[])
+    UNION ALL
+    SELECT connection, session_id
+    FROM log.agent_events
+    WHERE $tags IS NOT NULL AND event = 'session_start'
+        AND CASE WHEN json_valid(payload) THEN list_has_any(json_extract_string(payload, '$.tags[*]'), $tags::VARCHAR[]) END
+), heard AS (
+    SELECT connection, session_id FROM log.exchanges
+    UNION ALL
+    SELECT connection, session_id FROM log.agent_events
+)
+SELECT connection, project, session_id, ended_at
+FROM wanted AS w
+WHERE ($tags IS NULL OR EXISTS (SELECT 1 FROM tagged AS t WHERE t.connection = w.connection AND t.session_id = w.session_id))
+    AND EXISTS (SELECT 1 FROM heard AS h WHERE h.connection = w.connection AND h.session_id = w.session_id)
+ORDER BY ended_at DESC, connection, session_id
+LIMIT $limit

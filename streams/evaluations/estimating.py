@@ -1,0 +1,108 @@
+"""What evaluations would take, found out without asking anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from audit.estimate import estimate
+from audit.evaluation.questions import Terms, questions_of
+from audit.judgements import ANSWERED
+from audit.policy import Policy
+from audit.prices import usd_of, worst_case
+from audit.questions import Question
+from schemas.records import EvaluationRequest, Judgement
+from streams.docket import Docket
+from streams.judged import EVALUATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Counts of what is to be evaluated, and what that is expected to cost."""
+
+    evaluations: int = 0
+    """Evaluations that will be made."""
+    reused: int = 0
+    """Evaluations that are there."""
+    taken_up: int = 0
+    """Of those that will be made: how many were asked for before, by a process that did not come to its end."""
+    calls: int = 0
+    """Questions that the judge will be asked."""
+    answered: int = 0
+    """Questions that it has answered before."""
+    not_asked: int = 0
+    """Questions that will not be asked: only recorded answers count, the cap leaves no room, or it needs a price that nobody knows."""
+    unpriced: int = 0
+    """Calls whose price nobody knows; they count in no sum."""
+    expected_usd: float = 0.0
+    at_most_usd: float = 0.0
+    """With every answer as long as it may be, and no evaluation beyond its cap."""
+
+    def document(self) -> dict[str, Any]:
+        """For scripts, in camelCase; a cost that nobody knows is null."""
+        found = {_camel(field.name): getattr(self, field.name) for field in fields(self)}
+        if self.calls and self.unpriced == self.calls:
+            found |= {"expectedUsd": None, "atMostUsd": None}
+        return found
+
+
+def estimate_of(
+    requests: Sequence[tuple[EvaluationRequest, Sequence[Judgement]]], policy: Policy, *, reused: int, taken_up: int
+) -> Estimate:
+    """What the requests would take, each with what was recorded of it."""
+    counts = dict.fromkeys(("calls", "answered", "not_asked", "unpriced"), 0)
+    expected = most = 0
+    models: set[str] = set()
+    for request, recorded in requests:
+        docket = docket_of(request, policy, recorded)
+        room = None if docket.ledger.cap is None else max(0, docket.ledger.cap - docket.ledger.spent)
+        questions = open_questions(request, docket)
+        calls = [question for question, is_open in questions if is_open]
+        answered = sum(any(one.outcome == ANSWERED for one in docket.earlier(question)) for question, _ in questions)
+        counts["calls"] += len(calls)
+        counts["answered"] += answered
+        counts["not_asked"] += len(questions) - len(calls) - answered
+        counts["unpriced"] += len(calls) if docket.price is None else 0
+        if docket.price is not None and calls:
+            price, batched = docket.price, docket.batched
+            at_most = sum(worst_case(one, price, batched=batched) for one in calls)
+            likely = sum(
+                estimate(one, price, cached=bool(place) or one.model in models, batched=batched).nano or 0
+                for place, one in enumerate(calls)
+            )
+            most += _within(at_most, room)
+            expected += _within(likely, room)
+            models.add(calls[0].model)
+    return Estimate(
+        evaluations=len(requests),
+        reused=reused,
+        taken_up=taken_up,
+        expected_usd=usd_of(expected),
+        at_most_usd=usd_of(most),
+        **counts,
+    )
+
+
+def docket_of(request: EvaluationRequest, policy: Policy, recorded: Sequence[Judgement]) -> Docket:
+    """The docket of a request, at the prices of the way in which its judge is asked."""
+    return EVALUATION.open(request, policy, recorded, batched=is_batched(request))
+
+
+def open_questions(request: EvaluationRequest, docket: Docket) -> list[tuple[Question, bool]]:
+    """The questions of a request, each with whether the judge is to be asked."""
+    return [(one, docket.settle(one, docket.earlier(one)) is None) for one in questions_of(request)]
+
+
+def is_batched(request: EvaluationRequest) -> bool:
+    """Whether the judge of a request is asked through the batch API."""
+    return Terms.of(request).plan.judge.type == "batch"
+
+
+def _within(amount: int, room: int | None) -> int:
+    return amount if room is None else min(amount, room)
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(other.capitalize() for other in others)

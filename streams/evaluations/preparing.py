@@ -1,0 +1,187 @@
+"""From sessions, cases and plans to what is to be evaluated, what is there already, and what the rest is expected to cost.
+
+1. An evaluation is known by its id, which depends on everything that a score depends on. A completed one is reused.
+2. One that failed is asked for again, as the next attempt: what the judge has answered before counts, so only the rest is asked.
+3. One that was asked for by a process that did not come to its end is taken up as it stands, and not asked for twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import duckdb
+import msgspec
+
+from analytics.queries import query_records, query_rows
+from analytics.store import Store
+from audit.evaluation.case import Case
+from audit.evaluation.profile import Plan
+from audit.evaluation.report import Evaluated
+from audit.evaluation.requesting import asked_again, evaluation_request
+from audit.policy import Policy
+from schemas.errors import BoundsError, InputError
+from schemas.records import Evaluation, EvaluationRequest
+from streams.embedded import stage_progress
+from streams.evaluations.estimating import Estimate, estimate_of
+from streams.evaluations.reading import ReadRun, read_runs
+from streams.evaluations.selecting import Wanted, finished_sessions
+from streams.recorded import recorded_in
+from streams.topology import stage_named
+
+COMPLETED = "completed"
+_TEXTS = ("case", "profile", "system_prompt", "user_prompt", "checks")
+"""Fields whose texts requests have in common."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is to be evaluated."""
+
+    requests: Sequence[EvaluationRequest] = ()
+    """To be published."""
+    taken_up: Sequence[EvaluationRequest] = ()
+    """In the log already and not answered yet: not to be published again."""
+    reused: Sequence[Evaluated] = ()
+    """There already."""
+    estimate: Estimate = field(default_factory=Estimate)
+    sessions: int = 0
+    """How many sessions were selected."""
+    order: Mapping[str, int] = field(default_factory=dict)
+    """The place of each evaluation by its id: sessions as they ended, of each the cases, of each the plans, both as they were given."""
+
+    @property
+    def asked(self) -> list[EvaluationRequest]:
+        """Everything that is to be evaluated, published or not."""
+        return [*self.requests, *self.taken_up]
+
+
+class _Fate(NamedTuple):
+    """What becomes of an evaluation."""
+
+    attempt: int | None
+    """None: it is there."""
+    is_asked: bool = False
+    """Whether this attempt was asked for already."""
+
+
+def prepare(
+    store: Store,
+    policy: Policy,
+    cases: Sequence[Case],
+    plans: Sequence[Plan],
+    system_prompt: str,
+    *,
+    wanted: Wanted,
+    at: datetime,
+    retry_failed: bool = False,
+) -> Prepared:
+    """What it takes to hold the wanted sessions against each case by each plan. Nothing is written, and nobody is asked.
+
+    `at` is when it is asked for. `retry_failed`: what is completed, but not by all of its iterations, is asked for again, too.
+    InputError for sessions that cannot be evaluated, for two cases of one id, and where case and view together are more than a record
+    may hold.
+    """
+    _check_ids("case", [case.case_id for case in cases])
+    _check_ids("judge run", [plan.judge_run_id for plan in plans])
+    with closing(store.cursor()) as cursor:
+        sessions = finished_sessions(cursor, wanted)[::-1]
+        runs = read_runs(cursor, sessions, policy)
+        found = _by_id(_requests(runs, cases, plans, system_prompt, at))
+        known = _known(cursor, list(found))
+        fates = _fates(store, cursor, found, known, retry_failed=retry_failed)
+    open_ones = {one: fate for one, fate in fates.items() if fate.attempt is not None}
+    recorded = recorded_in(store)([(found[one].connection, one) for one in open_ones])
+    asked = [
+        (asked_again(found[one], fate.attempt or 0, judgements), judgements, fate.is_asked)
+        for one, fate in open_ones.items()
+        for judgements in [recorded.get((found[one].connection, one), ())]
+    ]
+    reused = [_reused(found[one], known[one]) for one in found if one not in open_ones]
+    new, old = ([request for request, _, is_asked in asked if is_asked is before] for before in (False, True))
+    whole = estimate_of([one[:2] for one in asked], policy, reused=len(reused), taken_up=len(old))
+    return Prepared(new, old, reused, whole, len(sessions), {one: place for place, one in enumerate(found)})
+
+
+def _check_ids(kind: str, ids: Sequence[str]) -> None:
+    """InputError where two have one id: nobody could tell their results apart."""
+    twice = [one for one, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise InputError(f"two {kind}s are called {twice[0]!r}", hint=f"Give each {kind} an id of its own.")
+
+
+def _requests(
+    runs: Iterable[ReadRun], cases: Sequence[Case], plans: Sequence[Plan], system_prompt: str, at: datetime
+) -> Iterator[EvaluationRequest]:
+    """A request for each run, case and plan, as if nothing had been asked for before. Runs come one after the other, oldest first."""
+    repetitions: Counter[str | None] = Counter()
+    texts: dict[str, str] = {}
+    for run, warnings in runs:
+        repetitions[run.model] += 1
+        for case in cases:
+            for plan in plans:
+                try:
+                    request = evaluation_request(
+                        case, plan, system_prompt, run, repetition=repetitions[run.model], attempt=0, earlier=(), at=at
+                    )
+                except BoundsError as error:
+                    raise InputError(
+                        f"case {case.case_id!r} and session {run.session_id!r} together are more than a record may hold",
+                        hint="Make max_view_characters of the profile smaller, or the case shorter.",
+                    ) from error
+                shared = {name: texts.setdefault(text, text) for name in _TEXTS for text in [getattr(request, name)]}
+                yield msgspec.structs.replace(request, warnings=(*request.warnings, *warnings), **shared)
+
+
+def _by_id(requests: Iterable[EvaluationRequest]) -> dict[str, EvaluationRequest]:
+    """Each evaluation once: plans that measure alike are one."""
+    found: dict[str, EvaluationRequest] = {}
+    for request in requests:
+        found.setdefault(request.evaluation_id, request)
+    return found
+
+
+def _known(cursor: duckdb.DuckDBPyConnection, ids: Sequence[str]) -> dict[str, Evaluation]:
+    rows = query_records(cursor, "evaluations_by_id", Evaluation, {"evaluations": list(ids)})
+    return {one.evaluation_id: one for one in rows}
+
+
+def _fates(
+    store: Store,
+    cursor: duckdb.DuckDBPyConnection,
+    ids: Iterable[str],
+    known: Mapping[str, Evaluation],
+    *,
+    retry_failed: bool,
+) -> dict[str, _Fate]:
+    """What becomes of each evaluation. What the stage has passed without a result became a dead letter: it is asked for anew."""
+    rows = query_rows(cursor, "evaluation_attempts", {"evaluations": list(ids)})
+    asked: dict[str, dict[str, Any]] = {row["evaluation_id"]: row for row in rows}
+    passed = stage_progress(store, stage_named("evaluation")).position
+    fates = {}
+    for one in ids:
+        evaluation, last = known.get(one), asked.get(one, {"attempt": -1, "position": 0})
+        done = evaluation.revision if evaluation else -1
+        if last["attempt"] > done and last["position"] >= passed:
+            fates[one] = _Fate(last["attempt"], is_asked=True)
+        elif evaluation and done >= last["attempt"] and _is_good(evaluation, retry_failed=retry_failed):
+            fates[one] = _Fate(None)
+        else:
+            fates[one] = _Fate(max(done, last["attempt"]) + 1)
+    return fates
+
+
+def _is_good(evaluation: Evaluation, *, retry_failed: bool) -> bool:
+    """Whether an evaluation is good enough to be reused."""
+    whole = evaluation.successful_iterations >= evaluation.configured_repetitions
+    return evaluation.status == COMPLETED and (whole or not retry_failed)
+
+
+def _reused(request: EvaluationRequest, evaluation: Evaluation) -> Evaluated:
+    """An evaluation that is there, numbered as in this selection. Of one id the prompts are the same, so those are what was sent then."""
+    numbered = msgspec.structs.replace(evaluation, repetition=request.repetition)
+    return Evaluated(numbered, request.system_prompt, request.user_prompt, reused=True)
