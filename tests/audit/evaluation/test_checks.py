@@ -1,0 +1,215 @@
+"""Deterministic checks: each kind decides what it says, says error where the records do not decide it, and raises nothing."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.evaluation.case import Case, Check
+from audit.evaluation.checks import CHECKS, MAX_MATCHED, check_run
+from audit.evaluation.run import Artifact, Run, Status, ToolCall, ToolResult, Turn
+
+SECRET = "sk-live-0f1e2d3c"
+
+
+def a_run(answer: str | None = "It is done.", **fields: Any) -> Run:
+    """A run with one turn, or with none."""
+    values: dict[str, Any] = {
+        "connection": "local",
+        "project": "ops",
+        "session_id": "s-1",
+        "agent": None,
+        "model": None,
+        "identifiers": frozenset(),
+        "turns": () if answer is None else (Turn("Do it.", answer, "answered"),),
+        "steps": (),
+        "failures": (),
+        "artifacts": (),
+        "status": "answered",
+        "trust": None,
+        "input_tokens": None,
+        "output_tokens": None,
+        "cost_usd": None,
+        "started_at": None,
+        "ended_at": None,
+    }
+    return Run(**(values | fields))
+
+
+def a_case(*checks: dict[str, Any]) -> Case:
+    """A case with these checks."""
+    given = tuple({"check_id": f"c{number}", **check} for number, check in enumerate(checks))
+    messages = ({"role": "user", "content": "Do it."},)
+    return Case.model_validate({"case_id": "c", "title": "t", "input": {"messages": messages}, "deterministic_checks": given})
+
+
+def found(run: Run, kind: str, **fields: Any) -> tuple[str, str]:
+    """Outcome and detail of one check."""
+    (outcome,) = check_run(a_case({"kind": kind, **fields}), run)
+    return outcome.outcome, outcome.detail
+
+
+def calls(*tools: str | None) -> dict[str, Any]:
+    """Steps that call these tools, each with its result."""
+    return {
+        "steps": tuple(
+            step for tool in tools for step in (ToolCall(tool, {"q": SECRET}), ToolResult(tool, SECRET, failed=False))
+        )
+    }
+
+
+def files(*recorded: tuple[str, str]) -> dict[str, Any]:
+    """Artifacts of these paths and excerpts."""
+    return {"artifacts": tuple(Artifact(path, excerpt) for path, excerpt in recorded)}
+
+
+CASES: list[tuple[Run, str, dict[str, Any], str, str]] = [
+    (a_run("ok"), "final_response_present", {}, "pass", "The final answer has 2 characters."),
+    (a_run(" \n\u200b\u2060"), "final_response_present", {}, "fail", "The final answer is empty."),
+    (a_run(None), "final_response_present", {}, "fail", "There is no answer."),
+    (a_run(**calls("ls", "ls", "cat")), "tool_called", {"tool": "ls"}, "pass", "ls was called 2 times, all tools together 3 times."),
+    (a_run(**calls("ls", None)), "tool_called", {"tool": "LS"}, "fail", "LS was called never, all tools together 2 times."),
+    (a_run(has_events=False), "tool_called", {"tool": "ls"}, "error", "No event of the run was recorded"),
+    (a_run(**calls("ls", "cat")), "tool_call_count", {"max": 2}, "pass", "Tools were called 2 times; expected at most 2."),
+    (a_run(**calls("ls", "cat")), "tool_call_count", {"min": 3, "max": 4}, "fail", "expected at least 3, at most 4."),
+    (a_run(**calls("ls", "cat")), "tool_call_count", {"tool": "ls", "min": 1}, "pass", "ls was called once; expected at least 1."),
+    (a_run(), "tool_call_count", {"max": 0}, "pass", "Tools were called never; expected at most 0."),
+    (a_run(has_events=False), "tool_call_count", {"max": 0}, "error", "nothing is known of its tools"),
+    (a_run("The STRASSE"), "response_contains", {"text": "straße"}, "pass", "The final answer holds the text."),
+    (a_run("cafe\u0301"), "response_contains", {"text": "CAFÉ"}, "pass", "The final answer holds the text."),
+    (a_run("done"), "response_contains", {"text": "undone"}, "fail", "The final answer does not hold the text."),
+    (a_run(None), "response_contains", {"text": "x"}, "fail", "There is no answer."),
+    (a_run("It is 42 %"), "response_matches", {"regex": r"\b\d+ %"}, "pass", "The pattern matches the final answer."),
+    (a_run("DONE"), "response_matches", {"regex": "done"}, "fail", "The pattern matches nothing in the final answer."),
+    (a_run("DONE"), "response_matches", {"regex": "(?i)done"}, "pass", "The pattern matches the final answer."),
+    (a_run("x" * (MAX_MATCHED + 1)), "response_matches", {"regex": "x"}, "error", "more than 1000000 characters"),
+    (a_run(None), "response_matches", {"regex": ".*"}, "fail", "There is no answer."),
+    (a_run(), "status_is", {"status": "answered"}, "pass", "The run was answered."),
+    (a_run(status="aborted"), "status_is", {"status": "answered"}, "fail", "The run was aborted."),
+    (a_run(**files(("./out\\a.md", ""))), "artifact_present", {"path": "out/a.md"}, "pass", "out/a.md was recorded."),
+    (a_run(**files(("/home/joe/ws/out/a.md", ""))), "artifact_present", {"path": "./out/a.md"}, "pass", "./out/a.md was recorded."),
+    (a_run(**files(("C:\\ws\\out\\a.md", ""))), "artifact_present", {"path": "out/a.md"}, "pass", "out/a.md was recorded."),
+    (a_run(**files(("old/a.md", ""))), "artifact_present", {"path": "a.md"}, "fail", "a.md is not among the 1 recorded artifact."),
+    (a_run(**files(("/ws/ba.md", ""))), "artifact_present", {"path": "a.md"}, "fail", "a.md is not among the 1 recorded artifact."),
+    (a_run(), "artifact_present", {"path": "a.md"}, "fail", "a.md is not among the 0 recorded artifacts."),
+    (a_run(has_events=False), "artifact_present", {"path": "a.md"}, "error", "No event of the run was recorded"),
+    (a_run(**files(("a", "one two"))), "artifact_contains", {"path": "a", "text": "two"}, "pass", "7 characters, holds the text."),
+    (a_run(**files(("a", "one"))), "artifact_contains", {"path": "a", "text": "One"}, "fail", "3 characters, does not hold the text."),
+    (a_run(**files(("a", ""))), "artifact_contains", {"path": "a", "text": "x"}, "error", "Nothing of the content of a was recorded."),
+    (a_run(), "artifact_contains", {"path": "a", "text": "x"}, "fail", "a is not among the 0 recorded artifacts."),
+    (a_run(input_tokens=90, output_tokens=10), "max_total_tokens", {"tokens": 100}, "pass", "The run used 100 tokens; at most 100 are allowed."),
+    (a_run(input_tokens=90, output_tokens=11), "max_total_tokens", {"tokens": 100}, "fail", "The run used 101 tokens"),
+    (a_run(reported_tokens=101), "max_total_tokens", {"tokens": 100}, "fail", "The run used 101 tokens"),
+    (a_run(input_tokens=90), "max_total_tokens", {"tokens": 100}, "error", "It is not known how many tokens the run used."),
+    (a_run(input_tokens=101), "max_total_tokens", {"tokens": 100}, "fail", "The run used 101 tokens"),
+    (a_run(), "max_total_tokens", {"tokens": 100}, "error", "It is not known how many tokens the run used."),
+    (a_run(trust=80), "trust_at_least", {"trust": 80}, "pass", "The trust score is 80; expected at least 80."),
+    (a_run(trust=79), "trust_at_least", {"trust": 80}, "fail", "The trust score is 79; expected at least 80."),
+    (a_run(), "trust_at_least", {"trust": 0}, "error", "The session has no trust score"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("run", "kind", "fields", "outcome", "detail"), CASES)
+def test_a_check_says_what_it_found(run: Run, kind: str, fields: dict[str, Any], outcome: str, detail: str) -> None:
+    """A case is a promise in figures: a check that decides it otherwise changes what was promised."""
+    got = found(run, kind, **fields)
+
+    assert outcome == got[0]
+    assert detail in got[1]
+
+
+def test_every_kind_of_check_is_decided_and_tested() -> None:
+    """A kind that a file may name and nobody decides would stop an evaluation half way."""
+    kinds = {kind for check in get_args(get_args(Check)[0]) for kind in get_args(check.model_fields["kind"].annotation)}
+
+    assert kinds == set(CHECKS)
+    assert {(kind, outcome) for kind in kinds for outcome in ("pass", "fail")} <= {(case[1], case[3]) for case in CASES}
+
+
+def test_outcomes_come_in_the_order_of_the_case() -> None:
+    """Readers and the score of a dimension match them by their ids and dimensions."""
+    case = a_case({"kind": "final_response_present"}, {"kind": "tool_called", "tool": "ls", "dimensions": ("process", "task")})
+
+    first, second = check_run(case, a_run())
+
+    assert ("c0", "final_response_present", ("task",), "pass") == (first.check_id, first.kind, first.dimensions, first.outcome)
+    assert ("c1", "tool_called", ("task", "process"), "fail") == (
+        second.check_id,
+        second.kind,
+        second.dimensions,
+        second.outcome,
+    )
+
+
+texts = st.text(st.characters(), max_size=40)
+odd_json = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | texts,
+    lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
+    max_leaves=8,
+)
+steps = st.lists(
+    st.builds(ToolCall, st.none() | st.sampled_from(["ls", "cat"]) | texts, odd_json)
+    | st.builds(ToolResult, st.none() | texts, odd_json, failed=st.booleans()),
+    max_size=8,
+)
+counts = st.none() | st.integers(0, 10**15)
+runs = st.builds(
+    a_run,
+    st.none() | texts,
+    steps=steps.map(tuple),
+    artifacts=st.lists(st.builds(Artifact, texts, texts), max_size=4).map(tuple),
+    status=st.sampled_from(get_args(Status)),
+    trust=st.none() | st.integers(0, 100),
+    input_tokens=counts,
+    output_tokens=counts,
+    reported_tokens=counts,
+    has_events=st.booleans(),
+)
+ALL_KINDS = a_case(*({"kind": kind, **fields} for _, kind, fields, _, _ in CASES))
+
+
+@settings(deadline=None)
+@given(runs)
+def test_no_run_makes_a_check_raise(run: Run) -> None:
+    """The audited agent wrote the run: text and JSON of any kind must not stop the evaluation of others."""
+    outcomes = check_run(ALL_KINDS, run)
+
+    assert len(ALL_KINDS.deterministic_checks) == len(outcomes)
+    assert {"pass", "fail", "error"} >= {outcome.outcome for outcome in outcomes}
+    assert all(outcome.detail for outcome in outcomes)
+
+
+@settings(deadline=None)
+@given(runs, st.none() | st.sampled_from(["ls", "cat"]), st.integers(0, 8), st.integers(0, 8))
+def test_a_count_of_calls_agrees_with_counting(run: Run, tool: str | None, one: int, other: int) -> None:
+    """Results are no calls, and calls of other tools do not count for one."""
+    lowest, highest = sorted((one, other))
+    counted = [step for step in run.steps if isinstance(step, ToolCall) and tool in (None, step.tool)]
+
+    outcome, _ = found(run, "tool_call_count", tool=tool, min=lowest, max=highest)
+
+    expected = "error" if not run.has_events else "pass" if lowest <= len(counted) <= highest else "fail"
+    assert expected == outcome
+
+
+@settings(deadline=None)
+@given(runs, st.sampled_from(["ls", "cat"]))
+def test_a_tool_was_called_when_it_was_called_at_least_once(run: Run, tool: str) -> None:
+    """Two checks that say the same must come out the same."""
+    assert found(run, "tool_called", tool=tool)[0] == found(run, "tool_call_count", tool=tool, min=1)[0]
+
+
+def test_no_detail_repeats_what_the_run_holds() -> None:
+    """Details go into pages, files and the prompt: texts of the agent may hold secrets and names of machines."""
+    texts_of_the_agent = {"artifacts": (Artifact(f"/srv/{SECRET}/a", SECRET),), **calls(SECRET)}
+    outcomes = check_run(ALL_KINDS, a_run(f"The key is {SECRET}.", **texts_of_the_agent))
+
+    assert [] == [outcome.detail for outcome in outcomes if SECRET in outcome.detail]
+
+
+def test_a_hostile_pattern_is_linear_on_a_hostile_answer() -> None:
+    """A backtracking engine would take longer than the sun has for this pattern and text."""
+    assert "fail" == found(a_run("a" * 200_000 + "!"), "response_matches", regex="^(a+)+$")[0]
