@@ -1,0 +1,371 @@
+"""Sessions as runs: what is shown of them, what they took, what mended an error, and which names of machines they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import builders
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.evaluation.folding import SessionRecords, run_of
+from audit.evaluation.paths import is_recorded_as, normalised
+from audit.evaluation.run import Artifact, Failure, Run, ToolCall, ToolResult, Turn
+from audit.evaluation.trace import Trace, trace_of
+from audit.events import normalise_session
+from audit.prices import ModelPrice
+from schemas.records import Exchange, FailureCause
+
+OWN = {"own": ModelPrice.model_validate({"input": 1.0, "output": 10.0, "source": "own", "readOn": "2026-11-21"})}
+Json = dict[str, Any]
+
+
+def a_session(*events: Json, exchanges: Sequence[Exchange] = (), **fields: Any) -> SessionRecords:
+    """The records of the session `s`; events are normalised as they are when they come in."""
+    payloads = [event.payload for event in normalise_session(events)]
+    return SessionRecords(
+        connection="conn-1", project="ops", session_id="session-1", exchanges=exchanges, events=payloads, **fields
+    )
+
+
+def folded(*events: Json, exchanges: Sequence[Exchange] = (), **fields: Any) -> Run:
+    """The run of such a session."""
+    return run_of(a_session(*events, exchanges=exchanges, **fields), OWN)
+
+
+def said(number: int, response: str = "Done.", **fields: object) -> Exchange:
+    """The exchange `number`, at minute `number`."""
+    return builders.exchange("s", number, response, **fields)
+
+
+def at(minutes: float) -> str:
+    """A timestamp of an event."""
+    return (builders.START + timedelta(minutes=minutes)).isoformat()
+
+
+def test_turns_are_the_exchanges_in_the_order_of_time() -> None:
+    """The last one holds the final answer, whatever order the records came in."""
+    run = folded(exchanges=[said(2, "B", agent_model="own"), said(1, "A", agent="bot", agent_model="older")])
+
+    assert ("A", "B") == tuple(turn.agent_response for turn in run.turns)
+    assert ("B", "answered", "bot", "own") == (run.final_response, run.status, run.agent, run.model)
+    assert (builders.START + timedelta(minutes=1), builders.START + timedelta(minutes=2)) == (run.started_at, run.ended_at)
+    assert not run.has_events
+
+
+def test_an_abandoned_branch_is_no_part_of_the_run_but_was_paid_for() -> None:
+    """A user who rewrote a message is answered by the second answer alone; both were billed."""
+    gone = said(2, "Old", tags=("abandoned",), agent_model="own", input_tokens=100, output_tokens=1)
+    kept = said(1, "New", agent_model="own", input_tokens=10, output_tokens=1)
+    run = folded(
+        {"event": "tool_call", "tool": "rm", "exchange_id": "s:2"},
+        {"event": "error_event", "message": "no", "exchange_id": "s:2"},
+        {"event": "tool_call", "tool": "ls", "exchange_id": "s:1"},
+        exchanges=[gone, kept],
+    )
+
+    assert (Turn("Is the backup healthy?", "New", "answered"),) == run.turns
+    assert (ToolCall("ls", None),) == run.steps
+    assert () == run.failures
+    assert (110, 2, 130e-6) == (run.input_tokens, run.output_tokens, run.cost_usd)
+
+
+def test_a_heartbeat_does_not_end_a_run() -> None:
+    """Agents are woken long after the task is done; HEARTBEAT_OK is not their answer to it. Alone it is all there is."""
+    beat = said(2, "HEARTBEAT_OK", tags=("heartbeat",))
+
+    assert "Done." == folded(exchanges=[said(1), beat]).final_response
+    assert "HEARTBEAT_OK" == folded(exchanges=[beat]).final_response
+
+
+@pytest.mark.parametrize("outcome", ["no_response", "error", "aborted"])
+def test_a_run_ends_as_its_last_exchange_did(outcome: str) -> None:
+    """An earlier answer does not make up for it."""
+    assert outcome == folded(exchanges=[said(1), said(2, "", outcome=outcome)]).status
+
+
+@pytest.mark.parametrize(
+    ("events", "status", "final"),
+    [
+        ([], "no_response", ""),
+        ([{"event": "tool_call", "tool": "ls"}], "no_response", ""),
+        ([{"event": "process_end", "response": "42"}], "answered", "42"),
+        ([{"event": "decision", "text": "Ship it."}, {"event": "session_end"}], "answered", "Ship it."),
+        ([{"event": "session_end", "status": "completed", "summary": "All done."}], "answered", "All done."),
+        ([{"event": "process_end", "status": "cancelled"}], "aborted", ""),
+        ([{"event": "process_end", "exit_code": 2, "output": "half"}], "error", "half"),
+    ],
+)
+def test_a_run_without_exchanges_ends_as_its_events_say(events: list[Json], status: str, final: str) -> None:
+    """Agents that are watched by their events alone are evaluated, too."""
+    run = folded(*events)
+
+    assert (status, final) == (run.status, run.final_response)
+
+
+def test_calls_and_results_are_steps_in_the_order_of_the_log() -> None:
+    """A result that names no tool has that of its call."""
+    run = folded(
+        {"event": "tool_call", "name": "exec", "params": {"cmd": "ls"}, "tool_call_id": "k"},
+        {"event": "memory_event", "action": "miss"},
+        {"event": "tool_output", "tool_call_id": "k", "result": "a\nb", "status": "ignored"},
+        {"event": "tool_call", "tool": "exec", "args": {}},
+    )
+
+    assert (ToolCall("exec", {"cmd": "ls"}), ToolResult("exec", "a\nb", failed=False), ToolCall("exec", None)) == run.steps
+
+
+@pytest.mark.parametrize(
+    ("fields", "failed"),
+    [
+        ({"is_error": True}, True),
+        ({"error": "no such file"}, True),
+        ({"error": {"code": 5}}, True),
+        ({"success": False}, True),
+        ({"exit_code": 1}, True),
+        ({"tool_status": "Failed"}, True),
+        ({"status": "timeout"}, True),
+        ({"is_error": False, "exit_code": 0, "error": None, "status": "ok", "success": True}, False),
+        ({"is_error": "yes", "error": "", "exit_code": "1"}, False),
+        ({"status": "ignored", "used": False}, False),
+    ],
+)
+def test_a_result_says_whether_it_failed(fields: Json, *, failed: bool) -> None:
+    """A flag of the wrong type says nothing; an output that nobody used did not fail."""
+    (result,) = folded({"event": "tool_output", "tool": "t", **fields}).steps
+
+    assert isinstance(result, ToolResult)
+    assert failed == result.failed
+
+
+ERROR: Json = {"event": "error_event", "message": "overloaded"}
+TOOL_ERROR: Json = {"event": "error_event", "tool": "exec", "error": {"message": "no disk"}}
+
+
+@pytest.mark.parametrize(
+    ("events", "mended"),
+    [
+        ([ERROR], False),
+        ([ERROR, {"event": "retry_event"}], False),
+        ([ERROR, {"event": "retry_event"}, {"event": "tool_call", "tool": "ls"}], True),
+        ([ERROR, {"event": "tool_output", "tool": "ls", "result": "a"}], True),
+        ([ERROR, {"event": "tool_output", "tool": "ls", "is_error": True}], False),
+        ([ERROR, {"event": "token_usage", "tokens": 1}], False),
+        ([{"event": "tool_call", "tool": "ls"}, ERROR], False),
+        ([{**ERROR, "recovered": True}], True),
+        ([TOOL_ERROR, {"event": "tool_call", "tool": "exec"}], False),
+        ([TOOL_ERROR, {"event": "tool_output", "tool": "ls", "result": "a"}], False),
+        ([TOOL_ERROR, {"event": "tool_output", "tool": "exec", "is_error": True}], False),
+        ([TOOL_ERROR, {"event": "tool_output", "tool": "exec", "result": "a"}], True),
+    ],
+)
+def test_an_error_is_a_failure_until_the_run_went_on(events: list[Json], *, mended: bool) -> None:
+    """An error that was got over blocked nothing; a tool that never worked again did."""
+    expected = [Failure("error_event", "exec: no disk" if TOOL_ERROR in events else "overloaded")]
+
+    assert ([] if mended else expected) == list(folded(*events).failures)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcomes", "mended"),
+    [
+        ({**ERROR, "timestamp": at(1.5)}, ["answered"], True),
+        ({**ERROR, "timestamp": at(1.5)}, ["answered", "no_response"], True),
+        ({**ERROR, "timestamp": at(2.5)}, ["answered", "no_response"], False),
+        ({**ERROR, "timestamp": at(1.5)}, ["no_response", "answered"], True),
+        ({**ERROR, "timestamp": at(2.5), "exchange_id": "s:1"}, ["answered", "no_response"], True),
+        (ERROR, ["answered", "no_response"], False),
+        (ERROR, ["no_response", "answered"], True),
+        ({**TOOL_ERROR, "timestamp": at(1.5)}, ["answered"], False),
+    ],
+)
+def test_an_answer_mends_the_error_before_it(error: Json, outcomes: list[str], *, mended: bool) -> None:
+    """A question that was answered after a second try was not blocked. That a tool was missing is for the judge to weigh."""
+    exchanges = [said(number, outcome=outcome) for number, outcome in enumerate(outcomes, start=1)]
+
+    assert mended == (not folded(error, exchanges=exchanges).failures)
+
+
+def test_an_end_in_an_error_is_a_failure_without_words_of_its_own() -> None:
+    """The judge must hear of it even where no event tells; where one does, once is enough."""
+    broken = said(1, "", outcome="error")
+
+    assert (Failure("error", "The run ended in an error."),) == folded(exchanges=[broken]).failures
+    assert (Failure("error_event", "overloaded"),) == folded(ERROR, exchanges=[broken]).failures
+    assert (Failure("process_end", "ended with exit code 3"),) == folded({"event": "process_end", "exit_code": 3}).failures
+
+
+def test_causes_of_the_diagnosis_are_failures() -> None:
+    """They come after the errors of the run itself."""
+    cause = FailureCause(
+        type="infinite_tool_loop",
+        severity="high",
+        impact_score=-20,
+        causal_chain=(),
+        description="Tool call repeated 3 times.",
+        evidence_count=1,
+        evidence=(),
+        remediation="Cap retries.",
+    )
+
+    assert (Failure("error_event", "overloaded"), Failure("infinite_tool_loop", "Tool call repeated 3 times.")) == folded(
+        ERROR, failure_causes=[cause]
+    ).failures
+
+
+def test_of_each_artifact_the_last_content_counts() -> None:
+    """A path is one however it is written; an event without content keeps what was known; a deletion takes it away."""
+    run = folded(
+        {"event": "artifact", "path": "./a.md", "content": "one", "excerpt": "o"},
+        {"event": "artifact", "path": "gone", "text": "x"},
+        {"event": "artifact", "path": "b.json", "content": {"k": [1]}},
+        {"event": "artifact", "path": "a.md", "excerpt": "two"},
+        {"event": "artifact", "path": ".\\a.md"},
+        {"event": "artifact", "path": "gone", "action": "Deleted"},
+        {"event": "artifact", "content": "of nothing"},
+    )
+
+    assert (Artifact("b.json", '{"k":[1]}'), Artifact(".\\a.md", "two")) == run.artifacts
+
+
+def usage(read: int, written: int, **fields: Any) -> Json:
+    """A token_usage event."""
+    return {"event": "token_usage", "usage": {"input": read, "output": written, **fields}}
+
+
+KNOWN = {"agent_model": "own", "input_tokens": 1000, "output_tokens": 10}
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "events", "expected"),
+    [
+        ([], [], (None, None, None, None)),
+        ([KNOWN, KNOWN], [], (2000, 20, 2020, 2200e-6)),
+        ([KNOWN, {"agent_model": "own"}], [], (None, None, None, None)),
+        ([KNOWN, {"agent_response": "", "outcome": "no_response"}], [], (1000, 10, 1010, 1100e-6)),
+        ([{**KNOWN, "agent_model": "unheard-of"}], [], (1000, 10, 1010, None)),
+        ([{}], [usage(5, 2), usage(3, 1)], (8, 3, 11, None)),
+        ([{}], [{**usage(5, 2), "model": "own"}], (5, 2, 7, 25e-6)),
+        ([{}], [usage(5, 2), {"event": "token_usage", "usage": {"total": 9}}], (None, None, 16, None)),
+        ([{}], [usage(5, 2), {"event": "token_usage"}], (None, None, None, None)),
+        ([KNOWN], [usage(100, 10, cache_read=900)], (1000, 10, 1010, (100 + 90 + 100) * 1e-6)),
+        ([KNOWN], [usage(100, 1)], (1000, 10, 1010, 1100e-6)),
+        ([{**KNOWN, "agent_model": "unheard-of"}], [usage(1000, 10, cost_usd=0.5)], (1000, 10, 1010, 0.5)),
+        ([{**KNOWN, "agent_model": "unheard-of"}], [usage(1000, 10, cost_usd=0)], (1000, 10, 1010, None)),
+        ([{**KNOWN, "agent_model": "unheard-of"}], [usage(9, 1, cost_usd=0.5), usage(991, 9)], (1000, 10, 1010, None)),
+    ],
+)
+def test_what_a_run_took_is_known_in_full_or_not_at_all(
+    exchanges: list[Json], events: list[Json], expected: tuple[int | None, int | None, int | None, float | None]
+) -> None:
+    """Half of a cost looks like a cheap run. What came out of the prompt cache costs a tenth."""
+    given = [said(number, **{"response": "Done.", **_renamed(fields)}) for number, fields in enumerate(exchanges, start=1)]
+    run = folded(*events, exchanges=given)
+
+    assert expected[:3] == (run.input_tokens, run.output_tokens, run.total_tokens)
+    assert (None if expected[3] is None else pytest.approx(expected[3], abs=1e-12)) == run.cost_usd
+
+
+def _renamed(fields: Json) -> Json:
+    return {"response" if name == "agent_response" else name: value for name, value in fields.items()}
+
+
+def test_names_of_machines_are_collected_at_every_depth() -> None:
+    """What is not collected here may reach the judge inside a text that holds it."""
+    run = folded(
+        {"event": "session_start", "event_id": "ev-77", "hostname": "build-7.internal", "cwd": "/srv/agents/bot"},
+        {"event": "x", "container": {"id": "3f2a9c", "name": "runner-1", "labels": {"team": "platform-team"}}},
+        {"event": "x", "meta": [{"runId": "run_123", "Image-Name": "ghcr.io/a/b:1"}], "request_id": 1234567},
+        {"event": "x", "trace_id": ["aaaa-1", "bbbb-2"], "pod": None, "span_id": 12, "host": "local"},
+        exchanges=[said(1, exchange_id="exchange:1")],
+    )
+
+    assert {
+        "conn-1", "session-1", "exchange:1", "ev-77", "build-7.internal", "/srv/agents/bot", "3f2a9c", "runner-1", "run_123",
+        "ghcr.io/a/b:1", "1234567", "aaaa-1", "bbbb-2",
+    } == run.identifiers  # fmt: skip
+
+
+def test_times_are_those_of_the_first_and_last_sign() -> None:
+    """An idle session is closed long after it ended: that is no time of the run. A time that is none is no sign."""
+    late = datetime(2026, 12, 1, tzinfo=UTC)
+    run = folded({"event": "x", "timestamp": at(9)}, {"event": "x", "timestamp": "soon"}, exchanges=[said(1)], closed_at=late)
+    silent = folded({"event": "x"}, closed_at=late)
+
+    assert (builders.START + timedelta(minutes=1), builders.START + timedelta(minutes=9)) == (run.started_at, run.ended_at)
+    assert (None, late) == (silent.started_at, silent.ended_at)
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+words = st.sampled_from(["a", "exec", "ls", "./a", "failed", "answered", "s:1", "", "2026-10-01T09:05:00+00:00"]) | texts
+values = st.recursive(
+    words | st.none() | st.booleans() | st.integers() | st.floats(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ("tool", "name", "args", "result", "error", "exit_code", "status", "message", "path", "content", "exchange_id", "timestamp", "usage", "tool_call_id", "response", "host", "action", "recovered", "model", "agent")  # fmt: skip
+TYPES = ("tool_call", "tool_output", "artifact", "error_event", "retry_event", "decision", "process_end", "session_end", "token_usage", "session_start")  # fmt: skip
+events = st.lists(
+    st.builds(lambda kind, fields: {**fields, "event": kind}, st.sampled_from(TYPES), st.dictionaries(st.sampled_from(FIELDS), values, max_size=6)),
+    max_size=10,
+)  # fmt: skip
+exchanges = st.lists(
+    st.builds(
+        lambda number, response, outcome, tags: said(number, response, outcome=outcome, tags=tags),
+        st.integers(0, 9),
+        words,
+        st.sampled_from(["answered", "no_response", "error", "aborted", "something_new"]),
+        st.sampled_from([(), ("abandoned",), ("heartbeat",)]),
+    ),
+    max_size=4,
+    unique_by=lambda exchange: exchange.exchange_id,
+)
+
+
+@settings(deadline=None)
+@given(events, exchanges, st.randoms(use_true_random=False))
+def test_no_session_makes_folding_raise_and_the_order_of_exchanges_is_that_of_time(
+    given_events: list[Json], given_exchanges: list[Exchange], chance: Any
+) -> None:
+    """Fields of events are whatever an agent wrote; tables give exchanges in any order."""
+    shuffled = list(given_exchanges)
+    chance.shuffle(shuffled)
+
+    run = folded(*given_events, exchanges=given_exchanges)
+
+    assert run == folded(*given_events, exchanges=shuffled)
+    assert run.status == (run.turns[-1].status if run.turns else run.status)
+    assert run.final_response == (run.turns[-1].agent_response if run.turns else "")
+
+
+@settings(deadline=None)
+@given(events, st.integers(0, 10))
+def test_events_may_come_in_parts(given_events: list[Json], cut: int) -> None:
+    """However a log is read, in one go or in batches, the run is the same."""
+    payloads: list[Mapping[str, Any]] = [event.payload for event in normalise_session(given_events)]
+    parts = Trace()
+    for part in (payloads[:cut], payloads[cut:]):
+        for event in part:
+            parts.take(event)
+
+    assert trace_of(iter(payloads)) == parts
+
+
+names = st.lists(st.sampled_from(["a", "b.md", "..a", "c d"]), min_size=1, max_size=3)
+
+
+@settings(deadline=None)
+@given(names, st.sampled_from(["", "./", "x/../", ".//"]), st.sampled_from(["/", "\\", "/./"]))
+def test_a_path_is_the_same_however_it_is_written(parts: list[str], start: str, slash: str) -> None:
+    """The case is written on one machine, the artifact recorded on another."""
+    wanted, written = "/".join(parts), start + slash.join(parts)
+
+    assert normalised(wanted) == normalised(written)
+    assert is_recorded_as(written, wanted)
+    assert is_recorded_as(written, f"/home/joe/{wanted}")
+    assert is_recorded_as(written, f"D:\\work\\{wanted}")
+    assert not is_recorded_as(written, f"other/{wanted}")
+    assert not is_recorded_as(f"/srv/{wanted}", wanted)
