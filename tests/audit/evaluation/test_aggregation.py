@@ -1,0 +1,111 @@
+"""From iterations to one score: it is the median or mean of those that succeeded, whichever and in whatever order they did."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.evaluation.aggregation import aggregate
+from audit.evaluation.answers import Assessment, EvaluationAnswer
+from audit.evaluation.dimensions import DIMENSIONS
+from audit.evaluation.profile import Method
+
+METHODS: tuple[Method, ...] = ("median", "mean")
+SCORES = st.floats(0, 10) | st.integers(0, 100).map(lambda tenths: tenths / 10)
+
+
+@st.composite
+def iterations(draw: st.DrawFn) -> dict[int, EvaluationAnswer]:
+    """Answers by number of iteration, about task and spark, each with evidence of its own."""
+    numbers = draw(st.lists(st.integers(1, 50), min_size=1, max_size=9, unique=True))
+    return {number: answered(number, draw(SCORES), draw(SCORES), draw(SCORES)) for number in numbers}
+
+
+def answered(number: int, overall: float, task: float = 5.0, spark: float = 5.0) -> EvaluationAnswer:
+    """An answer whose evidence says which iteration it is of."""
+    scores = {"task": task, "spark": spark}
+    return EvaluationAnswer(
+        {one: Assessment((f"{one} in {number}",), scores[one]) for one in DIMENSIONS if one in scores},
+        Assessment((f"overall in {number}",), overall),
+    )
+
+
+def middle(scores: list[float], method: Method) -> float:
+    """The median or mean by its definition, in exact arithmetic."""
+    exact = sorted(map(Fraction, scores))
+    half = len(exact) // 2
+    if method == "mean":
+        return float(sum(exact) / len(exact))
+    return float(exact[half] if len(exact) % 2 else (exact[half - 1] + exact[half]) / 2)
+
+
+@given(iterations(), st.sampled_from(METHODS))
+def test_every_score_is_the_median_or_mean_of_the_iterations_that_succeeded(
+    answers: dict[int, EvaluationAnswer], method: Method
+) -> None:
+    """Whichever iterations succeeded, nothing but their scores is in the aggregate."""
+    found = aggregate(answers, method)
+    assert found is not None
+    overall = [one.overall.score for one in answers.values()]
+    assert middle(overall, method) == pytest.approx(found.overall.score, rel=1e-15, abs=1e-300)
+    assert max(overall) - min(overall) == found.overall.spread
+    for dimension in ("task", "spark"):
+        scores = [one.dimensions[dimension].score for one in answers.values()]
+        assert middle(scores, method) == pytest.approx(found.dimensions[dimension].score, rel=1e-15, abs=1e-300)
+        assert max(scores) - min(scores) == found.dimensions[dimension].spread
+
+
+@given(iterations(), st.sampled_from(METHODS))
+def test_an_aggregate_lies_within_what_it_is_made_of(answers: dict[int, EvaluationAnswer], method: Method) -> None:
+    """A mean that rounding moves beyond its largest score could leave the scale."""
+    found = aggregate(answers, method)
+    assert found is not None
+    scores = [one.overall.score for one in answers.values()]
+    assert min(scores) <= found.overall.score <= max(scores)
+
+
+@given(iterations(), st.sampled_from(METHODS), st.randoms())
+def test_the_order_of_the_iterations_never_matters(
+    answers: dict[int, EvaluationAnswer], method: Method, chance: random.Random
+) -> None:
+    """Answers come in any order; the same answers must give the same bytes."""
+    shuffled = list(answers.items())
+    chance.shuffle(shuffled)
+    assert repr(aggregate(answers, method)) == repr(aggregate(dict(shuffled), method))
+
+
+@given(iterations(), st.sampled_from(METHODS))
+def test_the_evidence_is_that_of_the_iteration_nearest_to_the_aggregate(
+    answers: dict[int, EvaluationAnswer], method: Method
+) -> None:
+    """All evidence is of one iteration, so that it does not contradict itself, and of the one that the score speaks for."""
+    found = aggregate(answers, method)
+    assert found is not None
+    distances = {number: abs(one.overall.score - found.overall.score) for number, one in answers.items()}
+    nearest = min(number for number, distance in distances.items() if distance == min(distances.values()))
+    assert nearest == found.evidence_iteration
+    assert (f"overall in {nearest}",) == found.overall.evidence
+    assert [(f"task in {nearest}",), (f"spark in {nearest}",)] == [one.evidence for one in found.dimensions.values()]
+
+
+def test_of_two_iterations_that_are_as_near_the_first_gives_the_evidence() -> None:
+    """An even number of iterations has its median between two of them."""
+    found = aggregate({4: answered(4, 6), 2: answered(2, 8)}, "median")
+    assert found is not None
+    assert (7.0, 2, 2.0) == (found.overall.score, found.evidence_iteration, found.overall.spread)
+
+
+def test_one_outlier_moves_the_mean_and_not_the_median() -> None:
+    """That is what the choice of the method is about."""
+    answers = {number: answered(number, score) for number, score in enumerate((8, 8, 0.5), 1)}
+    found = {method: aggregate(answers, method) for method in METHODS}
+    assert {"median": 8.0, "mean": 5.5} == {method: one.overall.score for method, one in found.items() if one is not None}
+
+
+def test_nothing_comes_of_no_iteration() -> None:
+    """A score of nothing would be a number that somebody averages."""
+    assert aggregate({}, "median") is None

@@ -1,0 +1,143 @@
+"""The reader of the judge's answers: what it takes, what it refuses in words that can be acted on, and that nothing makes it raise."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from evaluations import answer, said
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.evaluation.answers import MAX_FACT, Assessment, EvaluationAnswer, answer_schema, read_evaluation
+from audit.evaluation.dimensions import DIMENSIONS
+from audit.questions import Invalid
+
+SCALE = st.floats(0, 10)
+FACTS = st.lists(st.sampled_from(["wrote report.md", "the total is 40 too low", "asked nothing"]), min_size=1, max_size=8)
+ASSESSMENTS = st.builds(lambda evidence, score: {"evidence": evidence, "score": score}, FACTS, SCALE | st.integers(0, 10))
+
+
+def problems(text: str) -> tuple[str, ...]:
+    """What is wrong with an answer about task and spark."""
+    read = read_evaluation(text, dimensions=("task", "spark"))
+    assert isinstance(read, Invalid), read
+    return read.problems
+
+
+def changed(**overall: Any) -> str:
+    """An answer about task and spark whose overall verdict differs from a good one."""
+    good = answer(7, ("task", "spark"))
+    return said(good | {"overall": good["overall"] | overall})
+
+
+@given(st.sets(st.sampled_from(DIMENSIONS), min_size=1), st.data())
+def test_what_the_judge_was_asked_is_read_as_it_stands(asked: set[str], data: st.DataObject) -> None:
+    """The reader adds nothing and changes nothing: scores are counted as they were given."""
+    dimensions = tuple(one for one in DIMENSIONS if one in asked)
+    given_answer = {
+        "dimensions": {one: data.draw(ASSESSMENTS) for one in dimensions},
+        "overall": data.draw(ASSESSMENTS),
+    }
+    read = read_evaluation(json.dumps(given_answer), dimensions=dimensions)
+    assert isinstance(read, EvaluationAnswer), read
+    assert list(dimensions) == list(read.dimensions)
+    for name, found in (*read.dimensions.items(), ("overall", read.overall)):
+        expected = given_answer["overall"] if name == "overall" else given_answer["dimensions"][name]
+        assert Assessment(tuple(expected["evidence"]), float(expected["score"])) == found
+
+
+@given(st.text())
+def test_no_text_makes_the_reader_raise(text: str) -> None:
+    """The judge's text is from outside: whatever it is, it is an answer or a list of problems."""
+    assert isinstance(read_evaluation(text, dimensions=DIMENSIONS), Invalid | EvaluationAnswer)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["dimensions", "overall", "evidence", "score", "task", "x"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_no_json_makes_the_reader_raise(value: Any) -> None:
+    """Nor does JSON of any other shape, which is how models fail."""
+    assert isinstance(read_evaluation(json.dumps(value), dimensions=("task",)), Invalid | EvaluationAnswer)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[]", "the answer must be a JSON object with the fields dimensions, overall"),
+        ("{}", "the field overall is missing"),
+        (said(answer(7, ("task",))), "the field spark is missing in dimensions"),
+        (said(answer(7, ("task", "spark", "process"))), 'the field "process" was not asked for in dimensions'),
+        (said(answer(7, ("task", "spark")) | {"verdict": 10}), 'the field "verdict" was not asked for'),
+        (changed(score="9"), "overall.score must be a JSON number from 0 to 10"),
+        (changed(score=True), "overall.score must be a JSON number from 0 to 10"),
+        (changed(score=None), "overall.score must be a JSON number from 0 to 10"),
+        (changed(score=10.001), "overall.score must be a JSON number from 0 to 10"),
+        (changed(score=-0.1), "overall.score must be a JSON number from 0 to 10"),
+        (changed(score=1).replace('"score": 1}', '"score": 1e999}'), "overall.score must be a JSON number from 0 to 10"),
+        (changed(score=1).replace('"score": 1}', '"score": NaN}'), "NaN is not a JSON number"),
+        (changed(score=1).replace('"score": 1}', '"score": 1, "score": 9}'), '"score" is there more than once'),
+        (changed(evidence="all good"), "overall.evidence must be a list of 1 to 8 texts"),
+        (changed(evidence=[]), "overall.evidence must be a list of 1 to 8 texts"),
+        (changed(evidence=["a"] * 9), "overall.evidence must be a list of 1 to 8 texts"),
+        (changed(evidence=["a", " \n"]), "overall.evidence[1] must be a text that is not empty"),
+        (changed(evidence=[7]), "overall.evidence[0] must be a text that is not empty"),
+        (changed(evidence=["\ud800"]), "overall.evidence[0] must be a text that is not empty and holds no lone surrogate"),
+        ("```json\n" + changed() + "\n```", "not one JSON object and nothing else: Expecting value at character 0"),
+    ],
+)
+def test_an_answer_of_another_shape_is_refused_with_the_reason(text: str, problem: str) -> None:
+    """The reasons are sent back to the judge, so they name the field and say what it must be."""
+    assert problem in problems(text)
+
+
+def test_every_problem_is_told_at_once() -> None:
+    """There is one turn of repair, so a judge that is told of half of its faults has lost it."""
+    broken = {"dimensions": {"task": {"evidence": [], "score": 11}}, "overall": {"score": "x"}}
+    assert (
+        "the field spark is missing in dimensions",
+        "task.evidence must be a list of 1 to 8 texts",
+        "task.score must be a JSON number from 0 to 10",
+        "the field evidence is missing in overall",
+        "overall.score must be a JSON number from 0 to 10",
+    ) == problems(json.dumps(broken))
+
+
+def test_evidence_is_kept_on_one_line_and_cut_where_it_is_too_long() -> None:
+    """Evidence goes into tables, summaries and records: a break or a megabyte in it would break those."""
+    read = read_evaluation(changed(evidence=[" two\n lines ", "x" * 5_000]), dimensions=("task", "spark"))
+    assert isinstance(read, EvaluationAnswer)
+    assert ("two lines", "x" * (MAX_FACT - 1) + "…") == read.overall.evidence
+
+
+def test_minus_zero_is_zero() -> None:
+    """Both are equal, so which of the two a maximum gives would depend on the order of the iterations."""
+    read = read_evaluation(changed(score=-0.0), dimensions=("task", "spark"))
+    assert isinstance(read, EvaluationAnswer)
+    assert "0.0" == str(read.overall.score)
+
+
+def _objects(schema: Any) -> list[dict[str, Any]]:
+    inner = [found for value in schema.values() if isinstance(value, dict) for found in _objects(value)]
+    return [schema, *inner] if schema.get("type") == "object" else inner
+
+
+def test_the_schema_is_closed_and_has_the_evidence_first() -> None:
+    """The API takes closed objects only, and a model that writes the score first makes up the evidence for it."""
+    schema = answer_schema(("process", "spark"))
+    assert ["dimensions", "overall"] == schema["required"]
+    assert ["process", "spark"] == schema["properties"]["dimensions"]["required"]
+    assert ["evidence", "score"] == list(schema["properties"]["overall"]["properties"])
+    assert 5 == len(_objects(schema))
+    for one in _objects(schema):
+        assert one["additionalProperties"] is False
+        assert list(one["properties"]) == one["required"]

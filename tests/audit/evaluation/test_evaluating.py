@@ -1,0 +1,298 @@
+"""An evaluation from its request and what the judge says: what is asked, what counts, what is recorded, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from statistics import mean, median
+
+import msgspec
+import pytest
+from builders import START
+from evaluations import answer, case, check, judgement, plan, request, said
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.cascade import drive
+from audit.evaluation.dimensions import DIMENSIONS
+from audit.evaluation.evaluating import evaluating, questions_of
+from audit.evaluation.iterations import MAX_ANSWERS_BYTES
+from audit.evaluation.result import EvaluationResult
+from audit.judgements import COST_CAP, outcome_state, recorded_reply
+from audit.questions import Question, Reply
+from schemas.codec import decode, encode
+from schemas.errors import RecordError
+from schemas.records import Evaluation, EvaluationRequest, Judgement
+
+FAILURES = ("refused", "cut_off", "provider_error", "timeout", "invalid", "cost_cap", "interrupted")
+SCORES = st.integers(0, 100).map(lambda tenths: tenths / 10)
+Outcome = float | str
+"""What became of an iteration: the overall score, or the outcome of a judgement without an answer."""
+OUTCOMES = st.lists(SCORES | st.sampled_from(FAILURES), min_size=1, max_size=7)
+
+
+def recorded_of(asked: EvaluationRequest, outcomes: Sequence[Outcome]) -> list[Judgement]:
+    """A judgement for each question of a request."""
+    return [
+        judgement(question, said(answer(outcome)), number)
+        if isinstance(outcome, float)
+        else judgement(question, None, number, outcome=outcome, error=f"it was {outcome}")
+        for number, (question, outcome) in enumerate(zip(questions_of(asked), outcomes, strict=True), 1)
+    ]
+
+
+def from_records(records: Sequence[Judgement]) -> Callable[[Question], Reply]:
+    """Answers a question by what was recorded of it, as a stage does; interrupted calls leave nobody to ask."""
+
+    def reply(question: Question) -> Reply:
+        found = [one for one in records if one.fingerprint == question.fingerprint]
+        return recorded_reply(found, 0) or Reply(state=outcome_state("no_judge"), judgements=tuple(found))
+
+    return reply
+
+
+def evaluated(asked: EvaluationRequest, records: Sequence[Judgement]) -> Evaluation:
+    """The evaluation of a request by what was recorded."""
+    return drive(evaluating(asked, records), from_records(records))
+
+
+def outcome_of(outcomes: Sequence[Outcome], method: str = "median", **fields: object) -> Evaluation:
+    """The evaluation of a request whose iterations come to this."""
+    asked = request(by=plan(repetitions=len(outcomes), method=method), **fields)
+    return evaluated(asked, recorded_of(asked, outcomes))
+
+
+def test_every_repetition_is_the_same_question_told_apart_by_its_number() -> None:
+    """Repetitions measure how far the judge agrees with itself: all of them must be shown the same bytes."""
+    asked = request(by=plan(repetitions=3))
+    questions = questions_of(asked)
+    assert 3 == len(questions) == len({one.fingerprint for one in questions})
+    assert {(asked.system_prompt, asked.user_prompt)} == {(one.instructions, one.content("any")) for one in questions}
+    assert {("evaluation", "claude-haiku-4-5", 3_000)} == {(one.purpose, one.model, one.max_tokens) for one in questions}
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({"by": plan(judge={"judge_id": "other", "type": "recorded", "model": "claude-haiku-4-5"})}, True),
+        ({"by": plan(profile_id="weekly", judge_run_id="once", method="mean", cost_cap_usd=None)}, True),
+        ({"evaluation_id": "evaluation 2", "attempt": 3, "checks": "[]"}, True),
+        ({"by": plan(model="claude-sonnet-4-5")}, False),
+        ({"by": plan(judge={"judge_id": "haiku", "model": "claude-haiku-4-5", "max_tokens": 4_000})}, False),
+        ({"judged": case(dimensions=["task"])}, False),
+        ({"system_prompt": "Judge it."}, False),
+        ({"user_prompt": "{}"}, False),
+        ({"session_id": "s2"}, False),
+        ({"connection": "other"}, False),
+    ],
+)
+def test_a_question_is_named_by_what_is_asked_about_whom_and_not_by_who_asks(changed: dict[str, object], *, same: bool) -> None:
+    """A recorded judge finds what a live one was asked, and another method is no reason to pay again."""
+    before, after = questions_of(request())[0], questions_of(request(**changed))[0]
+    assert same == (before.fingerprint == after.fingerprint)
+
+
+def test_a_recorded_judge_is_asked_nothing() -> None:
+    """The question says what the iteration is when no answer was recorded, so no stage makes a call for it."""
+    asked = request(by=plan(judge={"judge_id": "old", "type": "recorded", "model": "claude-haiku-4-5"}))
+    assert ["not_recorded"] * 3 == [one.fallback.reason for one in questions_of(asked) if one.fallback]
+    made = drive(evaluating(asked), lambda question: Reply(state=question.fallback))
+    document = EvaluationResult.model_validate_json(made.result)
+    assert ("failed", "only recorded answers count, and none is recorded") == (
+        made.status,
+        document.judge_result.iterations[0].reason,
+    )
+
+
+@given(OUTCOMES, st.sampled_from(["median", "mean"]))
+def test_the_scores_are_those_of_the_iterations_that_succeeded_and_failed_ones_never_move_them(
+    outcomes: list[Outcome], method: str
+) -> None:
+    """Any subset may fail, for any reason: what is left is aggregated as if the rest had never been asked."""
+    made = outcome_of(outcomes, method)
+    scores = [one for one in outcomes if isinstance(one, float)]
+    expected = (median(scores) if method == "median" else mean(scores)) if scores else None
+    assert (pytest.approx(expected), "completed" if scores else "failed") == (made.final_score, made.status)
+    assert [pytest.approx(expected)] * 6 == [one.final for one in made.dimensions]
+    assert (len(outcomes), len(scores), method) == (
+        made.configured_repetitions,
+        made.successful_iterations,
+        made.aggregation_method,
+    )
+    failed = [number for number, one in enumerate(outcomes, 1) if not isinstance(one, float)]
+    assert tuple(f"Judge iteration {number} failed and was excluded." for number in failed) == made.warnings
+    if scores and failed:
+        alone = outcome_of(scores, method)
+        assert (alone.final_score, alone.overall_spread) == (made.final_score, made.overall_spread)
+        assert [(one.final, one.spread) for one in alone.dimensions] == [(one.final, one.spread) for one in made.dimensions]
+
+
+@given(OUTCOMES, st.randoms())
+def test_the_same_request_and_judgements_give_the_same_bytes_in_any_order(
+    outcomes: list[Outcome], chance: random.Random
+) -> None:
+    """A replay reads judgements as they lie in the log, a worker as they came: the result must not tell."""
+    asked = request(by=plan(repetitions=len(outcomes)), checks=[check(), check("wrote", "error")])
+    records = recorded_of(asked, outcomes)
+    shuffled = list(records)
+    chance.shuffle(shuffled)
+    assert encode(evaluated(asked, records)) == encode(evaluated(asked, shuffled))
+
+
+def test_where_all_iterations_fail_there_is_a_result_with_checks_and_warnings_and_no_score() -> None:
+    """An evaluation that could not be judged is told as such: a 0 would be a verdict."""
+    checks = [check("answered"), check("rotated", "fail"), check("confirmed", "error", ["process"])]
+    asked = request(by=plan(repetitions=2), checks=checks, warnings=("Half of the tool results were cut.",))
+    made = evaluated(asked, recorded_of(asked, ["timeout", "refused"]))
+    document = EvaluationResult.model_validate_json(made.result)
+    assert ("failed", None, None) == (made.status, made.final_score, made.overall_spread)
+    assert [("task", "missing", 5.0, None, None), ("process", "missing", 0.0, None, None)] == [
+        (one.dimension, one.source, one.deterministic, one.judge, one.final) for one in made.dimensions[:2]
+    ]
+    assert tuple(checks) == made.checks
+    assert (
+        "Half of the tool results were cut.",
+        "Judge iteration 1 failed and was excluded.",
+        "Judge iteration 2 failed and was excluded.",
+        "Check rotated failed, but task is scored by the judge alone.",
+        "Check confirmed could not be decided and counts as not passed.",
+    ) == made.warnings
+    final = document.final_result
+    assert ("failed", None, None, {}) == (
+        final.evaluation_status,
+        final.final_score,
+        final.judge_overall,
+        final.judge_dimensions,
+    )
+    assert (1, 1, 1, 0, 2) == tuple(final.summary.model_dump().values())
+    assert document.judge_result.aggregate is None
+
+
+def test_the_result_tells_what_each_iteration_said_or_why_it_does_not_count() -> None:
+    """The raw answers are the proof of the score: who doubts it reads what the judge wrote."""
+    asked = request(by=plan(repetitions=4))
+    records = recorded_of(asked, [8.0, "provider_error", 6.0, 9.0])
+    records[3] = msgspec.structs.replace(records[3], answer="I would say 9.")
+    made = evaluated(asked, records)
+    shown = EvaluationResult.model_validate_json(made.result).judge_result.iterations
+    assert [
+        (1, "answered", None, 8.0),
+        (2, "provider_error", "it was provider_error", None),
+        (3, "answered", None, 6.0),
+        (4, "invalid", "not one JSON object and nothing else: Expecting value at character 0", None),
+    ] == [(one.iteration, one.outcome, one.reason, one.scores.overall if one.scores else None) for one in shown]
+    assert [said(answer(8.0)), None, said(answer(6.0)), "I would say 9."] == [one.answer for one in shown]
+    assert [one.judgement_id for one in records] == [one.judgement_id for one in shown]
+    assert [(one.iteration, one.outcome, one.overall, one.judgement_id) for one in made.iterations] == [
+        (one.iteration, one.outcome, one.scores.overall if one.scores else None, one.judgement_id) for one in shown
+    ]
+
+
+def test_only_the_dimensions_that_the_case_declares_are_asked_and_listed() -> None:
+    """A case about spark alone says nothing of the task: no check of it may bring the dimension back."""
+    asked = request(case(dimensions=["spark", "process"]), plan(repetitions=1), [check("rotated", "fail", ["task"])])
+    (question,) = questions_of(asked)
+    assert ["process", "spark"] == list(question.schema["properties"]["dimensions"]["properties"])
+    made = evaluated(asked, [judgement(question, said(answer(7, ("process", "spark"))))])
+    final = EvaluationResult.model_validate_json(made.result).final_result
+    assert ["process", "spark"] == [one.dimension for one in made.dimensions]
+    for listed in (final.judge_dimensions, final.deterministic_dimensions, final.final_dimensions, final.dimension_resolutions):
+        assert ["process", "spark"] == list(listed)
+    assert () == made.warnings
+
+
+def test_the_final_score_is_the_overall_verdict_of_the_judge_whatever_the_dimensions_are() -> None:
+    """It is the judge's own verdict: neither a mean nor moved by checks."""
+    policies = {
+        "task": {"policy": "weighted", "judge_weight": 1, "deterministic_weight": 3},
+        "spark": {"policy": "deterministic_only"},
+    }
+    asked = request(by=plan(repetitions=1, dimension_policies=policies), checks=[check("a", "fail"), check("b")])
+    (question,) = questions_of(asked)
+    made = evaluated(asked, [judgement(question, said(answer(9.0, task=2.0, spark=1.0)))])
+    final = EvaluationResult.model_validate_json(made.result).final_result
+    assert 9.0 == made.final_score == final.final_score
+    assert {"task": 4.25, "process": 9.0, "autonomy": 9.0, "closeness": 9.0, "efficiency": 9.0, "spark": None} == dict(
+        final.final_dimensions
+    )
+    assert ("weighted", 0.25, 0.75) == (
+        final.dimension_resolutions["task"].source,
+        final.dimension_resolutions["task"].judge_weight,
+        final.dimension_resolutions["task"].deterministic_weight,
+    )
+    assert list(DIMENSIONS) == list(final.final_dimensions)
+
+
+def test_it_costs_what_all_its_judgements_cost_and_is_as_new_as_the_newest_it_rests_on() -> None:
+    """Answers of earlier attempts and failed calls were paid for, too."""
+    asked = request(by=plan(repetitions=2), attempt=1)
+    first, second = recorded_of(asked, [8.0, "timeout"])
+    again = judgement(questions_of(asked)[1], said(answer(6.0)), 7, subject_revision=1, simulated=True)
+    stray = judgement(questions_of(asked)[0], None, 9, outcome="timeout", fingerprint="another question")
+    records = [first, second, again, stray]
+
+    def reply(question: Question) -> Reply:
+        return recorded_reply([one for one in records if one.fingerprint == question.fingerprint], 1) or Reply(state=COST_CAP)
+
+    made = drive(evaluating(asked, records), reply)
+    assert (0.004, START + timedelta(minutes=7), True, 1) == (made.cost_usd, made.evaluated_at, made.simulated, made.revision)
+    assert ("judgement 1", "judgement 2", "judgement 7") == made.judgement_ids
+    assert (7.0, "judgement 7") == (made.final_score, made.iterations[1].judgement_id)
+
+
+def test_the_cost_is_unknown_where_that_of_one_call_is() -> None:
+    """A sum without it would look like what was paid."""
+    asked = request(by=plan(repetitions=2))
+    first, second = recorded_of(asked, [8.0, 6.0])
+    assert evaluated(asked, [first, msgspec.structs.replace(second, cost_usd=None)]).cost_usd is None
+
+
+def test_without_any_call_it_costs_nothing_and_is_as_old_as_its_request() -> None:
+    """Where the cap leaves no room there is no judgement to take a time from."""
+    made = drive(evaluating(request()), lambda _question: Reply(state=COST_CAP))
+    assert ("failed", 0.0, START, ()) == (made.status, made.cost_usd, made.evaluated_at, made.judgement_ids)
+    assert ("cost_cap",) * 3 == tuple(one.outcome for one in made.iterations)
+
+
+def test_every_repetition_is_asked_whatever_became_of_those_before_it() -> None:
+    """A judge that fails once may answer the next time; a failure stops nothing."""
+    asked: list[str] = []
+
+    def reply(question: Question) -> Reply:
+        asked.append(question.fingerprint)
+        return Reply(state=outcome_state("provider_error")) if len(asked) < 3 else Reply(text=said(answer(7.0)))
+
+    made = drive(evaluating(request()), reply)
+    assert (3, "completed", 1) == (len(asked), made.status, made.successful_iterations)
+
+
+def test_a_result_fits_into_a_record_however_long_the_answers_are() -> None:
+    """A record has a megabyte; what the judge wrote is kept whole in its judgements."""
+    asked = request(by=plan(repetitions=50))
+    one = answer(7.0)
+    one["overall"]["evidence"] = ["\u2764" * 60_000]
+    records = [judgement(question, json.dumps(one), number) for number, question in enumerate(questions_of(asked), 1)]
+    made = evaluated(asked, records)
+    assert made == decode(encode(made))
+    shown = EvaluationResult.model_validate_json(made.result).judge_result.iterations
+    assert all(len(json.dumps(item.answer, ensure_ascii=False).encode()) <= MAX_ANSWERS_BYTES // 50 + 50 for item in shown)
+    assert all(item.answer is not None and item.answer.endswith(" characters left out …]") for item in shown)
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [("case", "{}"), ("case", "no JSON"), ("profile", '{"judge": 7}'), ("checks", "[{}]"), ("checks", "[" * 10_000)],
+)
+def test_a_request_that_cannot_be_read_is_refused_with_its_field(field: str, text: str) -> None:
+    """It goes to the dead letters, where somebody must see what is wrong with it."""
+    with pytest.raises(RecordError, match=rf"^EvaluationRequest\.{field}: .+") as refused:
+        questions_of(request(**{field: text}))
+    assert "driftline evaluate" in refused.value.hint
+
+
+def test_a_reply_that_says_nothing_is_a_mistake_of_the_caller() -> None:
+    """It would count as a failure of the judge otherwise."""
+    with pytest.raises(ValueError, match="the reply to iteration 1 is neither a text nor a state"):
+        drive(evaluating(request()), lambda _question: Reply())

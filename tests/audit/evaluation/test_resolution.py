@@ -1,0 +1,122 @@
+"""Deterministic and judge scores together: which of them counts under which policy, and what is said where a part is missing."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from evaluations import check
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from audit.evaluation.profile import DimensionPolicy
+from audit.evaluation.resolution import deterministic_score, normalised, resolution_warnings, resolve, weighted
+from schemas.records import CheckOutcome
+
+SCORES = st.floats(0, 10)
+WEIGHTS = st.floats(0, 1_000)
+OUTCOMES = st.lists(st.sampled_from(["pass", "fail", "error"]), max_size=20)
+WEIGHTED = DimensionPolicy(policy="weighted", judge_weight=3, deterministic_weight=1)
+
+
+def checks(*outcomes: str, dimension: str = "task") -> list[CheckOutcome]:
+    """A check of each outcome."""
+    return [check(f"check-{number}", outcome, (dimension,)) for number, outcome in enumerate(outcomes, 1)]
+
+
+@given(OUTCOMES, OUTCOMES)
+def test_the_deterministic_score_is_ten_times_the_share_of_mapped_checks_that_passed(
+    mapped: list[str], others: list[str]
+) -> None:
+    """An error counts as not passed, and checks of other dimensions count for nothing."""
+    found = deterministic_score("task", [*checks(*others, dimension="spark"), *checks(*mapped)])
+    assert (10 * mapped.count("pass") / len(mapped) if mapped else None) == found
+
+
+@given(SCORES, SCORES, WEIGHTS, WEIGHTS)
+def test_weighted_is_the_mean_by_normalised_weights_and_lies_between_both_scores(
+    judge: float, deterministic: float, judge_weight: float, deterministic_weight: float
+) -> None:
+    """Weights of any size are shares of one; no rounding may bring the score beyond what it is made of."""
+    assume(judge_weight + deterministic_weight > 0)
+    policy = DimensionPolicy(policy="weighted", judge_weight=judge_weight, deterministic_weight=deterministic_weight)
+    found = weighted(judge, deterministic, policy)
+    shares = normalised(policy)
+    assert Fraction(1) == sum(shares)
+    exact = Fraction(judge_weight) * Fraction(judge) + Fraction(deterministic_weight) * Fraction(deterministic)
+    assert float(exact / (Fraction(judge_weight) + Fraction(deterministic_weight))) == found
+    assert min(judge, deterministic) <= found <= max(judge, deterministic)
+
+
+@given(SCORES, st.integers(1, 9))
+def test_weights_count_by_their_proportion_only(judge: float, factor: int) -> None:
+    """0.75 and 0.25 are the same policy as 3 and 1."""
+    scaled = DimensionPolicy(policy="weighted", judge_weight=3.0 * factor, deterministic_weight=1.0 * factor)
+    assert weighted(judge, 10.0, WEIGHTED) == weighted(judge, 10.0, scaled)
+
+
+@pytest.mark.parametrize(
+    ("policy", "outcomes", "judge", "source", "final"),
+    [
+        ("judge_only", ("pass", "fail"), 8.0, "judge", 8.0),
+        ("judge_only", (), 8.0, "judge", 8.0),
+        ("judge_only", ("pass",), None, "missing", None),
+        ("judge_only", (), None, "missing", None),
+        ("deterministic_only", ("pass", "error"), 8.0, "deterministic", 5.0),
+        ("deterministic_only", ("fail",), None, "deterministic", 0.0),
+        ("deterministic_only", (), 8.0, "missing", None),
+        ("deterministic_only", (), None, "missing", None),
+        ("weighted", ("fail",), 8.0, "weighted", 6.0),
+        ("weighted", (), 8.0, "judge", 8.0),
+        ("weighted", ("pass",), None, "deterministic", 10.0),
+        ("weighted", (), None, "missing", None),
+    ],
+)
+def test_each_policy_takes_its_score_from_what_there_is(
+    policy: str, outcomes: tuple[str, ...], judge: float | None, source: str, final: float | None
+) -> None:
+    """The whole table: what is missing is never counted as 0, and the reader is told where a score comes from."""
+    said = DimensionPolicy.model_validate({"policy": policy, "judge_weight": 3, "deterministic_weight": 1})
+    found = resolve("task", said, checks(*outcomes), judge)
+    assert (source, final) == (found.source, found.final)
+    assert (judge, deterministic_score("task", checks(*outcomes))) == (found.judge, found.deterministic)
+
+
+@pytest.mark.parametrize(
+    ("policy", "outcomes", "judge", "warnings"),
+    [
+        ("judge_only", ("pass",), 8.0, []),
+        ("judge_only", ("fail",), 8.0, ["Check check-1 failed, but task is scored by the judge alone."]),
+        ("judge_only", ("error",), 8.0, ["Check check-1 could not be decided and counts as not passed."]),
+        ("deterministic_only", ("fail",), 8.0, []),
+        ("deterministic_only", (), 8.0, ["task is scored by checks alone, but no check counts for it: it has no score."]),
+        ("weighted", ("fail",), 8.0, []),
+        ("weighted", (), 8.0, ["task is weighted, but no check counts for it: its score is the judge's."]),
+        (
+            "weighted",
+            ("pass",),
+            None,
+            ["task is weighted, but the judge has no score: its score is that of the checks."],
+        ),
+    ],
+)
+def test_what_a_score_does_not_show_is_a_warning(
+    policy: str, outcomes: tuple[str, ...], judge: float | None, warnings: list[str]
+) -> None:
+    """A failed check that moves no score, and a score that lacks a part, would be overlooked otherwise."""
+    found = checks(*outcomes)
+    resolved = resolve("task", DimensionPolicy.model_validate({"policy": policy}), found, judge)
+    assert warnings == list(resolution_warnings([resolved], found))
+
+
+def test_a_failed_check_of_another_dimension_is_no_warning() -> None:
+    """Only `task` says whether the run did what it was for."""
+    found = checks("fail", dimension="efficiency")
+    resolved = [resolve(one, DimensionPolicy(), found, 8.0) for one in ("task", "efficiency")]
+    assert [] == list(resolution_warnings(resolved, found))
+
+
+def test_a_failed_check_of_a_dimension_that_the_case_does_not_declare_is_no_warning() -> None:
+    """Nobody scores it, so nothing contradicts the check."""
+    resolved = [resolve("spark", DimensionPolicy(), checks("fail"), 8.0)]
+    assert [] == list(resolution_warnings(resolved, checks("fail")))

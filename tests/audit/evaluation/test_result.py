@@ -1,0 +1,117 @@
+"""The documents of a result, and the schemas they are published with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from evaluations import answer, case, check, judgement, plan, request, said
+from pydantic import BaseModel
+
+from audit.cascade import drive
+from audit.evaluation import publish
+from audit.evaluation.evaluating import evaluating, questions_of
+from audit.evaluation.result import EvaluationResult
+from audit.judgements import outcome_state
+from audit.questions import Reply
+from schemas.records import EvaluationRequest
+
+PUBLISHED = {one.name: one for one in publish.PUBLISHED}
+
+
+def result(asked: EvaluationRequest, *, failing: bool = False) -> EvaluationResult:
+    """The result of a request whose iterations all came to 7, or failed."""
+    first = judgement(questions_of(asked)[0], said(answer(7.0)))
+    reply = Reply(state=outcome_state("timeout")) if failing else Reply(text=said(answer(7.0)), judgements=(first,))
+    return EvaluationResult.model_validate_json(drive(evaluating(asked), lambda _question: reply).result)
+
+
+def published(name: str) -> dict[str, Any]:
+    """A schema as it lies in the documentation."""
+    schema = json.loads((publish.FOLDER / f"{name}.schema.json").read_text("utf-8"))
+    assert isinstance(schema, dict)
+    return schema
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_both_documents_keep_their_published_schemas(*, failing: bool) -> None:
+    """Programs downstream are written against the schemas, so a failed evaluation must keep them, too."""
+    policies = {"task": {"policy": "weighted"}, "process": {"policy": "deterministic_only"}}
+    found = result(request(by=plan(dimension_policies=policies), checks=[check(), check("b", "error")]), failing=failing)
+    for name, document in (("evaluation-result", found.final_result), ("judge-result", found.judge_result)):
+        jsonschema_rs.validate(published(name), document.model_dump(mode="json"))
+
+
+def test_a_document_that_lacks_a_field_or_has_another_breaks_its_schema() -> None:
+    """A schema that takes everything proves nothing."""
+    document = result(request()).final_result.model_dump(mode="json")
+    without = {name: value for name, value in document.items() if name != "final_score"}
+    for broken in (
+        without,
+        document | {"verdict": 10},
+        document | {"final_score": 11},
+        document | {"final_dimensions": {"wit": 1}},
+    ):
+        assert not jsonschema_rs.is_valid(published("evaluation-result"), broken)
+
+
+def test_cases_and_profiles_as_people_write_them_keep_their_published_schemas() -> None:
+    """Editors check files while they are written; what has a default may be left out."""
+    judged = {"case_id": "a", "title": "A", "input": {"messages": [{"role": "user", "content": "Rotate it."}]}}
+    profile = {
+        "profile_id": "p",
+        "judges": [{"judge_id": "j", "model": "claude-haiku-4-5"}],
+        "judge_runs": [{"judge_run_id": "r", "judge_id": "j"}],
+    }
+    for name, document in (("case", judged), ("profile", profile), ("case", case().model_dump(mode="json"))):
+        jsonschema_rs.validate(published(name), document)
+        assert not jsonschema_rs.is_valid(published(name), document | {"nonsense": 1})
+
+
+@pytest.mark.parametrize("one", publish.PUBLISHED, ids=lambda one: one.name)
+def test_every_published_schema_is_up_to_date_and_says_what_it_is_of(one: publish.Published) -> None:
+    """A schema of last week refuses documents of today."""
+    schema = published(one.name)
+    assert publish.schema_text(one) == json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    assert (f"urn:driftline:schema:{one.name}", one.title) == (schema["$id"], schema["title"])
+    assert schema["description"]
+
+
+def test_the_check_finds_what_is_missing_or_old_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is what keeps the documentation true, so it must be able to fail."""
+    monkeypatch.setattr(publish, "FOLDER", tmp_path / "schemas")
+    assert 1 == publish.main(["--check"])
+    assert not list(tmp_path.iterdir())
+    assert "docs/schemas/case.schema.json is out of date: run python -m audit.evaluation.publish" in capsys.readouterr().err
+    assert 0 == publish.main([])
+    assert sorted(f"{name}.schema.json" for name in PUBLISHED) == sorted(path.name for path in (tmp_path / "schemas").iterdir())
+    assert 0 == publish.main(["--check"])
+    (tmp_path / "schemas" / "case.schema.json").write_text("{}", encoding="utf-8")
+    assert 1 == publish.main(["--check"])
+    assert "{}" == (tmp_path / "schemas" / "case.schema.json").read_text("utf-8")
+
+
+@pytest.mark.parametrize("one", publish.PUBLISHED, ids=lambda one: one.name)
+def test_every_object_of_a_schema_is_closed_or_a_table_by_name(one: publish.Published) -> None:
+    """A misspelt field must not pass for one that is left out."""
+    assert issubclass(one.model, BaseModel)
+    waiting: list[Any] = [published(one.name)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            assert value.get("type") != "object" or "additionalProperties" in value, value
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+
+
+def test_a_result_reads_back_as_it_was_written() -> None:
+    """It is kept as text in a record; files and pages are made from what is read back."""
+    found = result(request())
+    assert found == EvaluationResult.model_validate_json(found.as_json())
+    assert found.as_json() == EvaluationResult.model_validate_json(found.as_json()).as_json()
