@@ -1,7 +1,8 @@
 """The deterministic checks of a case: what a run shows without a judge.
 
 A check passes or fails where the records decide it, and is an error where they do not: nothing is known of the tools of a run
-without events, or of its tokens where one exchange does not tell them. What was found is said in numbers and in the words of the
+without events, or of its tokens where one exchange does not tell them, and what was not found in a part of a run may be in the
+rest. What was found is said in numbers and in the words of the
 case, never in those of the run: they may hold secrets and names of machines.
 """
 
@@ -27,6 +28,7 @@ Found = tuple[Outcome, str]
 """The outcome, and what was found in words."""
 
 _NO_EVENTS: Found = ("error", "No event of the run was recorded, so nothing is known of its tools and artifacts.")
+_IN_PART: Found = ("error", "The run is too long to be read whole, and what was read of it does not decide this.")
 _IN_WORDS = {
     "answered": "was answered",
     "no_response": "ended without a response",
@@ -58,6 +60,8 @@ def _tool_called(check: cases.ToolCalled, run: Run) -> Found:
     if not run.has_events:
         return _NO_EVENTS
     count = _calls(run, check.tool)
+    if not count and not run.is_whole:
+        return _IN_PART
     return _passed(count > 0), f"{check.tool} was called {_times(count)}, all tools together {_times(_calls(run, None))}."
 
 
@@ -65,8 +69,12 @@ def _tool_call_count(check: cases.ToolCallCount, run: Run) -> Found:
     if not run.has_events:
         return _NO_EVENTS
     count = _calls(run, check.tool)
-    passed = (check.min is None or count >= check.min) and (check.max is None or count <= check.max)
+    is_enough, is_too_much = count >= (check.min or 0), check.max is not None and count > check.max
+    # More calls may follow: they make good for too few, and they may become too many.
+    if not run.is_whole and not is_too_much and not (is_enough and check.max is None):
+        return _IN_PART
     bounds = [f"at least {check.min}"] * (check.min is not None) + [f"at most {check.max}"] * (check.max is not None)
+    passed = is_enough and not is_too_much
     return _passed(passed), f"{check.tool or 'Tools'} {_were(check.tool)} called {_times(count)}; expected {', '.join(bounds)}."
 
 
@@ -100,6 +108,8 @@ def _artifact_present(check: cases.ArtifactPresent | cases.ArtifactContains, run
     found = _artifacts(run, check.path)
     if found:
         return "pass", f"{check.path} was recorded."
+    if not run.is_whole:
+        return _IN_PART
     return "fail", f"{check.path} is not among the {_counted(len(run.artifacts), 'recorded artifact')}."
 
 
@@ -111,6 +121,8 @@ def _artifact_contains(check: cases.ArtifactContains, run: Run) -> Found:
     if not excerpts:
         return "error", f"Nothing of the content of {check.path} was recorded."
     passed = any(check.text in excerpt for excerpt in excerpts)
+    if not passed and not run.is_whole:
+        return _IN_PART
     size = _counted(sum(map(len, excerpts)), "character")
     return _passed(passed), f"What was recorded of {check.path}, {size}, {_holds(passed)} the text."
 

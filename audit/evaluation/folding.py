@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from audit.evaluation.identifiers import identifiers_of
 from audit.evaluation.run import Failure, Run, Status, Turn
-from audit.evaluation.spending import spending_of
+from audit.evaluation.spending import UNKNOWN, spending_of
 from audit.evaluation.trace import OpenError, Trace, trace_of
 from audit.prices import ModelPrice
 from schemas.records import Exchange, FailureCause
@@ -41,6 +41,8 @@ class SessionRecords:
     """What the diagnosis found."""
     closed_at: datetime | None = None
     """When the session ended, where that is known."""
+    is_whole: bool = True
+    """Whether these are all its exchanges and events."""
 
 
 def run_of(session: SessionRecords, prices: Mapping[str, ModelPrice]) -> Run:
@@ -53,7 +55,7 @@ def run_of(session: SessionRecords, prices: Mapping[str, ModelPrice]) -> Run:
     turns = _turns(active, trace)
     status = turns[-1].status if turns else trace.final_status or "no_response"
     model = _last([exchange.agent_model for exchange in active]) or _last(_texts(session.events, "model"))
-    spending = spending_of(exchanges, session.events, model, prices)
+    spending = spending_of(exchanges, session.events, model, prices) if session.is_whole else UNKNOWN
     times = [*(exchange.occurred_at for exchange in exchanges), *filter(None, (trace.first_at, trace.last_at))]
     return Run(
         connection=session.connection,
@@ -75,6 +77,7 @@ def run_of(session: SessionRecords, prices: Mapping[str, ModelPrice]) -> Run:
         started_at=min(times, default=None),
         ended_at=max(times, default=session.closed_at),
         has_events=bool(session.events),
+        is_whole=session.is_whole,
     )
 
 

@@ -87,6 +87,8 @@ class Run:
     """Tokens, read and written together, where no more is told of them than their sum."""
     has_events: bool = True
     """Whether any event was recorded: without, nothing is known of its tools and artifacts."""
+    is_whole: bool = True
+    """Whether all its records are in it; a very long session is read in part, and what it took is not known then."""
 
     @property
     def final_response(self) -> str:

@@ -34,6 +34,10 @@ class Spending:
     cost_usd: float | None
 
 
+UNKNOWN = Spending(None, None, None, None)
+"""What is known of a run that is not known in full."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """One exchange or token_usage event."""

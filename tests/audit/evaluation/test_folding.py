@@ -269,6 +269,13 @@ def test_what_a_run_took_is_known_in_full_or_not_at_all(
     assert (None if expected[3] is None else pytest.approx(expected[3], abs=1e-12)) == run.cost_usd
 
 
+def test_what_a_run_took_is_unknown_when_it_was_read_in_part() -> None:
+    """The rest was paid for, too."""
+    run = folded(exchanges=[said(1, **KNOWN)], is_whole=False)
+
+    assert (None, None, False) == (run.total_tokens, run.cost_usd, run.is_whole)
+
+
 def _renamed(fields: Json) -> Json:
     return {"response" if name == "agent_response" else name: value for name, value in fields.items()}
 
