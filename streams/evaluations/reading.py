@@ -96,6 +96,7 @@ def _read(
         key = one.connection, one.session_id
         diagnosis = next(iter(diagnoses.get(key, ())), None)
         read = [_event(row) for row in events.pop(key, ())]
+        left_out = list(_left_out(sizes.get(key, {}), limits))
         records = SessionRecords(
             connection=one.connection,
             project=one.project,
@@ -105,9 +106,15 @@ def _read(
             trust=diagnosis.trust_score if diagnosis else None,
             failure_causes=diagnosis.failure_causes if diagnosis else (),
             closed_at=one.ended_at,
+            is_whole=not left_out,
         )
         broken = sum(is_broken for _, is_broken in read)
-        yield ReadRun(run_of(records, policy.prices), tuple(_warnings(sizes.get(key, {}), broken, limits)))
+        damage = (
+            [f"{broken} of the run's events hold no JSON object as their payload: only their columns were read."]
+            if broken
+            else []
+        )
+        yield ReadRun(run_of(records, policy.prices), (*left_out, *damage))
 
 
 def _event(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
@@ -123,7 +130,7 @@ def _event(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     return told | usage, is_broken
 
 
-def _warnings(size: Mapping[str, int], broken: int, limits: Limits) -> Iterator[str]:
+def _left_out(size: Mapping[str, int], limits: Limits) -> Iterator[str]:
     """What of a session was not read, in words."""
     for name, texts, most, most_bytes in (
         ("exchanges", "texts", limits.exchanges, limits.exchange_bytes),
@@ -134,8 +141,6 @@ def _warnings(size: Mapping[str, int], broken: int, limits: Limits) -> Iterator[
             yield f"The run has {count} {name}: {count - most} in its middle were not read."
         if size_bytes > most_bytes:
             yield f"The {name} of the run hold {size_bytes} bytes: in its middle, {texts} were not read."
-    if broken:
-        yield f"{broken} of the run's events hold no JSON object as their payload: only their columns were read."
 
 
 def _asked(sessions: Sequence[FinishedSession]) -> dict[str, Any]:
