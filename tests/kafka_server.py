@@ -226,8 +226,10 @@ class Broker:
         self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """Let it do nothing, its connections open."""
+        """Let it do nothing, its connections open; it has stopped on return."""
         os.kill(self.pid, signal.SIGSTOP)
+        # On a busy machine its threads run on for a while, and answer.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
         """Let it go on."""

@@ -35,6 +35,12 @@ async def values(connection: KafkaConnection, topic: str, partitions: int) -> li
     return found
 
 
+async def served(connection: KafkaConnection) -> None:
+    """Return when the broker takes records: one that has just come, or come back, needs a while that is no fault of a producer."""
+    async with producing(connection) as other:
+        await other.send("exchanges", [(b"k", b"other")])
+
+
 def test_a_batch_is_where_it_is_said_to_be(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Thousands at once or one by one, records of one key stay in order on the partition that Kafka's own clients give the key."""
     make_topics("exchanges")
@@ -74,6 +80,7 @@ def test_a_frozen_broker_is_not_waited_for(own_broker: Broker) -> None:
         admin.create_topics({"exchanges": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
 
     async def run() -> None:
+        await served(connection)
         producer = RecordProducer(connection, time_limit=2.0)
         await producer.start()
         own_broker.freeze()
@@ -84,6 +91,7 @@ def test_a_frozen_broker_is_not_waited_for(own_broker: Broker) -> None:
         assert [BrokerError] * 5 == [type(one) for one in failures]
         assert time.monotonic() - began < 15
         own_broker.thaw()
+        await served(connection)
         assert 0 <= (await producer.send("exchanges", [(b"k", b"last")]))[0].offset
         own_broker.freeze()
         sending = asyncio.create_task(producer.send("exchanges", [(b"k", b"lost")]))
