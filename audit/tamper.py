@@ -9,7 +9,7 @@ attempt word for word is recognised, too, and so is work on the very prompts of 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 from audit.methodology import shipped_methodologies
@@ -18,6 +18,9 @@ from audit.tamper_hiding import decoded_runs, hides_text
 from audit.tamper_views import folded, levels
 from audit.tamper_words import ADDRESS, CONDITION, DEMAND, MODEL_ADDRESS, WANTED, compiled
 from schemas.records import Exchange
+
+Recognises = Callable[[bytes, str], bool]
+"""Whether a folded text, in a place, does something."""
 
 _NEAR = 300
 """Bytes between addressing a judge and the verdict that is wanted of it."""
@@ -59,16 +62,30 @@ def tamper_reasons(exchange: Exchange) -> tuple[str, ...]:
     return tuple(f"judge_tamper: the {place} {kind}" for place, text in places.items() if text for kind in _kinds(text, place))
 
 
-def _kinds(text: str, place: str) -> Iterator[str]:
+def text_kinds(text: str, more: Mapping[str, Recognises]) -> tuple[str, ...]:
+    """What a single text of an agent does to sway a judge, in words, each kind once; empty for one that does nothing.
+
+    It is taken as a response is. `more` are further recognisers by kind; of a kind that is known, either may find it.
+    """
+    return tuple(_kinds(text, "response", _RECOGNISED | {kind: _either(kind, found) for kind, found in more.items()}))
+
+
+def _either(kind: str, more: Recognises) -> Recognises:
+    known = _RECOGNISED.get(kind, more)
+    return lambda view, place: known(view, place) or more(view, place)
+
+
+def _kinds(text: str, place: str, recognised: Mapping[str, Recognises] | None = None) -> Iterator[str]:
     """What the text does, in words, each kind once."""
+    recognised = recognised or _RECOGNISED
     texts = list(levels(text))
     views = [encode(view) for level in texts for view in folded(level)]
-    for kind, recognises in _RECOGNISED.items():
+    for kind, recognises in recognised.items():
         if any(recognises(view, place) for view in views):
             yield kind
     if hides_text(text):  # only as it stands: in a code, such as \u200b in a program, they can be seen
         yield "hides text in invisible characters"
-    if any(_hides_in_base64(level, place) for level in texts):
+    if any(_hides_in_base64(level, place, recognised) for level in texts):
         yield "hides text in Base64"
 
 
@@ -119,18 +136,18 @@ def _imitates_marks(view: bytes, place: str) -> bool:
     return shut is not None and not _OPENED.found_in(view[: shut[0]])
 
 
-_RECOGNISED: dict[str, Callable[[bytes, str], bool]] = {
+_RECOGNISED: dict[str, Recognises] = {
     "speaks to the judge": _speaks_to_judge,
     "brings the judge's answer along": _brings_verdict,
     "imitates the marks of the prompt": _imitates_marks,
 }
 
 
-def _hides_in_base64(text: str, place: str) -> bool:
+def _hides_in_base64(text: str, place: str, recognised: Mapping[str, Recognises]) -> bool:
     """Whether a run of Base64 is a hiding place: long with language in it, or of any length with an attempt in it."""
-    return any(is_long or _is_attempt(inside, place) for inside, is_long in decoded_runs(text))
+    return any(is_long or _is_attempt(inside, place, recognised) for inside, is_long in decoded_runs(text))
 
 
-def _is_attempt(text: str, place: str) -> bool:
+def _is_attempt(text: str, place: str, recognised: Mapping[str, Recognises]) -> bool:
     views = [encode(view) for view in folded(text)]
-    return any(recognises(view, place) for recognises in _RECOGNISED.values() for view in views)
+    return any(recognises(view, place) for recognises in recognised.values() for view in views)
