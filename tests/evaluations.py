@@ -14,6 +14,7 @@ from audit.evaluation.case import Case
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.profile import Plan
 from audit.evaluation.questions import EVALUATION
+from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
 from audit.fingerprints import canonical_json
 from audit.questions import Question
 from schemas.records import CheckOutcome, EvaluationRequest, Judgement
@@ -72,6 +73,30 @@ def request(
         "checks": checks if isinstance(checks, str) else canonical_json(msgspec.to_builtins(tuple(checks))),
     }
     return EvaluationRequest(**(values | fields))
+
+
+def run(**fields: Any) -> Run:
+    """A run of one turn that used one tool."""
+    values: dict[str, Any] = {
+        "connection": "local",
+        "project": "ops",
+        "session_id": "s1",
+        "agent": "keeper",
+        "model": "claude-sonnet-4-5",
+        "identifiers": frozenset({"s1"}),
+        "turns": (Turn("Rotate it.", "The key is rotated.", "answered"),),
+        "steps": (ToolCall("rotate", {"key": "main"}), ToolResult("rotate", "done", failed=False)),
+        "failures": (),
+        "artifacts": (),
+        "status": "answered",
+        "trust": 90,
+        "input_tokens": 1_200,
+        "output_tokens": 300,
+        "cost_usd": 0.02,
+        "started_at": START,
+        "ended_at": START + timedelta(seconds=42),
+    }
+    return Run(**(values | fields))
 
 
 def answer(overall: float = 7.0, dimensions: Sequence[str] = DIMENSIONS, **scores: float) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""Questions that are asked verbatim: the bytes that were recorded are the bytes that are sent, on every rung and in a repair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from evaluations import request
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.evaluation.evaluating import questions_of
+from audit.prices import OVERHEAD_TOKENS
+from audit.questions import Question
+from streams.judges.requests import Format, Repair, Rung, parameters
+
+BROKEN = Repair('{"overall": 7}', ("the field dimensions is missing",))
+VIEW = '{"evaluation_target":{"a":"ä\\u003c"},"subject_response":{},"execution_evidence":{}}'
+
+
+def question(**fields: Any) -> Question:
+    """The first question of a request."""
+    return questions_of(request(**fields))[0]
+
+
+@pytest.mark.parametrize("rung", Rung)
+@pytest.mark.parametrize("repair", [None, BROKEN])
+def test_a_verbatim_question_is_sent_byte_for_byte(rung: Rung, repair: Repair | None) -> None:
+    """The prompt files claim to be what was sent; a schema or a fence added on the way would make them wrong."""
+    sent = parameters(question(user_prompt=VIEW, system_prompt="Judge."), Format(rung), "boundary", repair)
+    assert {"role": "user", "content": VIEW} == sent["messages"][0]
+    assert "Judge." == sent["system"][0]["text"]
+    assert ("output_config" in sent) == (rung is Rung.STRUCTURED)
+
+
+def test_a_repair_comes_after_the_message_and_leaves_it_as_it_is() -> None:
+    """What is wrong is told in turns of their own."""
+    turns = parameters(question(), Format(), "boundary", BROKEN)["messages"]
+    assert ["user", "assistant", "user"] == [turn["role"] for turn in turns]
+    assert BROKEN.text == turns[1]["content"]
+    assert "- the field dimensions is missing" in turns[2]["content"]
+
+
+@given(answer=st.text(min_size=1, max_size=3_000), problems=st.lists(st.text(max_size=200), min_size=1, max_size=12))
+def test_a_verbatim_question_and_its_repair_keep_within_what_is_reserved(answer: str, problems: list[str]) -> None:
+    """The worst case counts a token for each byte of system prompt, message and schema; the repair lives on half of our own words."""
+    asked = question(system_prompt="Judge the run. " * 200)
+    turns = parameters(asked, Format(Rung.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
+    said = sum(len(turn["content"].encode()) for turn in turns[1:])
+    words = asked.texts_size - len(asked.content("b").encode())
+    assert said <= words // 2 + 200
+    assert len(asked.instructions.encode()) + len(turns[0]["content"].encode()) < asked.texts_size + OVERHEAD_TOKENS
+
+
+def test_any_other_question_has_its_fences_and_its_schema(build_question: Callable[..., Question]) -> None:
+    """Verbatim is said by the question: without it nothing changes."""
+    asked = build_question()
+    plain = parameters(asked, Format(Rung.IN_PROMPT), "b0")["messages"][0]["content"]
+    assert plain.startswith("<agent_response b0>")
+    assert "keeps this JSON schema" in plain
+    verbatim = parameters(replace(asked, verbatim=True), Format(Rung.IN_PROMPT), "b0")["messages"][0]["content"]
+    assert asked.materials[0].literal == verbatim
