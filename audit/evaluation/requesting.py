@@ -17,7 +17,7 @@ from audit.evaluation.case import Case
 from audit.evaluation.checks import check_run
 from audit.evaluation.profile import Plan
 from audit.evaluation.prompting import complete
-from audit.evaluation.questions import RULE_VERSION
+from audit.evaluation.questions import RULE_VERSION, request_id
 from audit.evaluation.run import Run
 from audit.evaluation.view import subject_view
 from audit.fingerprints import canonical_json, stable_id
@@ -81,19 +81,19 @@ def evaluation_request(
 
 def asked_again(request: EvaluationRequest, attempt: int, earlier: Sequence[Judgement]) -> EvaluationRequest:
     """The same request as another attempt, with what was recorded before it, as far as a record has room for that."""
-    request_id = stable_id("evaluation-request", request.evaluation_id, attempt)
-    bare = msgspec.structs.replace(request, request_id=request_id, attempt=attempt, earlier_judgements=())
+    named = request_id(request.evaluation_id, attempt)
+    bare = msgspec.structs.replace(request, request_id=named, attempt=attempt, earlier_judgements=())
     return with_earlier(bare, earlier)
 
 
 def _shown(run: Run) -> dict[str, Any]:
     """What is shown of the run beside the scores, named as in the records."""
-    known = run.started_at is not None and run.ended_at is not None
+    lasted = None if run.started_at is None or run.ended_at is None else run.ended_at - run.started_at
     return {
         "subject_model": run.model,
         "agent": run.agent,
         "run_at": run.ended_at,
-        "run_seconds": (run.ended_at - run.started_at).total_seconds() if known else None,
+        "run_seconds": None if lasted is None else lasted.total_seconds(),
         "run_input_tokens": run.input_tokens,
         "run_output_tokens": run.output_tokens,
         "run_cost_usd": run.cost_usd,
