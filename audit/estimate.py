@@ -9,7 +9,7 @@ from audit.questions import Question
 
 CHARACTERS_A_TOKEN = 4
 """Characters of English text that make a token, about. Other languages, code and newer models' tokens are shorter."""
-EXPECTED_OUTPUT = {"tier2": 250, "tier2_5": 150, "tier3": 350}
+EXPECTED_OUTPUT = {"tier2": 250, "tier2_5": 150, "tier3": 350, "evaluation": 900}
 """Tokens of a usual answer, by purpose: a score, a quote and a sentence for each dimension."""
 
 

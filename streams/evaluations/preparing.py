@@ -30,8 +30,8 @@ from streams.embedded import stage_progress
 from streams.evaluations.estimating import Estimate, estimate_of
 from streams.evaluations.reading import ReadRun, read_runs
 from streams.evaluations.selecting import Wanted, finished_sessions
+from streams.judged import EVALUATION
 from streams.recorded import recorded_in
-from streams.topology import stage_named
 
 COMPLETED = "completed"
 _TEXTS = ("case", "profile", "system_prompt", "user_prompt", "checks")
@@ -69,15 +69,15 @@ class _Fate(NamedTuple):
     """Whether this attempt was asked for already."""
 
 
-def prepare(
+def prepare(  # noqa: PLR0917 - what is held against what, in the order in which it is read
     store: Store,
     policy: Policy,
     cases: Sequence[Case],
     plans: Sequence[Plan],
     system_prompt: str,
-    *,
     wanted: Wanted,
     at: datetime,
+    *,
     retry_failed: bool = False,
 ) -> Prepared:
     """What it takes to hold the wanted sessions against each case by each plan. Nothing is written, and nobody is asked.
@@ -95,11 +95,11 @@ def prepare(
         known = _known(cursor, list(found))
         fates = _fates(store, cursor, found, known, retry_failed=retry_failed)
     open_ones = {one: fate for one, fate in fates.items() if fate.attempt is not None}
-    recorded = recorded_in(store)([(found[one].connection, one) for one in open_ones])
+    recorded = recorded_in(store)([EVALUATION.subject_of(found[one]) for one in open_ones])
     asked = [
         (asked_again(found[one], fate.attempt or 0, judgements), judgements, fate.is_asked)
         for one, fate in open_ones.items()
-        for judgements in [recorded.get((found[one].connection, one), ())]
+        for judgements in [recorded.get(EVALUATION.subject_of(found[one]), ())]
     ]
     reused = [_reused(found[one], known[one]) for one in found if one not in open_ones]
     new, old = ([request for request, _, is_asked in asked if is_asked is before] for before in (False, True))
@@ -161,7 +161,7 @@ def _fates(
     """What becomes of each evaluation. What the stage has passed without a result became a dead letter: it is asked for anew."""
     rows = query_rows(cursor, "evaluation_attempts", {"evaluations": list(ids)})
     asked: dict[str, dict[str, Any]] = {row["evaluation_id"]: row for row in rows}
-    passed = stage_progress(store, stage_named("evaluation")).position
+    passed = stage_progress(store, EVALUATION).position
     fates = {}
     for one in ids:
         evaluation, last = known.get(one), asked.get(one, {"attempt": -1, "position": 0})

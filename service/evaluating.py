@@ -1,0 +1,238 @@
+"""Evaluating in this process: the judges that the plans ask for, the engine, and what came of it.
+
+1. Nothing is written before it is known who judges.
+2. Batches are asked before the requests are published: a request whose batch is under way would be judged, call by call, by whatever
+   process opens the database next.
+3. However it ends, what was recorded stays. Asked for again, it goes on from there and pays for nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from analytics.queries import query_records
+from audit.evaluation.report import Evaluated
+from audit.judgements import ANSWERED
+from schemas.errors import InputError, SettingsError
+from schemas.records import Evaluation, EvaluationRequest
+from service.judging import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
+from service.settings import Settings
+from service.workspace import Workspace
+from streams.engine import Engine
+from streams.evaluations.batching import ask_in_batches
+from streams.evaluations.estimating import is_batched
+from streams.evaluations.preparing import Prepared
+from streams.judge_calls import JudgeCalls
+from streams.judged import EVALUATION
+from streams.log_writer import LogWriter
+from streams.purses import StoppedError
+
+_AT_ONCE = 50
+"""Requests in one commit; each holds prompts of some hundred kilobytes."""
+_LOOK = 0.2
+"""Seconds between two looks at how it goes."""
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How evaluations get on."""
+
+    done: int
+    total: int
+    calls: Mapping[str, int]
+    """Questions that the judge was asked, by what came of them."""
+    spent_usd: float
+    """What they have cost, as far as prices are known."""
+
+    @property
+    def answered(self) -> int:
+        """Questions that were answered."""
+        return self.calls.get(ANSWERED, 0)
+
+    @property
+    def failed(self) -> int:
+        """Questions that were not."""
+        return sum(self.calls.values()) - self.answered
+
+
+Report = Callable[[Progress], None]
+
+
+def catch_up(workspace: Workspace) -> None:
+    """Let intake and diagnosis read what is there, so that sessions are complete; no request for an evaluation is touched."""
+    LogWriter(workspace.store, workspace.runner).catch_up()
+
+
+def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:
+    """Make the evaluations that are asked for; answers them and the reused ones, in the order of `prepared`.
+
+    SettingsError when somebody is to be asked and there is nobody; StoppedError when the process was asked to stop; StoreError when the
+    database gives up; InputError for requests that came to nothing.
+    """
+    made = asyncio.run(_Evaluating(workspace, settings, prepared, report).run()) if prepared.asked else []
+    return sorted([*made, *prepared.reused], key=lambda one: prepared.order[one.evaluation.evaluation_id])
+
+
+def journal_of(database: Path) -> Path:
+    """Where the batches are remembered that evaluations of a database wait for."""
+    return database.with_name(f"{database.name}.evaluation-batches")
+
+
+class _Evaluating:
+    """One call of `evaluate`."""
+
+    def __init__(self, workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> None:
+        self._workspace = workspace
+        self._settings = settings
+        self._prepared = prepared
+        self._report = report
+        self._asked = prepared.asked
+        self._batched = JudgeCalls()
+        self._stopping = asyncio.Event()
+        self._unpublished = len(prepared.requests)
+        self._told: Progress | None = None
+
+    async def run(self) -> list[Evaluated]:
+        """Judge, and answer what came of it."""
+        with _told_to_stop(self._stopping):
+            opened = await open_judge(self._settings, self._workspace.policy, os.environ)
+            if opened.judge is None and self._prepared.estimate.calls:
+                raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
+            try:
+                if self._prepared.estimate.calls and any(map(is_batched, self._asked)):
+                    await self._ask_in_batches()
+            except BaseException:
+                if opened.judge is not None:
+                    await opened.judge.aclose()
+                raise
+            await self._judge(opened)
+        return _made(self._workspace, self._asked)
+
+    async def _ask_in_batches(self) -> None:
+        """Have the questions of batch judges answered. StoppedError when the process is to stop: what is not answered is cancelled."""
+        # Late, because the client of the API takes a second to load.
+        from streams.judges.batch import FileJournal, open_batch_judge  # noqa: PLC0415
+        from streams.judges.transport import credentials  # noqa: PLC0415
+
+        workspace = self._workspace
+        journal = FileJournal(journal_of(self._settings.database))
+        judge = open_batch_judge(*credentials(os.environ), partial(traits_of, workspace.policy), journal)
+        asking = ask_in_batches(
+            workspace.store, workspace.policy, self._asked, judge, journal, now=workspace.now, note=self._batched.note
+        )
+        try:
+            await self._watch(asking, None, judge.cancel)
+        finally:
+            await judge.aclose()
+
+    async def _judge(self, opened: OpenedJudge) -> None:
+        """Publish the requests and wait until the stage has judged everything that is there. StoppedError when the process is to stop."""
+        workspace = self._workspace
+        engine = Engine(
+            workspace.store, workspace.policy, workspace.redactor, workspace.now, judge=opened.judge, judge_name=opened.name
+        )
+        await engine.start()
+        try:
+            await self._watch(self._publish(engine), engine, None)
+        finally:
+            await engine.stop(self._settings.stop_grace)
+
+    async def _publish(self, engine: Engine) -> None:
+        requests = self._prepared.requests
+        for start in range(0, len(requests), _AT_ONCE):
+            await engine.publish(EVALUATION.source, requests[start : start + _AT_ONCE])
+            self._unpublished = max(0, self._unpublished - _AT_ONCE)
+        await engine.drained()
+
+    async def _watch(self, work: Coroutine[Any, Any, None], engine: Engine | None, end: Callable[[], None] | None) -> None:
+        """Wait for the work, telling how it gets on. When the process is to stop: have the work end, or StoppedError where it cannot."""
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self._told_to_stop())
+        waits = {working, stopping}
+        try:
+            while not working.done():
+                await asyncio.wait(waits, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
+                self._tell(engine)
+                if stopping.done() and stopping in waits:
+                    if end is None:
+                        raise StoppedError
+                    end()
+                    waits.remove(stopping)
+            working.result()
+        finally:
+            for one in (working, stopping):
+                one.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
+
+    async def _told_to_stop(self) -> None:
+        await self._stopping.wait()
+
+    def _tell(self, engine: Engine | None) -> None:
+        """Tell how it gets on, where that is news."""
+        waiting, calls, spent = len(self._asked), self._batched.outcomes, self._batched.spent_usd
+        if engine is not None:
+            state = engine.state()
+            waiting = state.queues[EVALUATION.queue] + self._unpublished
+            calls = dict(Counter(calls) + Counter(state.judge_calls))
+            spent += state.spent_usd
+        progress = Progress(max(0, len(self._asked) - waiting), len(self._asked), calls, spent)
+        if progress != self._told:
+            self._told = progress
+            self._report(progress)
+
+
+def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Evaluated]:
+    """What came of the requests. InputError for those of which nothing did: the stage could not get over them."""
+    ids = {"evaluations": [one.evaluation_id for one in asked]}
+    with contextlib.closing(workspace.store.cursor()) as cursor:
+        rows = query_records(cursor, "evaluations_by_id", Evaluation, ids)
+        found = {one.evaluation_id: one for one in rows}
+    made = [
+        Evaluated(
+            msgspec.structs.replace(found[one.evaluation_id], repetition=one.repetition), one.system_prompt, one.user_prompt
+        )
+        for one in asked
+        if one.evaluation_id in found and found[one.evaluation_id].revision >= one.attempt
+    ]
+    if len(made) < len(asked):
+        there = {one.evaluation.evaluation_id for one in made}
+        missing = [f"{one.case_id} on {one.session_id}" for one in asked if one.evaluation_id not in there]
+        more = ", …" if len(missing) > _NAMED else ""
+        raise InputError(
+            f"{len(missing)} of {len(asked)} evaluations came to nothing: {', '.join(missing[:_NAMED])}{more}",
+            hint="`driftline dead-letters list --stage evaluation` says why; the others are reused by the next call.",
+        )
+    return made
+
+
+@contextlib.contextmanager
+def _told_to_stop(stopping: asyncio.Event) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM set the event while the context is open, where signals can be had; the second one ends it at once."""
+    loop = asyncio.get_running_loop()
+
+    def told() -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+
+    heard = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(number, told)
+            heard.append(number)
+    try:
+        yield
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,104 @@
+"""Evaluations by a batch judge: every question of every request in one go, before the stage takes the requests up.
+
+The answers are recorded as judgements of their evaluations, so the stage finds them and asks nobody. It runs while no engine does: an
+engine takes a reservation that nothing settles for a call that was cut off, and here it may be of a batch that is still under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from datetime import datetime
+
+from analytics.queries import query_records
+from analytics.store import Store
+from audit.policy import Policy
+from audit.questions import Question
+from schemas.codec import encode
+from schemas.records import EvaluationRequest, Judgement, Reservation
+from streams.docket import Docket
+from streams.evaluations.estimating import docket_of, is_batched, open_questions
+from streams.group_commit import GroupCommit
+from streams.interrupted import interrupted
+from streams.judged import EVALUATION
+from streams.judges.batch import Asked, BatchJudge
+from streams.judges.batch_plans import BatchJournal
+from streams.purses import DurablePurse
+from streams.recorded import recorded_in
+from streams.replay.rounds import ask_all
+
+_AT_ONCE = 256
+Call = Judgement | Reservation
+"""A record of a call."""
+Note = Callable[[Call], None]
+"""Told of every record of a call, as soon as it is durable."""
+
+
+async def ask_in_batches(
+    store: Store,
+    policy: Policy,
+    requests: Sequence[EvaluationRequest],
+    judge: BatchJudge,
+    journal: BatchJournal,
+    *,
+    now: Callable[[], datetime],
+    note: Note,
+) -> None:
+    """Ask what the requests for a batch judge want to know and nobody has answered. StoppedError when the judge was cancelled.
+
+    Batches of a process that was killed are found again, by the same journal.
+    """
+    wanted = [one for one in requests if is_batched(one)]
+    planned = {fingerprint for plan in await journal.unfinished() for fingerprint in plan.fingerprints}
+    reserved = _under_way(store, planned, now())
+    log: GroupCommit[Call, None] = GroupCommit(
+        lambda records: _append(store, records), lambda: False, capacity=0, at_once=_AT_ONCE
+    )
+
+    async def publish(record: Call) -> None:
+        await asyncio.wrap_future(log.submit(record, must=True))
+        note(record)
+
+    def purse(question: Question, docket: Docket) -> DurablePurse:
+        known = reserved.pop(question.fingerprint, None)
+        return DurablePurse(question, docket, publish, now, lambda: True, reservation_id=known)
+
+    log.start()
+    try:
+        while asked := _open(store, policy, wanted, purse):
+            await ask_all(judge, asked, lambda _: None)
+    finally:
+        log.close()
+
+
+def _open(
+    store: Store,
+    policy: Policy,
+    requests: Sequence[EvaluationRequest],
+    purse: Callable[[Question, Docket], DurablePurse],
+) -> list[Asked]:
+    """What is still to be asked. A batch takes a question once, so evaluations that ask the same have to be gone through again."""
+    recorded = recorded_in(store)([EVALUATION.subject_of(one) for one in requests])
+    asked: dict[str, Asked] = {}
+    for request in requests:
+        docket = docket_of(request, policy, recorded.get(EVALUATION.subject_of(request), ()))
+        for question, is_open in open_questions(request, docket):
+            if is_open and question.fingerprint not in asked:
+                paying = purse(question, docket)
+                asked[question.fingerprint] = Asked(question, paying, paying)
+    return list(asked.values())
+
+
+def _under_way(store: Store, planned: set[str], now: datetime) -> dict[str, str]:
+    """Ids of the reservations for batches that an earlier process made, by fingerprint. Any other open one is charged in full."""
+    with closing(store.cursor()) as cursor:
+        found = list(query_records(cursor, "open_reservations", Reservation))
+    _append(store, [interrupted(one, now) for one in found if one.fingerprint not in planned])
+    return {one.fingerprint: one.reservation_id for one in found if one.fingerprint in planned}
+
+
+def _append(store: Store, records: Sequence[Call]) -> list[None]:
+    with store.transaction() as transaction:
+        transaction.append("judgements", [encode(one) for one in records])
+    return [None] * len(records)
