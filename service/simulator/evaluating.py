@@ -42,7 +42,7 @@ SHAPE: Mapping[str, Any] = {
 }
 """Shape of an answer for requests that come without a schema."""
 _BASES = {"task": 0.93, "process": 0.92, "autonomy": 0.9, "closeness": 0.86, "efficiency": 0.92, "spark": 0.52}
-_OTHER_BASE = 0.9
+_OTHER_BASE = 0.87
 _WEIGHTS: dict[str, dict[str, float]] = {
     "task": {"empty": 0.9, "unmet": 0.6, "unmet_soft": 0.1, "failed_checks": 0.5, "off_topic": 0.2, "bare_refusal": 0.5}
     | {"refusal": 0.4, "failures": 0.1},
@@ -105,7 +105,9 @@ class RunRatings:
         counted = sorted(
             self.signs.keys() & weights.keys(), key=lambda name: (-abs(weights[name]) * self.signs[name].amount, name)
         )
-        return [f"Simulated: {self.signs[name].words}." for name in counted[:MAX_ITEMS]] or ["Simulated: nothing speaks against it."]
+        return [f"Simulated: {self.signs[name].words}." for name in counted[:MAX_ITEMS]] or [
+            "Simulated: nothing speaks against it."
+        ]
 
     def words(self, dimension: str) -> str:
         """The reasons in words."""
@@ -130,10 +132,8 @@ def _unmet(expectations: tuple[str, ...], kind: str, said: str) -> Sign:
     unmet = [
         one for one in expectations if (share := share_of_words(one[:MAX_SEEN], said[:MAX_SEEN])) is not None and share < MET
     ]
-    first = " ".join(unmet[0].split())[:MAX_SHOWN] if unmet else ""
-    return _share(
-        len(unmet), len(expectations), f"{kind} expectations have few words in common with the answer, first: {first}"
-    )
+    shown = " ".join(unmet[0].split())[:MAX_SHOWN].rstrip(" .") if unmet else ""
+    return _share(len(unmet), len(expectations), f"{kind} expectations cannot be found in the answer: {shown}")
 
 
 def _repeated(subject: Subject) -> Sign:

@@ -58,21 +58,21 @@ def read_subject(content: str) -> Subject | None:
     if not isinstance(document, dict) or not document.keys() >= PARTS:
         return None
     target, response, evidence = (_object(_bare(document[part], MAX_LEVELS)) for part in _ORDER)
-    checks = _object(evidence.get("deterministic_checks"))
-    results = list(_objects(evidence, "tool_result"))
+    checks = _object(evidence.get("checks"))
+    results = list(_steps(evidence, "result"))
     counts = [_count(checks.get(name)) for name in ("passed", "failed", "error")]
     return Subject(
-        task=_joined(target.get("task_messages")),
+        task=_joined([_object(one).get("content") for one in _list(target.get("messages"))]),
         hard=_expectations(target, "hard_expectations"),
         soft=_expectations(target, "soft_expectations"),
         answer=_joined(response.get("final_output")),
         said=_joined([response.get("assistant_messages"), response.get("final_output")]),
-        calls=tuple(canonical_json([one.get("tool"), one.get("arguments")]) for one in _objects(evidence, "tool_call")),
+        calls=tuple(canonical_json([one.get("tool"), one.get("arguments")]) for one in _steps(evidence, "call")),
         results=len(results),
         failed_results=sum(one.get("failed") is True for one in results),
         checks=sum(counts),
         failed_checks=sum(counts[1:]),
-        failures=tuple(_joined(one) for one in _list(evidence.get("material_failures"))),
+        failures=tuple(_joined(one) for one in _list(evidence.get("failures"))),
     )
 
 
@@ -80,9 +80,10 @@ def _expectations(target: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(_joined(one) for one in _list(target.get(name)))
 
 
-def _objects(evidence: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
-    """Calls or results of tools among what happened, in order."""
-    yield from (_object(one) for one in _list(evidence.get("trace_events")) if _object(one).get("type") == kind)
+def _steps(evidence: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
+    """Calls or results of tools, in order."""
+    steps = (_object(one) for one in _list(evidence.get("steps")))
+    yield from (_object(step[kind]) for step in steps if kind in step)
 
 
 def _bare(value: Any, levels: int) -> Any:

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import evaluations
 import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.evaluation.answers import answer_schema, read_evaluation
+from audit.evaluation.checks import check_run
 from audit.evaluation.dimensions import DIMENSIONS, Dimension
+from audit.evaluation.run import Failure, ToolCall, ToolResult, Turn
+from audit.evaluation.view import subject_view
 from audit.questions import Invalid
 from schemas.errors import SettingsError
 from service.simulator import RunningJudge, running
@@ -35,16 +39,16 @@ def view(answer: str = GOOD, *, trace: tuple[Any, ...] = (), failed: int = 0, fa
     """A subject view."""
     document = {
         "evaluation_target": {
-            "task_messages": [{"role": "user", "content": TASK}],
+            "messages": [{"role": "user", "content": TASK}],
             "hard_expectations": [HARD],
             "soft_expectations": [],
             "dimensions": list(DIMENSIONS),
         },
         "subject_response": {"final_output": untrusted(answer), "assistant_messages": [untrusted(answer)]},
         "execution_evidence": {
-            "deterministic_checks": {"passed": 2, "failed": failed, "error": 0},
-            "trace_events": list(trace),
-            "material_failures": [untrusted(one) for one in failures],
+            "checks": {"passed": 2, "failed": failed, "error": 0},
+            "steps": list(trace),
+            "failures": [untrusted(one) for one in failures],
         },
     }
     return json.dumps(document)
@@ -52,12 +56,12 @@ def view(answer: str = GOOD, *, trace: tuple[Any, ...] = (), failed: int = 0, fa
 
 def call(path: str) -> dict[str, Any]:
     """A call of a tool."""
-    return {"type": "tool_call", "tool": untrusted("read"), "arguments": untrusted(json.dumps({"path": path}))}
+    return {"call": {"tool": untrusted("read"), "arguments": untrusted(json.dumps({"path": path}))}}
 
 
 def result(*, failed: bool) -> dict[str, Any]:
     """What a tool answered."""
-    return {"type": "tool_result", "tool": untrusted("read"), "output": untrusted("…"), "failed": failed}
+    return {"result": {"tool": untrusted("read"), "failed": failed, "output": untrusted("…")}}
 
 
 def scores(text: str, dimensions: tuple[Dimension, ...] = DIMENSIONS) -> dict[str, float]:
@@ -148,7 +152,7 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["task_messages", "trace_events", "type", "final_output", "passed", "failed", MARK]),
+            st.sampled_from(["messages", "steps", "checks", "final_output", "passed", "call", "result", "failed", MARK]),
             inner,
             max_size=4,
         )
@@ -166,6 +170,36 @@ def test_a_view_of_any_content_is_answered(target: Any, response: Any, evidence:
     assert subject is not None
     assert not isinstance(read_evaluation(json.dumps(simulated_evaluation(None, subject, "k")), dimensions=DIMENSIONS), Invalid)
     assert set(SHAPE["properties"]) == set(simulated_evaluation(None, subject, "k"))
+
+
+def test_what_the_shipped_view_shows_is_read_back() -> None:
+    """The simulated judge must look where the view puts things; else it would see no fault anywhere, and nobody would notice."""
+    case = evaluations.case(
+        input={"messages": [{"role": "user", "content": TASK}]},
+        expectations={"hard_expectations": [{"text": HARD}], "soft_expectations": [{"text": "Says how it was checked."}]},
+        deterministic_checks=[
+            {"check_id": "present", "kind": "final_response_present"},
+            {"check_id": "called", "kind": "tool_called", "tool": "renew"},
+        ],
+    )
+    run = evaluations.run(
+        turns=(Turn(TASK, "I look at it.", "answered"), Turn("Go on.", GOOD, "answered")),
+        steps=(ToolCall("read", {"a": 1}), ToolResult("read", "no", failed=True), ToolCall("read", {"a": 1})),
+        failures=(Failure("error_event", "the gateway did not answer"),),
+    )
+    subject = read_subject(subject_view(case, run, check_run(case, run), 60_000).text)
+    assert subject is not None
+    assert (TASK, (HARD,), ("Says how it was checked.",)) == (subject.task, subject.hard, subject.soft)
+    assert (GOOD, f"I look at it.\n{GOOD}") == (subject.answer, subject.said)
+    assert (2, 1, 1, 1, 2, 1) == (
+        len(subject.calls),
+        len(set(subject.calls)),
+        subject.results,
+        subject.failed_results,
+        subject.checks,
+        subject.failed_checks,
+    )
+    assert ["error_event\nthe gateway did not answer"] == list(subject.failures)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "[" * 100_000, '{"evaluation_target": {}}', "words"])
