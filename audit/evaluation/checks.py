@@ -62,7 +62,7 @@ def _tool_called(check: cases.ToolCalled, run: Run) -> Found:
     count = _calls(run, check.tool)
     if not count and not run.is_whole:
         return _IN_PART
-    return _passed(count > 0), f"{check.tool} was called {_times(count)}, all tools together {_times(_calls(run, None))}."
+    return _passed(count > 0), f"{check.tool} was {_called(count)}, of {_counted(_calls(run, None), 'call')} of tools."
 
 
 def _tool_call_count(check: cases.ToolCallCount, run: Run) -> Found:
@@ -75,7 +75,9 @@ def _tool_call_count(check: cases.ToolCallCount, run: Run) -> Found:
         return _IN_PART
     bounds = [f"at least {check.min}"] * (check.min is not None) + [f"at most {check.max}"] * (check.max is not None)
     passed = is_enough and not is_too_much
-    return _passed(passed), f"{check.tool or 'Tools'} {_were(check.tool)} called {_times(count)}; expected {', '.join(bounds)}."
+    return _passed(
+        passed
+    ), f"{f'{check.tool} was' if check.tool else 'Tools were'} {_called(count)}; expected {', '.join(bounds)}."
 
 
 def _response_contains(check: cases.ResponseContains, run: Run) -> Found:
@@ -178,12 +180,8 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times" if count else "never"
-
-
-def _were(tool: str | None) -> str:
-    return "was" if tool else "were"
+def _called(count: int) -> str:
+    return "called once" if count == 1 else f"called {count} times" if count else "never called"
 
 
 def _holds(passed: bool) -> str:

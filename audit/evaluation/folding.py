@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -98,25 +99,25 @@ def _status(exchange: Exchange) -> Status:
 
 def _failures(session: SessionRecords, trace: Trace, active: Sequence[Exchange], status: Status) -> Iterator[Failure]:
     """Errors in the order of the log, the end of the run where no error tells of it, then the causes of the diagnosis."""
-    errors = [error.failure for error in trace.errors if not _is_mended(error, active)]
+    errors = [error.failure for error in _unmended(trace.errors, active)]
     yield from errors
     if status in _ENDS and not errors:
         yield Failure(status, _ENDS[status])
     yield from (Failure(cause.type, cause.description) for cause in session.failure_causes)
 
 
-def _is_mended(error: OpenError, active: Sequence[Exchange]) -> bool:
-    """Whether the exchange of an error that names no tool, or a later one, was answered.
+def _unmended(errors: Sequence[OpenError], active: Sequence[Exchange]) -> Iterator[OpenError]:
+    """The errors that no answer mended: those that name a tool, and those whose exchange and all after it were not answered.
 
-    Its exchange is the one it names, else the last that began before it; where neither is known, the last of all.
+    The exchange of an error is the one it names, else the last that began before it; where neither is known, the last of all.
     """
-    if error.tool is not None:
-        return False
-    at = error.at
-    named = [index for index, exchange in enumerate(active) if exchange.exchange_id == error.exchange_id]
-    begun = [index for index, exchange in enumerate(active) if at is not None and exchange.occurred_at <= at]
-    first = named[0] if named else begun[-1] if begun else 0 if at else len(active) - 1
-    return any(_status(exchange) == "answered" for exchange in active[max(first, 0) :])
+    begins = [exchange.occurred_at for exchange in active]
+    places = {exchange.exchange_id: place for place, exchange in enumerate(active)}
+    last_answer = max((place for place, exchange in enumerate(active) if _status(exchange) == "answered"), default=-1)
+    for error in errors:
+        begun = len(active) if error.at is None else bisect_right(begins, error.at)
+        if error.tool is not None or last_answer < places.get(error.exchange_id or "", max(begun - 1, 0)):
+            yield error
 
 
 def _texts(events: Sequence[Mapping[str, Any]], name: str) -> list[str | None]:

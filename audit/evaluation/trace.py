@@ -50,6 +50,8 @@ _STATUSES: Mapping[str, Status] = {
 class OpenError:
     """An error that nothing in the events mended so far."""
 
+    place: int
+    """Where among the errors it came."""
     tool: str | None
     exchange_id: str | None
     at: datetime | None
@@ -63,12 +65,14 @@ class Trace:
     steps: list[ToolCall | ToolResult] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     """By normalised path."""
-    errors: list[OpenError] = field(default_factory=list)
     final_text: str = ""
     final_status: Status | None = None
     first_at: datetime | None = None
     last_at: datetime | None = None
     _tools: dict[str, str | None] = field(default_factory=dict)
+    _errors: dict[str | None, list[OpenError]] = field(default_factory=dict)
+    """By tool, so that mending takes no longer the more errors there are."""
+    _seen: int = 0
 
     def take(self, event: Event) -> None:
         """Take the next event; one of a type that says nothing to a judge gives its time alone."""
@@ -79,6 +83,11 @@ class Trace:
         reader = _READERS.get(_text(event, ("event",)))
         if reader is not None:
             reader(self, event)
+
+    @property
+    def errors(self) -> list[OpenError]:
+        """The errors that no event mended, in the order of the log."""
+        return sorted((error for errors in self._errors.values() for error in errors), key=lambda error: error.place)
 
     def _take_call(self, event: Event) -> None:
         tool = tool_name(event)
@@ -112,8 +121,7 @@ class Trace:
             return
         tool = _text(event, ("tool", "tool_name")) or None
         words = _text(event, _WORDS) or _text(event.get("error"), _WORDS) or _text(event, ("action", "status")) or "no words"
-        failure = Failure("error_event", f"{tool}: {words}" if tool else words)
-        self.errors.append(OpenError(tool, _text(event, ("exchange_id",)) or None, _time_of(event), failure))
+        self._note(event, tool, Failure("error_event", f"{tool}: {words}" if tool else words))
 
     def _take_decision(self, event: Event) -> None:
         self._went_on()
@@ -126,11 +134,17 @@ class Trace:
         self.final_status = said or ("error" if has_failed(event) else self.final_status)
         if event.get("event") == "process_end" and has_failed(event):
             words = f"ended with exit code {code}" if type(code) is int and code.bit_length() < 64 else "ended in an error"
-            self.errors.append(OpenError(None, None, None, Failure("process_end", words)))
+            self._note(event, None, Failure("process_end", words))
 
     def _went_on(self, tool: str | None = None) -> None:
         """Everything is mended that names no tool, or this one."""
-        self.errors = [error for error in self.errors if error.tool is not None and error.tool != tool]
+        self._errors.pop(None, None)
+        self._errors.pop(tool, None)
+
+    def _note(self, event: Event, tool: str | None, failure: Failure) -> None:
+        error = OpenError(self._seen, tool, _text(event, ("exchange_id",)) or None, _time_of(event), failure)
+        self._errors.setdefault(tool, []).append(error)
+        self._seen += 1
 
 
 def trace_of(events: Iterable[Event]) -> Trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from time import process_time
 from typing import Any
 
 import builders
@@ -304,6 +305,18 @@ def test_times_are_those_of_the_first_and_last_sign() -> None:
 
     assert (builders.START + timedelta(minutes=1), builders.START + timedelta(minutes=9)) == (run.started_at, run.ended_at)
     assert (None, late) == (silent.started_at, silent.ended_at)
+
+
+def test_many_errors_take_no_longer_each() -> None:
+    """An agent that fails in every call, ten thousand times, must not hold up the evaluation of others."""
+    broken = [{"event": "error_event", "tool": f"t{number}", "message": "no"} for number in range(10_000)]
+    calls = [{"event": "tool_call", "tool": "ls"} for _ in range(10_000)]
+    start = process_time()
+
+    run = folded(*broken, *calls, exchanges=[said(number) for number in range(1_000)])
+
+    assert 10_000 == len(run.failures)
+    assert process_time() - start < 10
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
