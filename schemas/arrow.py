@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import fastavro
 import polars as pl
 
-from schemas.bounds import bounds_of
 from schemas.codec import PREFIX_BYTES, decode_fields, record_from, writer_schema
+from schemas.column_bounds import bounds_of
 from schemas.container import decode_columns, wire_of
 from schemas.errors import MalformedBodyError, RecordError, SchemaError
 from schemas.limits import MAX_RECORD_BYTES

@@ -24,7 +24,12 @@ from audit.fingerprints import canonical_json, stable_id
 from audit.judgements import with_earlier
 from schemas.records import EvaluationRequest, Judgement
 
-_SCORING = {"judge": {"model", "max_tokens"}, "repetitions": True, "method": True, "dimension_policies": True}
+_SCORING: dict[str, Any] = {
+    "judge": {"model", "max_tokens"},
+    "repetitions": True,
+    "method": True,
+    "dimension_policies": True,
+}
 """What of a plan a score depends on, whatever the run."""
 
 

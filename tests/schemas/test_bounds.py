@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.arrow import decode_batch
-from schemas.bounds import bounds_of, check_fields
+from schemas.bounds import check_fields
 from schemas.codec import encode
+from schemas.column_bounds import bounds_of
 from schemas.errors import BoundsError
 from schemas.limits import CLOCK_TOLERANCE, EARLIEST, LATEST, MAX_DEPTH, is_too_deep
 from schemas.records import Record
