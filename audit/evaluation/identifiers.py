@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from schemas.limits import MAX_DEPTH
@@ -54,11 +55,11 @@ def identifiers_of(
 
 def _named(event: Mapping[str, Any]) -> Iterator[str]:
     """Values of the well-known fields of an event, at every depth. Goes down level by level, as far as JSON may nest."""
-    level: list[tuple[Any, bool]] = [(event, False)]
+    level: list[tuple[Any, bool]] = [(item, _is_key(field, within=False)) for field, item in event.items()]
     for _ in range(MAX_DEPTH + 1):
         below: list[tuple[Any, bool]] = []
         for value, is_name in level:
-            if isinstance(value, Mapping):
+            if isinstance(value, dict):
                 below += [(item, _is_key(field, within=is_name)) for field, item in value.items()]
             elif isinstance(value, list | tuple):
                 below += [(item, is_name) for item in value]
@@ -66,12 +67,20 @@ def _named(event: Mapping[str, Any]) -> Iterator[str]:
                 yield value
             elif is_name and type(value) is int and _SMALLEST <= value < 2**63:
                 yield str(value)
+        if not below:
+            return
         level = below
 
 
 def _is_key(field: Any, *, within: bool) -> bool:
-    key = _NOT_A_LETTER.sub("", field.lower()) if isinstance(field, str) and len(field) <= MAX_LENGTH else ""
+    key = _letters(field) if isinstance(field, str) and len(field) <= MAX_LENGTH else ""
     return key in KEYS or (within and key in _ITSELF)
+
+
+@lru_cache(maxsize=4096)
+def _letters(field: str) -> str:
+    """The letters of a field's name, in lower case."""
+    return _NOT_A_LETTER.sub("", field.lower())
 
 
 def _is_telling(name: str) -> bool:

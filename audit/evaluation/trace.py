@@ -120,7 +120,13 @@ class Trace:
         if any(event.get(name) is True for name in ("recovered", "resolved", "handled")):
             return
         tool = _text(event, ("tool", "tool_name")) or None
-        words = _text(event, _WORDS) or _text(event.get("error"), _WORDS) or _text(event, ("action", "status")) or "no words"
+        inner = event.get("error")
+        words = (
+            _text(event, _WORDS)
+            or (_text(inner, _WORDS) if isinstance(inner, dict) else "")
+            or _text(event, ("action", "status"))
+            or "no words"
+        )
         self._note(event, tool, Failure("error_event", f"{tool}: {words}" if tool else words))
 
     def _take_decision(self, event: Event) -> None:
@@ -161,7 +167,7 @@ def has_failed(event: Event) -> bool:
     return (
         event.get("is_error") is True
         or error is True
-        or (isinstance(error, str | Mapping) and bool(error))
+        or (isinstance(error, str | dict) and bool(error))
         or any(event.get(name) is False for name in ("ok", "success"))
         or (type(code) in {int, float} and code != 0)
         or any(_text(event, (name,)).lower() in _FAILED for name in ("status", "tool_status"))
@@ -180,12 +186,13 @@ def _first(event: Event, names: Iterable[str]) -> Any:
     return next((value for name in names if (value := event.get(name)) is not None), None)
 
 
-def _text(event: Any, names: Iterable[str]) -> str:
+def _text(event: Event, names: Iterable[str]) -> str:
     """The first of these fields that is a text and not blank; empty without any."""
-    if not isinstance(event, Mapping):
-        return ""
-    values = (event.get(name) for name in names)
-    return next((value.strip() for value in values if isinstance(value, str) and value.strip()), "")
+    for name in names:
+        value = event.get(name)
+        if isinstance(value, str) and (text := value.strip()):
+            return text
+    return ""
 
 
 def _written(content: Any) -> str:
