@@ -18,6 +18,7 @@ from service.judging import open_judge
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.workspace import policy_of, redactor_of, utc_now
+from streams.judge_calls import JudgeCalls
 from streams.judges.protocol import Judge
 from streams.kafka.app import SURE_SECONDS, Worker
 from streams.kafka.connection import KafkaConnection
@@ -31,9 +32,8 @@ from streams.kafka.state import StateTopic
 from streams.kafka.watchdog import STUCK, Pulse, Watchdog
 from streams.recorded import nothing_recorded
 from streams.stage_runs import StageRuns
-from streams.topology import Stage, stage_named
+from streams.topology import Stage
 
-SCORING = stage_named("scoring")
 LEAVING_SECONDS = 15.0
 """How long a stop may take beyond its grace."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -48,6 +48,7 @@ class _Parts:
     policy: Policy
     redactor: Redactor
     judge: Judge | None
+    calls: JudgeCalls
     producer: RecordProducer
     pulse: Pulse
     membership: Membership
@@ -65,29 +66,33 @@ def run_worker(settings: Settings, stages: Sequence[Stage], orphaned: int | None
 async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None) -> int:
     policy, connection = policy_of(settings), connection_of(settings)
     async with contextlib.AsyncExitStack() as stack:
-        judge = (await open_judge(settings, policy, os.environ)).judge if SCORING in stages else None
+        judge = (await open_judge(settings, policy, os.environ)).judge if any(stage.judged for stage in stages) else None
         if judge is not None:
             stack.push_async_callback(judge.aclose)
         producer = RecordProducer(connection)
         stack.push_async_callback(producer.stop)
         await producer.start()
         pulse, membership, framing = Pulse(SURE_SECONDS), Membership(SURE_SECONDS), framing_of(settings)
-        parts = _Parts(connection, policy, redactor_of(settings, policy), judge, producer, pulse, membership, framing)
+        parts = _Parts(
+            connection, policy, redactor_of(settings, policy), judge, JudgeCalls(), producer, pulse, membership, framing
+        )
         stack.enter_context(_background([parts.pulse.run()]))
         states = {stage.name: StateTopic(connection, stage.name, producer, source=stage.source) for stage in stages}
         for topic in states.values():
             stack.callback(topic.close)
         processors = {stage.name: _processor(stage, states[stage.name], parts) for stage in stages}
         worker = Worker(connection, stages, processors, membership=membership)
-        return await _work(worker, settings.stop_grace, orphaned)
+        return await _work(worker, [stage.source for stage in stages if stage.judged], settings.stop_grace, orphaned)
 
 
 def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
     """The stage at work."""
-    if stage == SCORING:
-        from streams.kafka.scoring import ScoringProcessor  # noqa: PLC0415 - a worker without this stage asks no judge
+    if stage.judged is not None:
+        from streams.kafka.judging import JudgingProcessor  # noqa: PLC0415 - a worker without such a stage asks no judge
 
-        return ScoringProcessor(
+        return JudgingProcessor(
+            stage.judged,
+            calls=parts.calls,
             policy=parts.policy,
             redactor=parts.redactor,
             now=utc_now,
@@ -111,12 +116,12 @@ def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
     )
 
 
-async def _work(worker: Worker, grace: float, orphaned: int | None) -> int:
-    """Work until told to stop, or until the worker fails; a second signal hurries the stop."""
+async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: int | None) -> int:
+    """Work until told to stop, or until the worker fails; a second signal hurries the stop. `patient` are topics that may wait."""
     asked = asyncio.Queue[str]()
     with _told(asked, orphaned):
         await worker.start()
-        watchdog = Watchdog(worker.book, worker.consumer.waiting, patient=[SCORING.source])
+        watchdog = Watchdog(worker.book, worker.consumer.waiting, patient=patient)
         stop, fail = asyncio.create_task(asked.get()), asyncio.create_task(worker.failed())
         with _background([watchdog.run()]):
             await asyncio.wait([stop, fail], return_when=asyncio.FIRST_COMPLETED)

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 
 from schemas.errors import BrokerError
 from service.settings import Settings
-from service.worker_process import SCORING
 from streams.admission import DEAD_LETTERS
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
@@ -33,7 +32,7 @@ def partitions_of(connection: KafkaConnection, stages: Sequence[Stage]) -> dict[
     with TopicAdministration(connection) as administration:
         there = administration.describe()
     needed = {topic for stage in stages for topic in (stage.source, state_topic(stage.name), *stage.sinks)} | {DEAD_LETTERS}
-    if SCORING in stages:
+    if any(stage.judged for stage in stages):
         needed.add("judgements")
     missing = sorted(needed - there.keys())
     if missing:

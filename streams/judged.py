@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from audit.cascade import cascade
 from audit.evaluation.evaluating import evaluating
 from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
-from audit.evaluation.questions import Terms
+from audit.evaluation.questions import Terms, request_id
 from audit.judgements import charged
 from audit.ledger import Ledger
 from audit.policy import Policy
@@ -51,6 +51,8 @@ class JudgedStage(Generic[Task]):
     id_of: Callable[[Task], str]
     """Id of what a task is about, unique within the connection."""
     revision_of: Callable[[Task], int]
+    identity: Callable[[str, str, int], tuple[str, ...]]
+    """What tells a task from others of its type, as the identity of its record has it; of the connection, id and revision."""
     size_of: Callable[[Task], int]
     """Bytes of a task, as far as they count."""
     may_be_known: Callable[[Task], bool]
@@ -139,6 +141,7 @@ SCORING = JudgedStage(
     queue="tasks",
     id_of=lambda task: task.exchange_id,
     revision_of=lambda task: task.revision,
+    identity=lambda connection, exchange_id, revision: (connection, exchange_id, str(revision)),
     size_of=lambda task: len(task.exchange) + sum(map(len, task.earlier_judgements)),
     may_be_known=lambda task: task.revision > 0,
     cap_is_shared=True,
@@ -153,6 +156,7 @@ EVALUATION = JudgedStage(
     queue="evaluations",
     id_of=lambda request: request.evaluation_id,
     revision_of=lambda request: request.attempt,
+    identity=lambda _, evaluation_id, attempt: (request_id(evaluation_id, attempt),),
     size_of=lambda request: len(request.user_prompt) + len(request.system_prompt) + sum(map(len, request.earlier_judgements)),
     # Those of a batch are recorded before the request is there.
     may_be_known=lambda _: True,

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from audit.evaluation.answers import answer_schema, read_evaluation
 from audit.evaluation.case import Case
 from audit.evaluation.profile import Plan
-from audit.fingerprints import canonical_json
+from audit.fingerprints import canonical_json, stable_id
 from audit.outcomes import UNSCORED, TierState
 from audit.questions import Material, Question
 from schemas.errors import RecordError
@@ -28,6 +28,11 @@ NOT_RECORDED = TierState(UNSCORED, "not_recorded")
 """What an iteration is where only recorded answers count, and none is there."""
 _FALLBACKS: Mapping[str, TierState] = {"recorded": NOT_RECORDED}
 """By type of judge: what an iteration is that nobody may be asked about."""
+
+
+def request_id(evaluation_id: str, attempt: int) -> str:
+    """Id of the request for an evaluation's attempt: asked for twice, it is one request."""
+    return stable_id("evaluation-request", evaluation_id, attempt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def worker(
     ] = None,
     child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
 ) -> None:
-    """Run stages on Kafka: read their topics, score and diagnose, produce what comes of it. Stops at SIGTERM or Ctrl-C."""
+    """Run stages on Kafka: read their topics, score, diagnose and evaluate, produce what comes of it. Stops at SIGTERM or Ctrl-C."""
     from service.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
     from service.working import partitions_of, supervise  # noqa: PLC0415
 
@@ -50,7 +50,7 @@ def worker(
     if processes > sum(partitions.values()):
         note = f"note: {processes} processes for {sum(partitions.values())} partitions: the others wait for one to go"
         out.print(note, markup=False, soft_wrap=True)
-    if "scoring" in partitions:
+    if any(stage.judged for stage in wanted):
         opened = who_judges(settings, in_force)
         for note in (f"judge: {opened.name}", opened.note, unpriced_note(in_force) if opened.name != "none" else ""):
             if note:

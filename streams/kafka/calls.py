@@ -1,9 +1,9 @@
 """What was recorded of judge calls: read back from `judgements` when a partition of tasks is taken up.
 
-1. Nothing is recorded of a task before it is on its topic. So reading begins when the first task that is not committed came, a margin
+1. Nothing that a task does not carry is recorded of it before it is on its topic. So reading begins when the first task that is not committed came, a margin
    earlier: the clocks of two brokers may differ.
-2. Tasks that their session's state knows are done, and what was recorded of them is in their scores: it is left out.
-3. A reservation that no judgement settles belongs to a call whose process is gone. The evaluations' calls on the same topic are not ours.
+2. Tasks that their session's state knows are done, and what was recorded of them is in what came of them: it is left out.
+3. A reservation that no judgement settles belongs to a call whose process is gone. Calls of other stages on the same topic are not ours.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import xxhash
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from schemas.errors import BrokerError
-from schemas.records import Judgement, Record, Reservation, ScoringTask
+from schemas.records import Judgement, Record, Reservation
 from streams.batches import StageBatch
-from streams.judged import SCORING
+from streams.judged import JudgedStage
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_chunk
 from streams.kafka.processing import RawRecord
@@ -36,15 +37,17 @@ NO_CONTENT = xxhash.xxh3_64_digest(b"")
 """What the window of a session keeps as the content of a task: its identity says everything."""
 
 
-def task_identity(connection: str, exchange_id: str, revision: int) -> bytes:
-    """The hash of a task's identity, as the window of its session keeps it."""
-    return xxhash.xxh3_64_digest("\x1f".join([ScoringTask.__name__, connection, exchange_id, str(revision)]).encode())
+def task_identity(stage: JudgedStage[Any], connection: str, subject_id: str, revision: int) -> bytes:
+    """The hash of the identity of a stage's task, as the window of its session keeps it."""
+    identity = stage.identity(connection, subject_id, revision)
+    return xxhash.xxh3_64_digest("\x1f".join([stage.task_type.__name__, *identity]).encode())
 
 
 @dataclass
 class RecordedCalls:
-    """Judgements by exchange, and reservations; a record that came before counts once."""
+    """Judgements of a stage by subject, and reservations; a record that came before counts once."""
 
+    stage: JudgedStage[Any]
     _judgements: dict[Subject, dict[str, Judgement]] = field(default_factory=dict)
     _reservations: dict[str, Reservation] = field(default_factory=dict)
     _settled: set[str] = field(default_factory=set)
@@ -58,12 +61,12 @@ class RecordedCalls:
             about.setdefault(record.judgement_id, record)
             self._settled.update(record.reservation_ids)
 
-    def of(self, task: ScoringTask) -> Sequence[Judgement]:
-        """The judgements of a task's exchange, in the order they were recorded."""
-        return list(self._judgements.get(SCORING.subject_of(task), {}).values())
+    def of(self, task: Record) -> Sequence[Judgement]:
+        """The judgements of a task's subject, in the order they were recorded."""
+        return list(self._judgements.get(self.stage.subject_of(task), {}).values())
 
     def of_all(self, subjects: Iterable[Subject]) -> dict[Subject, list[Judgement]]:
-        """The judgements of those of the exchanges that have any."""
+        """The judgements of those of the subjects that have any."""
         return {one: list(self._judgements[one].values()) for one in subjects if one in self._judgements}
 
     def unsettled(self) -> list[Reservation]:
@@ -72,14 +75,16 @@ class RecordedCalls:
         return sorted(found, key=lambda one: (one.reserved_at, one.reservation_id))
 
 
-async def read_calls(connection: KafkaConnection, states: StateTopic, partition: int, since: int) -> RecordedCalls:
-    """What was recorded of the tasks that are not done, in the partition of that number.
+async def read_calls(
+    stage: JudgedStage[Any], connection: KafkaConnection, states: StateTopic, partition: int, since: int
+) -> RecordedCalls:
+    """What was recorded of a stage's tasks that are not done, in the partition of that number.
 
     `since` is when the first of them came, in milliseconds since 1970; the partition's states are loaded. BrokerError when the topic
     cannot be read.
     """
     options = connection.for_aiokafka() | {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
-    calls, consumer = RecordedCalls(), AIOKafkaConsumer(**options)
+    calls, consumer = RecordedCalls(stage), AIOKafkaConsumer(**options)
     place = TopicPartition(connection.topic(JUDGEMENTS), partition)
     try:
         await consumer.start()
@@ -114,13 +119,13 @@ def _take_in(calls: RecordedCalls, records: Sequence[RawRecord], states: StateTo
     batch = StageBatch.of(JUDGEMENTS, decode_chunk(JUDGEMENTS, records).frames)
     stored = states.get(partition, batch.keys())
     windows = {key: Window.of(state.identities) for key, state in stored.items()}
-    for record in _open(batch, windows):
+    for record in _open(calls.stage, batch, windows):
         calls.add(record)
 
 
-def _open(batch: StageBatch, windows: Mapping[str, Window]) -> Iterator[Judgement | Reservation]:
+def _open(stage: JudgedStage[Any], batch: StageBatch, windows: Mapping[str, Window]) -> Iterator[Judgement | Reservation]:
     for _, key, record in batch.records():
-        if isinstance(record, Judgement | Reservation) and record.purpose in SCORING.purposes:
-            identity = task_identity(record.connection, record.subject_id, record.subject_revision)
+        if isinstance(record, Judgement | Reservation) and record.purpose in stage.purposes:
+            identity = task_identity(stage, record.connection, record.subject_id, record.subject_revision)
             if key not in windows or windows[key].content_of(identity) is None:
                 yield record

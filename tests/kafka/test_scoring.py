@@ -15,16 +15,19 @@ import builders as build
 import msgspec
 import pytest
 from engines import MoodyJudge, live_judge, policy_of
-from kafka_scoring import PARTITIONS, TASKS, TOPICS, Mortal, WatchedJudge, answer, came, dialogue, scoring_on, tasks_of
+from kafka_judging import PARTITIONS, Mortal, came
+from kafka_judging import SoundJudge as Sound
+from kafka_scoring import TASKS, TOPICS, WatchedJudge, answer, dialogue, scoring_on, tasks_of
 
-from audit.prices import Usage, nano_of
+from audit.prices import nano_of
 from audit.questions import Question
 from schemas.codec import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import Exchange, Judgement
 from service.simulator import RunningJudge, running
+from streams.judged import SCORING
 from streams.judges.protocol import Purse, Verdict
-from streams.kafka import leases, scoring, scoring_partition
+from streams.kafka import judging, judging_partition, leases
 from streams.kafka.calls import task_identity
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.repetitions import sift
@@ -54,19 +57,11 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 60))
 
 
-class SoundJudge:
+class SoundJudge(Sound):
     """Answers every question at once, for a small sum."""
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
-        """Reserve, spend, answer."""
-        if not await purse.reserve():
-            return Verdict(outcome="cost_cap")
-        usage = Usage(1000, 100)
-        purse.spend(usage, question.model)
-        return Verdict(outcome="answered", answer=answer(question), attempts=1, usage=usage)
-
-    async def aclose(self) -> None:
-        """Nothing to give back."""
+    def __init__(self) -> None:
+        super().__init__(answer)
 
 
 def sessions(count: int, turns: int) -> list[Exchange]:
@@ -124,7 +119,7 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is under way gets its time to be recorded; what takes longer is charged in full by the next, exactly once."""
-    monkeypatch.setattr(scoring, "RELEASE_SECONDS", 0.3)
+    monkeypatch.setattr(judging, "RELEASE_SECONDS", 0.3)
 
     async def work() -> None:
         exchanges = sessions(6, 3)
@@ -157,7 +152,7 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were it to arrive after the next process has looked, the call would be charged in full and paid for a second time."""
-    monkeypatch.setattr(scoring, "RELEASE_SECONDS", 0.0)
+    monkeypatch.setattr(judging, "RELEASE_SECONDS", 0.0)
     on_its_way, release = asyncio.Event(), asyncio.Event()
 
     class Slow(Mortal):
@@ -256,7 +251,7 @@ def test_a_call_that_hangs_stops_neither_other_sessions_nor_later_chunks(kafka: 
 
 def test_a_partition_takes_no_more_than_its_window(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever waits is in memory; a judge that says nothing must not fill it."""
-    monkeypatch.setattr(scoring_partition, "WINDOW_TASKS", 3)
+    monkeypatch.setattr(judging_partition, "WINDOW_TASKS", 3)
 
     async def work() -> None:
         async with scoring_on(kafka, ALL) as rig:
@@ -326,8 +321,8 @@ def test_tasks_are_told_apart_as_the_stages_that_compute_tell_records() -> None:
     """Both keep their windows in the same states."""
     [task] = tasks_of(ALL, dialogue("s", 1))
     window = sift(build.batch(TASKS, [task]), {}).windows["local/s"]
-    identity = task_identity(task.connection, task.exchange_id, task.revision)
-    assert scoring_partition.NO_CONTENT == window.content_of(identity)
+    identity = task_identity(SCORING, task.connection, task.exchange_id, task.revision)
+    assert judging_partition.NO_CONTENT == window.content_of(identity)
 
 
 def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnection) -> None:
@@ -583,8 +578,8 @@ def test_a_judge_over_http_scores_and_its_trouble_is_told(
             await process.stop()
             await judge.aclose()
             await rig.check(exchanges)
-            assert 1 == process.processor.calls.outcomes["provider_error"]
-            assert process.processor.calls.spent_usd > 0
+            assert 1 == process.calls.outcomes["provider_error"]
+            assert process.calls.spent_usd > 0
 
     run(work())
     said = [one.getMessage() for one in caplog.records if one.name == "streams.judge_calls"]

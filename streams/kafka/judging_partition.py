@@ -1,9 +1,9 @@
-"""One partition of scoring tasks at work: sessions side by side, each one's tasks in order, everything that is paid for recorded.
+"""One partition of a judged stage's tasks at work: sessions side by side, each one's tasks in order, everything that is paid for recorded.
 
-1. A reservation is with the broker before its call is made, a judgement before it is used, a score before the session's state says so.
+1. A reservation is with the broker before its call is made, a judgement before it is used, what was made before the session's state says so.
 2. Before every write it is asked whether the partition is still ours; where it may not be, nothing more is written.
 3. A chunk is done when each of its tasks is. One slow call holds back its session, and the offset; not the other sessions.
-4. Without a judge a partition is taken up here and scored elsewhere: calls that were cut off when there was one are charged all the same.
+4. Without a judge a partition is taken up here and its tasks are judged elsewhere: calls that were cut off when there was one are charged all the same.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
+from typing import Any
 
 import msgspec
 
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec import decode, encode
-from schemas.records import Record, ScoringTask
+from schemas.records import Record
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place
 from streams.batches import StageBatch
 from streams.docket import STATE, JudgedState
 from streams.interrupted import interrupted
 from streams.judge_calls import JudgeCalls
-from streams.judged import SCORING
+from streams.judged import JudgedStage
 from streams.judges.protocol import Judge
 from streams.kafka.calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
 from streams.kafka.connection import KafkaConnection
@@ -50,8 +50,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What every partition scores with. `lease` and `is_sure` are of `BrokerLease`; `now` stamps records of calls."""
+    """What every partition judges with. `lease` and `is_sure` are of `BrokerLease`; `now` stamps records of calls."""
 
+    stage: JudgedStage[Any]
     connection: KafkaConnection
     policy: Policy
     judge: Judge | None
@@ -84,25 +85,24 @@ class _Pending:
     """A task that is not done."""
 
     offset: int
-    task: ScoringTask
+    task: Any
+    """A record of the stage's type."""
+    size: int
+    """Bytes, as far as they count."""
     chunk: _Open
 
-    @property
-    def size(self) -> int:
-        """Bytes, as far as they count."""
-        return SCORING.size_of(self.task)
 
-
-class ScoringPartition:
+class JudgingPartition:
     """See the module. Chunks come one after another; the first takes the partition up."""
 
     def __init__(self, number: int, bench: Bench) -> None:
         self.number = number
-        self.calls = RecordedCalls()
+        self.calls = RecordedCalls(bench.stage)
         """What earlier processes recorded of tasks that are not done."""
         self._bench = bench
-        self._tribunal = Tribunal(SCORING, bench.policy, bench.judge, self._record, bench.now)
-        self._queues = SessionQueues(self._score, self._failed)
+        self._stage = bench.stage
+        self._tribunal = Tribunal(bench.stage, bench.policy, bench.judge, self._record, bench.now)
+        self._queues = SessionQueues(self._judge, self._failed)
         self._taken_up = False
         self._lease = BrokerLease(bench.producer, bench.lease, bench.is_sure, self._stop)
         self._tasks = self._bytes = 0
@@ -111,7 +111,7 @@ class ScoringPartition:
     async def take_up(self, since: int) -> bool:
         """Read what was recorded since then, and charge in full the calls of which nobody knows the outcome.
 
-        Once, before anything is scored. False when the partition goes away meanwhile; what `lease` raises where that was not told.
+        Once, before anything is judged. False when the partition goes away meanwhile; what `lease` raises where that was not told.
         """
         with self._unless_stopped():
             if not self._taken_up:
@@ -128,7 +128,7 @@ class ScoringPartition:
             tasks, letters = await asyncio.to_thread(self._tasks_in, chunk)
             parts = _Open(len(tasks) + 1, done)
             for offset, key, task in tasks:
-                self._add(key, _Pending(offset, task, parts))
+                self._add(key, _Pending(offset, task, self._stage.size_of(task), parts))
             await self._set_aside(letters)
             parts.finish_one()
             while (self._tasks >= WINDOW_TASKS or self._bytes >= WINDOW_BYTES) and not self._queues.closed:
@@ -152,38 +152,40 @@ class ScoringPartition:
     async def _read_back(self, since: int) -> None:
         bench = self._bench
         await bench.states.load(self.number)
-        self.calls = await read_calls(bench.connection, bench.states, self.number, since)
+        self.calls = await read_calls(self._stage, bench.connection, bench.states, self.number, since)
 
     async def _settle(self) -> None:
         found = [interrupted(one, self._bench.now()) for one in self.calls.unsettled()]
         if found:
             log.warning(
-                "partition %d: %d judge calls were cut off with their process: charged in full", self.number, len(found)
+                "%s, partition %d: %d judge calls were cut off with their process: charged in full",
+                self._stage.name,
+                self.number,
+                len(found),
             )
         await self._lease.send(JUDGEMENTS, [(key_of(one), encode(one)) for one in found], partition=self.number)
         for one in found:
             self.calls.add(one)
 
-    def _tasks_in(self, chunk: Chunk) -> tuple[list[tuple[int, str, ScoringTask]], Accepted]:
+    def _tasks_in(self, chunk: Chunk) -> tuple[list[tuple[int, str, Record]], Accepted]:
         """The chunk's tasks with offset and session, and the dead letters of what is none."""
         decoded, letters = decode_chunk(chunk.topic, chunk.records), Accepted()
         for rejected in decoded.rejected:
             letters.extend(letter_of(chunk.topic, chunk.partition, rejected, self._bench.redactor))
-        records = StageBatch.of(chunk.topic, decoded.frames).records()
-        return [(offset, key, cast("ScoringTask", record)) for offset, key, record in records], letters
+        return list(StageBatch.of(chunk.topic, decoded.frames).records()), letters
 
     def _add(self, key: str, pending: _Pending) -> None:
         self._tasks += 1
         self._bytes += pending.size
         self._queues.put(key, pending)
 
-    async def _score(self, key: str, pending: _Pending) -> None:
-        """Score a task, unless that was done before."""
-        task, states = pending.task, self._bench.states
+    async def _judge(self, key: str, pending: _Pending) -> None:
+        """Judge a task, unless that was done before."""
+        stage, task, states = self._stage, pending.task, self._bench.states
         stored = states.get(self.number, [key]).get(key) or StoredState(0, b"", msgspec.msgpack.encode(JudgedState()))
-        window, identity = Window.of(stored.identities), task_identity(task.connection, task.exchange_id, task.revision)
+        window, identity = Window.of(stored.identities), task_identity(stage, *stage.subject_of(task), stage.revision_of(task))
         if pending.offset >= stored.next_offset and window.content_of(identity) is None:
-            place, spent = Place(SCORING.source, pending.offset, self.number), STATE.decode(stored.state).spent
+            place, spent = Place(stage.source, pending.offset, self.number), STATE.decode(stored.state).spent
             ruling = await self._tribunal.rule(task, self.calls.of(task), spent, place, self._door)
             await self._set_aside(ruling.dead)
             for topic, messages in ruling.made.messages.items():

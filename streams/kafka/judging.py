@@ -1,21 +1,23 @@
-"""The scoring stage on Kafka: with a judge each partition is worked on by itself; without one the stage's step computes the scores."""
+"""A judged stage on Kafka: with a judge each partition is worked on by itself; without one the stage's step computes what comes of it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import Judgement
 from streams.judge_calls import JudgeCalls
+from streams.judged import JudgedStage
 from streams.judges.protocol import Judge
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.judging_partition import Bench, JudgingPartition
 from streams.kafka.lanes import end_process
 from streams.kafka.processing import Chunk
 from streams.kafka.producing import Sender
-from streams.kafka.scoring_partition import Bench, ScoringPartition
 from streams.kafka.stage_processor import RELEASE_SECONDS, StageProcessor
 from streams.kafka.state import StateTopic
 from streams.kafka.watchdog import Pulse
@@ -24,19 +26,21 @@ from streams.stage_runs import StageRuns
 from streams.topology import stage_named
 
 
-class ScoringProcessor:
-    """See the module; a `streams.kafka.processing.Processor`. `judge` None: the tiers that want one stay unscored.
+class JudgingProcessor:
+    """See the module; a `streams.kafka.processing.Processor`. `judge` None: what wants one stays unjudged.
 
-    Whoever opened the judge closes it, and `states`, after `stop`. `is_sure` tells whether
-    nobody else can have our partitions; `fail` is told of what nobody can mend in this process.
+    Whoever opened the judge closes it, and `states`, after `stop`. `calls` takes note of what the judge says. `is_sure` tells
+    whether nobody else can have our partitions; `fail` is told of what nobody can mend in this process.
     """
 
     def __init__(
         self,
+        stage: JudgedStage[Any],
         connection: KafkaConnection,
         policy: Policy,
         judge: Judge | None,
         *,
+        calls: JudgeCalls,
         redactor: Redactor,
         now: Callable[[], datetime],
         producer: Sender,
@@ -45,9 +49,8 @@ class ScoringProcessor:
         is_sure: Callable[[], bool],
         fail: Callable[[BaseException], None] = end_process,
     ) -> None:
-        self.calls = JudgeCalls()
-        """What the judge has said since the process began."""
         self._bench = Bench(
+            stage=stage,
             connection=connection,
             policy=policy,
             judge=judge,
@@ -58,14 +61,14 @@ class ScoringProcessor:
             lease=pulse.check,
             is_sure=is_sure,
             fail=fail,
-            calls=self.calls,
+            calls=calls,
         )
         runs = StageRuns(policy, self._recorded, redactor, now)
         self._unjudged = StageProcessor(
-            stage_named("scoring"), runs, redactor=redactor, now=now, producer=producer, states=states, pulse=pulse
+            stage_named(stage.name), runs, redactor=redactor, now=now, producer=producer, states=states, pulse=pulse
         )
         self._held: frozenset[int] = frozenset()
-        self._partitions: dict[int, ScoringPartition] = {}
+        self._partitions: dict[int, JudgingPartition] = {}
 
     async def assigned(self, partitions: frozenset[int]) -> None:
         """Take note; a partition is taken up with its first chunk."""
@@ -82,7 +85,7 @@ class ScoringProcessor:
             return
         partition = self._partitions.get(chunk.partition)
         if partition is None:
-            partition = self._partitions[chunk.partition] = ScoringPartition(chunk.partition, self._bench)
+            partition = self._partitions[chunk.partition] = JudgingPartition(chunk.partition, self._bench)
         if self._bench.judge is not None:
             await partition.take(chunk, done)
         elif await partition.take_up(chunk.records[0].timestamp):
@@ -93,18 +96,18 @@ class ScoringProcessor:
         self._held -= partitions
         ending = [self._partitions[number] for number in partitions & self._partitions.keys()]
         await asyncio.gather(self._end(ending, RELEASE_SECONDS), self._unjudged.revoked(partitions))
-        # Not before: a chunk that is finished there meanwhile is scored from the calls that were read back.
+        # Not before: a chunk that is finished there meanwhile is judged from the calls that were read back.
         self._let_go(partitions)
 
     async def stop(self, grace: float) -> None:
         """Make no more calls, let those under way be recorded, for `grace` seconds at most, and give up the rest."""
         await asyncio.gather(self._end(list(self._partitions.values()), grace), self._unjudged.stop(grace))
 
-    def _let_go(self, partitions: frozenset[int]) -> list[ScoringPartition]:
+    def _let_go(self, partitions: frozenset[int]) -> list[JudgingPartition]:
         self._held -= partitions
         return [self._partitions.pop(number) for number in partitions & self._partitions.keys()]
 
-    async def _end(self, partitions: Sequence[ScoringPartition], grace: float) -> None:
+    async def _end(self, partitions: Sequence[JudgingPartition], grace: float) -> None:
         await asyncio.gather(*(one.end(grace) for one in partitions))
 
     def _recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:

@@ -1,0 +1,251 @@
+"""Judged stages on Kafka for tests: processes that judge partitions, are killed and hand over, and what is on the topics then."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from engines import NOW, Clock
+
+from audit.policy import Policy
+from audit.prices import Usage
+from audit.questions import Question
+from audit.redaction import Redactor
+from schemas.codec import decode, encode
+from schemas.records import DeadLetter, Judgement, Record, Reservation
+from streams.judge_calls import JudgeCalls
+from streams.judged import JudgedStage
+from streams.judges.protocol import Judge, Purse, Verdict
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.judging import JudgingProcessor
+from streams.kafka.keys import key_of
+from streams.kafka.processing import Chunk
+from streams.kafka.producing import Message, RecordProducer
+from streams.kafka.state import StateTopic
+from streams.kafka.topics import state_topic
+from streams.kafka.watchdog import Pulse
+
+PARTITIONS = 2
+PATIENCE = 20.0
+
+
+async def came(condition: Callable[[], bool], what: str) -> None:
+    """Return as soon as the condition holds; fails, saying what was waited for, when it does not come to hold."""
+    ends_at = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < ends_at, f"waited {PATIENCE:g} s for {what}"
+        await asyncio.sleep(0.002)
+
+
+def topics_of(stage: JudgedStage[Any]) -> tuple[str, ...]:
+    """The topics that a judged stage needs."""
+    return stage.source, "judgements", stage.sink, state_topic(stage.name), "dead-letters"
+
+
+class SoundJudge:
+    """Answers every question at once, for a small sum."""
+
+    def __init__(self, answer: Callable[[Question], str]) -> None:
+        self._answer = answer
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """Reserve, spend, answer."""
+        if not await purse.reserve():
+            return Verdict(outcome="cost_cap")
+        usage = Usage(1000, 100)
+        purse.spend(usage, question.model)
+        return Verdict(outcome="answered", answer=self._answer(question), attempts=1, usage=usage)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+class Mortal:
+    """A producer whose process is killed at its n-th call: before that reaches the broker, or before it hears that it did."""
+
+    def __init__(self, producer: RecordProducer, dies_at: int | None = None, *, having_sent: bool = False) -> None:
+        self._producer = producer
+        self._left = dies_at
+        self._having_sent = having_sent
+        self.dead = asyncio.Event()
+        self.sends = 0
+
+    async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
+        """Produce, as long as it lives."""
+        self.sends += 1
+        if self._left is not None:
+            self._left -= 1
+        if self._left == 0 and self._having_sent and not self.dead.is_set():
+            await self._producer.send(topic, messages, partition=partition)
+        if self._left is not None and self._left <= 0:
+            self.dead.set()
+        if self.dead.is_set():
+            await asyncio.Event().wait()
+        return await self._producer.send(topic, messages, partition=partition)
+
+
+class Process:
+    """A process that judges: it is handed chunks from where `Committed` stands, as a transport would."""
+
+    def __init__(self, rig: Rig, judge: Judge | None, producer: Mortal, options: dict[str, Any]) -> None:
+        self.states = StateTopic(rig.kafka, rig.stage.name, producer)
+        self.calls = JudgeCalls()
+        self.processor = JudgingProcessor(
+            rig.stage,
+            rig.kafka,
+            rig.policy,
+            judge,
+            calls=self.calls,
+            redactor=Redactor(rig.policy.redaction),
+            now=rig.clock,
+            producer=producer,
+            states=self.states,
+            **{"pulse": Pulse(1e9), "is_sure": lambda: True, "fail": rig.failures.append} | options,
+        )
+        self.mortal = producer
+        self._rig = rig
+        self._lanes: dict[int, asyncio.Task[None]] = {}
+        self.chunks_done: Counter[int] = Counter()
+        """By partition, how many chunks are done."""
+
+    async def work(self, *partitions: int, size: int = 3) -> None:
+        """Take up partitions where the group stands, in chunks of so many records."""
+        await self.processor.assigned(frozenset(partitions))
+        for partition in partitions:
+            self._lanes[partition] = asyncio.create_task(self._lane(partition, size))
+
+    async def take_again(self, partition: int) -> None:
+        """Hand the partition's records over once more."""
+        await self.processor.take(Chunk(self._rig.stage.source, partition, self._rig.records[partition]), lambda: None)
+
+    async def _lane(self, partition: int, size: int) -> None:
+        start = self._rig.committed[partition]
+        records = [one for one in self._rig.records[partition] if one.offset >= start]
+        finished: dict[int, bool] = {}
+        for first in range(0, len(records), size):
+            chunk = Chunk(self._rig.stage.source, partition, records[first : first + size])
+            finished[chunk.next_offset] = False
+            await self.processor.take(chunk, self._done(partition, chunk, finished))
+
+    def _done(self, partition: int, chunk: Chunk, finished: dict[int, bool]) -> Callable[[], None]:
+        def done() -> None:
+            assert not finished[chunk.next_offset], "done twice"
+            finished[chunk.next_offset] = True
+            self.chunks_done[partition] += 1
+            for offset, is_finished in finished.items():
+                if not is_finished:
+                    break
+                self._rig.committed[partition] = max(self._rig.committed[partition], offset)
+
+        return done
+
+    async def drained(self) -> None:
+        """Return when everything is taken and done; what comes out of the processor is raised."""
+        await asyncio.gather(*self._lanes.values())
+        await came(self._rig.is_done, "every task to be done")
+
+    async def revoke(self, *partitions: int) -> None:
+        """Give partitions away."""
+        await self.processor.revoked(frozenset(partitions))
+        await self._cancel([self._lanes.pop(partition) for partition in partitions])
+
+    async def kill(self) -> None:
+        """End as after kill -9: nothing is finished, nothing more gets out."""
+        self.mortal.dead.set()
+        partitions = self.processor._partitions.values()
+        running = [task for one in partitions for task in (*one._queues._runners.values(), *one._lease._under_way)]
+        await self._cancel([*self._lanes.values(), *running])
+        self.states.close()
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """End in good order."""
+        await self.processor.stop(grace)
+        await self._cancel(list(self._lanes.values()))
+        self.states.close()
+
+    async def _cancel(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        tasks = list(tasks)
+        for task in tasks:
+            task.cancel()
+        for came_of in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(came_of, Exception):
+                self._rig.failures.append(came_of)
+
+
+class Rig:
+    """Topics with tasks, the offsets that are committed, and the processes that come and go."""
+
+    def __init__(self, stage: JudgedStage[Any], kafka: KafkaConnection, policy: Policy, producer: RecordProducer) -> None:
+        self.stage = stage
+        self.kafka = kafka
+        self.policy = policy
+        self.producer = producer
+        self.clock = Clock(NOW)
+        self.records: dict[int, list[Any]] = {}
+        self.committed: dict[int, int] = defaultdict(int)
+        self.failures: list[BaseException] = []
+
+    async def publish(self, tasks: Sequence[Record]) -> None:
+        """Put tasks on their topic."""
+        await self.produce(self.stage.source, [(key_of(one), encode(one)) for one in tasks])
+
+    async def produce(self, topic: str, messages: Sequence[Message]) -> None:
+        """Put messages on a topic."""
+        await self.producer.send(topic, messages)
+        self.records = await self.read(self.stage.source)
+
+    def process(self, judge: Judge | None, producer: Mortal | None = None, **options: Any) -> Process:
+        """A new process."""
+        return Process(self, judge, producer or Mortal(self.producer), options)
+
+    def is_done(self) -> bool:
+        """Whether every task is committed."""
+        return all(self.committed[number] > records[-1].offset for number, records in self.records.items())
+
+    async def read(self, topic: str) -> dict[int, list[Any]]:
+        """Everything on a topic, by partition; those without records are left out."""
+        consumer = AIOKafkaConsumer(**self.kafka.for_aiokafka(), enable_auto_commit=False, auto_offset_reset="earliest")
+        await consumer.start()
+        try:
+            name = self.kafka.topic(topic)
+            places = [TopicPartition(name, number) for number in range(PARTITIONS)]
+            consumer.assign(places)
+            ends = await consumer.end_offsets(places)
+            found: dict[int, list[Any]] = defaultdict(list)
+            for place in places:
+                while await consumer.position(place) < ends[place]:
+                    found[place.partition] += (await consumer.getmany(place, timeout_ms=500)).get(place, [])
+            return {number: records for number, records in found.items() if records}
+        finally:
+            await consumer.stop()
+
+    async def decoded(self, topic: str) -> list[Record]:
+        """The records on a topic."""
+        return [decode(one.value) for records in (await self.read(topic)).values() for one in records]
+
+    async def calls(self) -> tuple[list[Judgement], list[Reservation]]:
+        """Judgements and reservations, each once, the first of those with one id."""
+        judgements: dict[str, Judgement] = {}
+        reservations: dict[str, Reservation] = {}
+        for record in await self.decoded("judgements"):
+            if isinstance(record, Judgement):
+                judgements.setdefault(record.judgement_id, record)
+            elif isinstance(record, Reservation):
+                reservations.setdefault(record.reservation_id, record)
+        return list(judgements.values()), list(reservations.values())
+
+    async def letters(self) -> list[DeadLetter]:
+        """The dead letters."""
+        return [one for one in await self.decoded("dead-letters") if isinstance(one, DeadLetter)]
+
+    def check_calls(self, judgements: Sequence[Judgement], reservations: Sequence[Reservation]) -> None:
+        """What must hold of the calls once everything is done: each settled once, and nothing asked again that was answered."""
+        assert [] == self.failures
+        settled = [name for one in judgements for name in one.reservation_ids]
+        assert sorted(one.reservation_id for one in reservations) == sorted(settled), "not settled once each"
+        answered = Counter(one.fingerprint for one in judgements if one.outcome == "answered")
+        assert set() == {name for name, count in answered.items() if count > 1}, "answered and asked again"
