@@ -23,7 +23,7 @@ class Written(NamedTuple):
 
     folder: Path
     number: int
-    """What the names of its files end in: the repetition, or the next number that no other run has."""
+    """What the names of its files end in: the repetition, or the number that the run has there already."""
 
     @property
     def summary(self) -> Path:
@@ -34,7 +34,7 @@ class Written(NamedTuple):
 def write_files(folder: Path, evaluated: Iterable[Evaluated]) -> list[Written]:
     """Write the files of every evaluation; other files in the folder are left alone. SettingsError naming a path that is refused.
 
-    A number that another run has in the folder is left to it, so that evaluating one run after the other loses nothing.
+    A run keeps the number that it has in the folder, so that evaluating one run after the other loses nothing.
     """
     found = sorted(
         evaluated, key=lambda one: (one.evaluation.repetition, one.evaluation.session_id, one.evaluation.evaluation_id)
@@ -43,12 +43,11 @@ def write_files(folder: Path, evaluated: Iterable[Evaluated]) -> list[Written]:
     runs = folder_names(row.judge_run_id for _, row in rows)
     models = folder_names(row.model for _, row in rows)
     cases = folder_names(row.case_id for _, row in rows)
-    taken: set[tuple[Path, int]] = set()
+    numbers: dict[Path, _Numbers] = {}
     written = []
     for one, row in rows:
         place = folder / runs[row.judge_run_id] / models[row.model] / cases[row.case_id]
-        number = _number(place, row, taken)
-        taken.add((place, number))
+        number = numbers.setdefault(place, _Numbers(place)).of(row)
         for path, content in _files(place, one, row, number):
             write_file(path, content)
         written.append(Written(place, number))
@@ -88,16 +87,38 @@ def _prompts(one: Evaluated, row: EvaluationRow) -> str:
     )
 
 
-def _number(place: Path, row: EvaluationRow, taken: set[tuple[Path, int]]) -> int:
-    """The repetition; where another run has that number, the next one that is free or this run's own."""
-    number = row.repetition
-    while (place, number) in taken or _run_of(place / RAW / f"final_result_{number}.json") not in (None, row.run):
-        number += 1
-    return number
+class _Numbers:
+    """Which run has which number in a folder. What is there and cannot be read is nobody's."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._runs: dict[int, str] | None = None
+        self._given: set[int] = set()
+
+    def of(self, row: EvaluationRow) -> int:
+        """The number that the run has already; else its repetition, or the next one that is free. Each is given once."""
+        if self._runs is None:
+            self._runs = _runs_in(self._place)
+        there = (number for number, run in self._runs.items() if run == row.run and number not in self._given)
+        number = next(there, row.repetition)
+        while number in self._given or self._runs.get(number, row.run) != row.run:
+            number += 1
+        self._given.add(number)
+        return number
 
 
-def _run_of(path: Path) -> str | None:
-    """The session that a result was written for; None where there is no result that could be lost."""
+def _runs_in(place: Path) -> dict[int, str]:
+    """The sessions whose results are in a folder, by the number of their files; what cannot be read is nobody's."""
+    found = {}
+    for path in place.joinpath(RAW).glob("final_result_*.json"):
+        number = path.stem.removeprefix("final_result_")
+        session = _session(path)
+        if number.isdecimal() and session is not None:
+            found[int(number)] = session
+    return found
+
+
+def _session(path: Path) -> str | None:
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):

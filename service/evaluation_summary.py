@@ -34,7 +34,7 @@ def summary_markdown(row: EvaluationRow, number: int) -> str:
     """The whole file. What agents and judges wrote is text in it and nothing else; `number` is that of the files beside it."""
     final, judge = row.result.final_result, row.result.judge_result
     parts = [
-        ["# Evaluation result", *_simulated(row), *_head(row, judge)],
+        ["# Evaluation result", *_simulated(row), *_head(row, judge, number)],
         ["## Overall assessment", *_overall(final)],
         ["## Dimension scores", *_dimensions(final), *_sources(final)],
         ["## Deterministic checks", *_checks(final)],
@@ -53,11 +53,11 @@ def _simulated(row: EvaluationRow) -> list[str]:
     return [note] if row.simulated else []
 
 
-def _head(row: EvaluationRow, judge: JudgeResult) -> list[str]:
+def _head(row: EvaluationRow, judge: JudgeResult, number: int) -> list[str]:
     model = UNKNOWN if row.model is None else inline(row.model)
     score = "none: the evaluation failed" if row.score is None else f"{row.score:.2f} / 10"
     agent = "" if row.agent is None else f", agent {inline(row.agent)}"
-    run = f"session {inline(row.run)}, repetition {row.repetition}, connection {inline(row.connection)}, project {inline(row.project)}"
+    run = f"session {inline(row.run)}, repetition {number}, connection {inline(row.connection)}, project {inline(row.project)}"
     count = f"{judge.successful_iterations} of {judge.configured_repetitions} answers count"
     lines = [
         f"- **Case:** {inline(row.case_id)}: {inline(row.case_title)}",

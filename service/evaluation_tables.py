@@ -82,7 +82,8 @@ def evaluation_view(report: Report, width: int) -> RenderableType:
 def in_words(report: Report) -> str:
     """How many there are, what was paid for them now, and whether they are good enough."""
     parts = [f"{counted(report.executed, 'evaluation')} made", f"{report.reused} reused"]
-    parts.append("cost of the calls not known" if report.spent_usd is None else f"{report.spent_usd:.4f} USD spent now")
+    if report.executed:
+        parts[0] += ", at a cost that is not known" if report.spent_usd is None else f" for {report.spent_usd:.4f} USD"
     if report.failed:
         parts.append(f"{report.failed} failed: the judge gave no answer that counts")
     if report.fail_under is not None:

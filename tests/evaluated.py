@@ -158,9 +158,7 @@ def _reply(made: Made, case: Case, name: str, number: int, reply: float | str) -
 def _answer(made: Made, case: Case, number: int, overall: float) -> dict[str, object]:
     """Scores about the overall one, some above and some below it."""
     scores = {one: min(10.0, max(0.0, overall + 0.5 * (place - 2))) for place, one in enumerate(DIMENSIONS)}
-    dimensions = {
-        one: {"evidence": [f"{one} as seen in answer {number}."], "score": scores[one]} for one in case.dimensions
-    }
+    dimensions = {one: {"evidence": [f"{one} as seen in answer {number}."], "score": scores[one]} for one in case.dimensions}
     return {"dimensions": dimensions, "overall": {"evidence": list(made.evidence), "score": overall}}
 
 

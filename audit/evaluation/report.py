@@ -36,7 +36,7 @@ class Evaluated:
 
 
 class _Told(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class EvaluationRow(_Told):
@@ -118,7 +118,7 @@ class Report(_Told):
     below: Count
     """Evaluations with a score below `fail_under`."""
     spent_usd: Usd | None
-    """What the calls that were made now cost; null where that is not known of one."""
+    """What the judge's calls for the evaluations that were made cost, earlier attempts included; null where that is not known of one."""
     evaluations: tuple[EvaluationRow, ...]
     models: tuple[ModelSummary, ...]
 

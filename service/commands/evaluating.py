@@ -1,0 +1,254 @@
+"""`driftline evaluate`: finished sessions are held against test cases and judged, after a word on what that costs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from audit.evaluation.case import Case
+from audit.evaluation.dimensions import HIGHEST, LOWEST
+from audit.evaluation.files import LoadedProfile, load_case, load_profile
+from audit.evaluation.profile import Plan, plans
+from audit.evaluation.report import Evaluated, Report, report_of
+from schemas.errors import InputError, SettingsError
+from service.commands.options import Database, PolicyFile, moment_of, print_json, settings_of
+from service.evaluating import catch_up
+from service.evaluating import evaluate as make_evaluations
+from service.evaluation_chart import require_charts, write_chart
+from service.evaluation_files import readable_json, write_files
+from service.evaluation_tables import evaluation_view
+from service.evaluation_words import estimate_document, estimate_in_words, telling
+from service.judging import NAME_A_JUDGE, NONE, who_judges
+from service.result_files import make_folder
+from service.settings import Settings
+from service.terminal import counted, err, out
+from service.workspace import open_workspace
+from streams.evaluations.preparing import Prepared, prepare
+from streams.evaluations.selecting import MOST, Wanted
+from streams.purses import StoppedError
+
+CASE_FILES = ("*.yaml", "*.yml")
+"""What a folder of cases holds."""
+
+
+class Output(StrEnum):
+    """What is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Whether to go on after what is known of the cost."""
+
+    dry_run: bool
+    yes: bool
+    output: Output
+
+    def given(self, prepared: Prepared) -> bool:
+        """Say what the evaluations would take, and ask where that may cost anything. SettingsError where nobody can be asked."""
+        if self.dry_run and self.output is Output.JSON:
+            print_json(estimate_document(prepared))
+            return False
+        err.print(estimate_in_words(prepared), markup=False, soft_wrap=True)
+        if self.dry_run:
+            return False
+        if prepared.estimate.calls and not self.yes:
+            if not sys.stdin.isatty():
+                raise SettingsError(
+                    "nobody can be asked whether to pay: there is no terminal",
+                    hint="Say --yes, or --dry-run to see the cost only.",
+                )
+            typer.confirm("Ask the judge?", abort=True, err=True)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be evaluated by what."""
+
+    settings: Settings
+    cases: Sequence[Case]
+    profile: LoadedProfile
+    plans: Sequence[Plan]
+    wanted: Wanted
+    retry_failed: bool
+
+
+Evaluate = Callable[[Work, Agreement], Sequence[Evaluated] | None]
+"""Where evaluations come from; None where it was agreed to make none."""
+
+
+def evaluate(
+    case: Annotated[list[Path], typer.Option("--case", metavar="FILE", help="A case, or a folder of them; may be repeated.")],
+    profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="Who judges, how often, and what counts.")],
+    session: Annotated[
+        list[str] | None, typer.Option("--session", metavar="ID", help="This finished session; may be repeated.")
+    ] = None,
+    connection: Annotated[
+        str | None, typer.Option("--connection", metavar="NAME", help="The connection of the sessions that are named.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="Sessions with this tag; may be repeated.")
+    ] = None,
+    project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only sessions of this project.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Only sessions that ended then or later.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST, help="At most so many sessions, the newest first.")] = 100,
+    judge_run: Annotated[
+        list[str] | None, typer.Option("--judge-run", metavar="ID", help="Only this judge run of the profile; may be repeated.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("-o", metavar="DIR", help="Write the results as files into this folder.")
+    ] = None,
+    output: Annotated[Output, typer.Option("--output", help="What is printed.")] = Output.TABLE,
+    chart: Annotated[
+        Path | None, typer.Option("--chart", metavar="FILE.png", help="Draw score against cost (needs matplotlib).")
+    ] = None,
+    fail_under: Annotated[
+        float | None, typer.Option("--fail-under", min=LOWEST, max=HIGHEST, help="Exit 1 when a score is below this.")
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Ask again where an answer of the judge failed, too.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take and cost.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
+    database: Database = None,
+    policy: PolicyFile = None,
+) -> None:
+    """Hold finished sessions against test cases: deterministic checks, and a judge who scores six dimensions.
+
+    Exit 1 when an evaluation has no score or one below --fail-under. What was evaluated before is reused.
+    """
+    loaded = load_profile(profile)
+    work = Work(
+        settings_of(database, policy),
+        load_cases(case),
+        loaded,
+        _chosen(loaded, judge_run, profile),
+        _wanted(session, connection, tag, project, since, limit),
+        retry_failed,
+    )
+    for needed, path in ((make_folder, folder), (require_charts, chart)):
+        if path is not None and not dry_run:
+            needed(path)
+    found = _evaluate_here(work, Agreement(dry_run, yes, output))
+    if found is None:
+        return
+    report = report_of(found, fail_under)
+    _show(report, output)
+    _write(found, report, folder, chart)
+    if report.failed or report.below:
+        raise typer.Exit(1)
+
+
+def load_cases(paths: Sequence[Path]) -> list[Case]:
+    """The cases of files, and of the folders among them in the order of names; InputError where two have one id or there is none."""
+    files = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
+    found: dict[str, Path] = {}
+    cases = []
+    for file in dict.fromkeys(files):
+        case = load_case(file)
+        if case.case_id in found:
+            raise InputError(
+                f"{file}: case_id: {case.case_id} is the id of {found[case.case_id]}, too",
+                hint="Give each case an id of its own.",
+            )
+        found[case.case_id] = file
+        cases.append(case)
+    return cases
+
+
+def _files_in(folder: Path) -> list[Path]:
+    found = sorted({file for pattern in CASE_FILES for file in folder.glob(pattern)})
+    if not found:
+        raise InputError(f"{folder}: there is no case in it", hint=f"Cases are files such as {', '.join(CASE_FILES)}.")
+    return found
+
+
+def _chosen(loaded: LoadedProfile, judge_runs: Sequence[str] | None, profile: Path) -> list[Plan]:
+    """The judge runs that are asked for; SettingsError naming those that the profile has."""
+    every = {plan.judge_run_id: plan for plan in plans(loaded.profile)}
+    for name in judge_runs or ():
+        if name not in every:
+            raise SettingsError(f"--judge-run {name}: {profile} has no such judge run", hint=f"It has {', '.join(every)}.")
+    return [every[name] for name in dict.fromkeys(judge_runs or every)]
+
+
+def _wanted(
+    sessions: Sequence[str] | None,
+    connection: str | None,
+    tags: Sequence[str] | None,
+    project: str | None,
+    since: str | None,
+    limit: int,
+) -> Wanted:
+    if connection is not None and not sessions:
+        raise SettingsError(
+            "--connection goes with --session", hint="Name the sessions, or choose them by --tag, --project or --since."
+        )
+    prefix = "" if connection is None else f"{connection}/"
+    return Wanted(
+        sessions=[f"{prefix}{one}" for one in sessions or ()],
+        tags=list(tags or ()),
+        project=project,
+        since=None if since is None else moment_of(since, "--since"),
+        limit=limit,
+    )
+
+
+def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | None:
+    """Evaluations made in this process, over the database that the settings name."""
+    with open_workspace(work.settings, writes=True) as workspace:
+        catch_up(workspace)
+        prepared = prepare(
+            workspace.store,
+            workspace.policy,
+            work.cases,
+            work.plans,
+            work.profile.system_prompt,
+            work.wanted,
+            workspace.now(),
+            retry_failed=work.retry_failed,
+        )
+        if not prepared.sessions:
+            raise InputError("no finished session is like that", hint="`driftline runs` lists those that have ended.")
+        if prepared.estimate.calls:
+            judge = who_judges(work.settings, workspace.policy)
+            if judge.name == NONE and not agreement.dry_run:
+                raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
+            if note := f"there is no judge. {NAME_A_JUDGE}" if judge.name == NONE else judge.note:
+                err.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+        if not agreement.given(prepared):
+            return None
+        try:
+            with telling() as tell:
+                return make_evaluations(workspace, work.settings, prepared, tell)
+        except (KeyboardInterrupt, StoppedError):
+            err.print("stopped; the same command goes on from here", markup=False)
+            raise typer.Exit(1) from None
+
+
+def _show(report: Report, output: Output) -> None:
+    if output is Output.JSON:
+        sys.stdout.write(readable_json(report))
+    else:
+        out.print(evaluation_view(report, out.width))
+
+
+def _write(found: Sequence[Evaluated], report: Report, folder: Path | None, chart: Path | None) -> None:
+    """The files that are asked for. What is written was paid for, so an error says that nothing is lost."""
+    if folder is not None:
+        written = write_files(folder, found)
+        err.print(f"{counted(len(written), 'result')} written to {folder}", markup=False, soft_wrap=True)
+    if chart is not None:
+        write_chart(report, chart)
+        err.print(f"chart written to {chart}", markup=False, soft_wrap=True)

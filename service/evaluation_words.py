@@ -1,0 +1,97 @@
+"""What is said of evaluations before they are made, and how they get on."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+
+from service.evaluating import Progress
+from service.terminal import counted, err
+from streams.evaluations.estimating import Estimate
+from streams.evaluations.preparing import Prepared
+
+PLAIN_SECONDS = 5.0
+"""How often progress is told where there is no terminal."""
+
+
+def estimate_document(prepared: Prepared) -> dict[str, Any]:
+    """An estimate for scripts; a cost that nobody knows is null."""
+    found = prepared.estimate
+    known = {} if _is_priced(found) else {"expected_usd": None, "at_most_usd": None}
+    return {"sessions": prepared.sessions, **{one.name: getattr(found, one.name) for one in fields(found)}, **known}
+
+
+def estimate_in_words(prepared: Prepared) -> str:
+    """An estimate for people."""
+    found = prepared.estimate
+    parts = [
+        f"{counted(prepared.sessions, 'session')}: {counted(found.evaluations, 'evaluation')} to make, {found.reused} reused"
+    ]
+    if found.taken_up:
+        parts.append(f"{found.taken_up} of them asked for before, by a command that did not come to its end")
+    if found.calls:
+        known = f"and {found.expected_usd:.4f} USD, {found.at_most_usd:.4f} USD at most"
+        parts.append(f"about {counted(found.calls, 'call')} {known if _is_priced(found) else 'at a cost that is not known'}")
+        parts.append("the cap of each evaluation holds")
+    else:
+        parts.append("nobody is asked")
+    if found.answered:
+        parts.append(f"{counted(found.answered, 'question')} answered before")
+    if 0 < found.unpriced < found.calls:
+        parts.append(f"the cost of {found.unpriced} is not known and not among that")
+    if found.not_asked:
+        parts.append(
+            f"{counted(found.not_asked, 'question')} will not be asked: only recorded answers count, no price is known, "
+            "or the cap leaves no room"
+        )
+    return "; ".join(parts)
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[Callable[[Progress], None]]:
+    """Show how evaluations get on, while the context is open: a bar on a terminal, else a line every few seconds."""
+    if not err.is_terminal:
+        yield _Plainly().tell
+        return
+    columns = (
+        TextColumn("evaluating"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    with ProgressBar(*columns, console=err, transient=True) as shown:
+        task = shown.add_task("", total=None)
+        yield lambda now: shown.update(task, completed=now.done, total=now.total, description=_calls(now))
+
+
+class _Plainly:
+    """Prints a line now and then."""
+
+    def __init__(self) -> None:
+        self._since = self._told_at = time.monotonic()
+
+    def tell(self, progress: Progress) -> None:
+        """Say how far it is, when it is time to."""
+        now = time.monotonic()
+        if now - self._told_at < PLAIN_SECONDS:
+            return
+        self._told_at = now
+        done, total = progress.done, progress.total
+        left = f", {(now - self._since) * (total - done) / done:,.0f} s left" if done else ""
+        err.print(f"evaluating: {done} of {total}, {_calls(progress)}{left}", markup=False, soft_wrap=True)
+
+
+def _calls(progress: Progress) -> str:
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    return f"{counted(progress.answered, 'answer')}{failed}, {progress.spent_usd:.4f} USD"
+
+
+def _is_priced(found: Estimate) -> bool:
+    return not found.calls or found.unpriced < found.calls
