@@ -15,6 +15,7 @@ from analytics.store import Store
 from schemas.codec import encode
 from schemas.records import Alert, Heartbeat
 from service.alerts.raising import Alerts
+from service.documents import iso_time
 from service.telemetry import Telemetry
 from streams.engine import Engine
 
