@@ -116,8 +116,9 @@ class SimulatedJudge:
         """The message that the request gets when nothing goes wrong."""
         said = _NO_SCHEMA
         if asked.subject is not None:
-            key = f"{asked.key}/{self.arrivals.count(asked.key)}"
-            said = json.dumps(simulated_evaluation(asked.schema, asked.subject, key), ensure_ascii=False)
+            arrival = self.arrivals.count(asked.key)
+            answer = simulated_evaluation(asked.schema, asked.subject, model=asked.model, arrival=arrival)
+            said = json.dumps(answer, ensure_ascii=False)
         elif asked.schema is not None:
             said = json.dumps(simulated_answer(asked.schema, asked.materials, model=asked.model), ensure_ascii=False)
         room = asked.max_tokens * CHARACTERS_A_TOKEN

@@ -2,15 +2,17 @@
 
 A dimension starts at its base. Every sign takes off its weight times how much of it there is, an insight adds a little, and the
 jitter moves it by what a model's mood might. The same prompt is sent for every repetition, so the jitter depends on how often the
-prompt came before: repetitions differ as those of a model do, and the third one is the third one in every run.
+prompt came before: repetitions differ as those of a model do, and the third one is the third one in every run. It depends on what is
+shown of the run and on the model that is asked, not on how the prompt words it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from audit.fingerprints import canonical_json
 from audit.patterns import Pattern, compile_pattern
 from service.simulator.filling import fill_schema
 from service.simulator.scoring import JITTER, mood
@@ -20,7 +22,7 @@ from service.simulator.subjects import Subject
 DIMENSIONS = ("task", "process", "autonomy", "closeness", "efficiency", "spark")
 MET = 0.5
 """Share of its words from which an expectation counts as met: nobody repeats one word for word."""
-MAX_SHOWN = 80
+MAX_SHOWN = 120
 """Characters of an expectation in an item of evidence."""
 MAX_ITEMS = 4
 """Items of evidence for one score."""
@@ -44,7 +46,7 @@ SHAPE: Mapping[str, Any] = {
 _BASES = {"task": 0.93, "process": 0.92, "autonomy": 0.9, "closeness": 0.86, "efficiency": 0.92, "spark": 0.52}
 _OTHER_BASE = 0.87
 _WEIGHTS: dict[str, dict[str, float]] = {
-    "task": {"empty": 0.9, "unmet": 0.6, "unmet_soft": 0.1, "failed_checks": 0.5, "off_topic": 0.2, "bare_refusal": 0.5}
+    "task": {"empty": 0.9, "unmet": 0.5, "unmet_soft": 0.05, "failed_checks": 0.5, "off_topic": 0.2, "bare_refusal": 0.5}
     | {"refusal": 0.4, "failures": 0.1},
     "process": {"empty": 0.3, "failed_calls": 0.5, "failures": 0.4, "failed_checks": 0.2, "repeated": 0.15}
     | {"extra_work": 0.3, "addresses_judge": 0.3},
@@ -53,8 +55,8 @@ _WEIGHTS: dict[str, dict[str, float]] = {
     | {"addresses_judge": 0.3, "bare_refusal": 0.2, "off_topic": 0.2},
     "efficiency": {"empty": 0.3, "repeated": 0.7, "busy": 0.2, "failed_calls": 0.2, "long": 0.15, "extra_work": 0.15},
     "spark": {"empty": 0.5, "bare_refusal": 0.3, "refusal": 0.2, "unmet": 0.1, "rudeness": 0.1, "insight": -0.25},
-    "overall": {"empty": 0.8, "unmet": 0.5, "unmet_soft": 0.05, "failed_checks": 0.4, "failures": 0.15, "failed_calls": 0.1}
-    | {"repeated": 0.1, "bare_refusal": 0.4, "refusal": 0.25, "asks_back": 0.1, "rudeness": 0.15, "addresses_judge": 0.2}
+    "overall": {"empty": 0.8, "unmet": 0.4, "unmet_soft": 0.03, "failed_checks": 0.4, "failures": 0.15, "failed_calls": 0.1}
+    | {"repeated": 0.1, "bare_refusal": 0.4, "refusal": 0.25, "asks_back": 0.1, "rudeness": 0.15, "addresses_judge": 0.15}
     | {"insight": -0.03},
 }
 """What each sign takes off, by dimension; what is not here takes nothing."""
@@ -114,8 +116,11 @@ class RunRatings:
         return " ".join(self.quotes(dimension))
 
 
-def simulated_evaluation(schema: Mapping[str, Any] | None, subject: Subject, key: str) -> dict[str, Any]:
-    """The answer that fits the schema, else `SHAPE`; `key` is what the jitter hangs on. A pure function."""
+def simulated_evaluation(
+    schema: Mapping[str, Any] | None, subject: Subject, *, model: str = "", arrival: int = 1
+) -> dict[str, Any]:
+    """The answer that fits the schema, else `SHAPE`, to a question that comes for the `arrival`th time. A pure function."""
+    key = canonical_json([model, asdict(subject), arrival])
     answer = fill_schema(schema or SHAPE, RunRatings(signs_of(subject), key))
     return answer if isinstance(answer, dict) else {"answer": answer}
 
@@ -132,7 +137,8 @@ def _unmet(expectations: tuple[str, ...], kind: str, said: str) -> Sign:
     unmet = [
         one for one in expectations if (share := share_of_words(one[:MAX_SEEN], said[:MAX_SEEN])) is not None and share < MET
     ]
-    shown = " ".join(unmet[0].split())[:MAX_SHOWN].rstrip(" .") if unmet else ""
+    first = " ".join(unmet[0].split()).rstrip(".") if unmet else ""
+    shown = first if len(first) <= MAX_SHOWN else f"{first[: MAX_SHOWN - 1]}…"
     return _share(len(unmet), len(expectations), f"{kind} expectations cannot be found in the answer: {shown}")
 
 

@@ -65,10 +65,10 @@ def result(*, failed: bool) -> dict[str, Any]:
 
 
 def scores(text: str, dimensions: tuple[Dimension, ...] = DIMENSIONS) -> dict[str, float]:
-    """What the simulated judge makes of a view; without jitter, as the same key moves every dimension alike."""
+    """What the simulated judge makes of a view the first time."""
     subject = read_subject(text)
     assert subject is not None
-    answer = simulated_evaluation(answer_schema(dimensions), subject, "key")
+    answer = simulated_evaluation(answer_schema(dimensions), subject)
     return {name: one["score"] for name, one in answer["dimensions"].items()} | {"overall": answer["overall"]["score"]}
 
 
@@ -130,7 +130,7 @@ def test_an_insight_raises_spark_alone_by_much() -> None:
     """The one dimension that is about more than doing what was asked."""
     plain, bright = scores(view()), scores(view(f"{GOOD} The root cause was a missing renewal hook."))
     assert bright["spark"] > plain["spark"] + 1
-    assert plain["task"] == bright["task"]
+    assert abs(plain["task"] - bright["task"]) <= 1
 
 
 @pytest.mark.parametrize("dimensions", [DIMENSIONS, ("task", "spark")])
@@ -140,7 +140,7 @@ def test_the_answer_is_one_that_the_stage_takes_and_says_that_it_is_simulated(di
     for text in (view(), everything):
         subject = read_subject(text)
         assert subject is not None
-        answer = simulated_evaluation(answer_schema(dimensions), subject, "key")
+        answer = simulated_evaluation(answer_schema(dimensions), subject)
         read = read_evaluation(json.dumps(answer), dimensions=dimensions)
         assert not isinstance(read, Invalid)
         for assessment in (*read.dimensions.values(), read.overall):
@@ -168,8 +168,8 @@ def test_a_view_of_any_content_is_answered(target: Any, response: Any, evidence:
     text = json.dumps({"evaluation_target": target, "subject_response": response, "execution_evidence": evidence})
     subject = read_subject(text)
     assert subject is not None
-    assert not isinstance(read_evaluation(json.dumps(simulated_evaluation(None, subject, "k")), dimensions=DIMENSIONS), Invalid)
-    assert set(SHAPE["properties"]) == set(simulated_evaluation(None, subject, "k"))
+    assert not isinstance(read_evaluation(json.dumps(simulated_evaluation(None, subject)), dimensions=DIMENSIONS), Invalid)
+    assert set(SHAPE["properties"]) == set(simulated_evaluation(None, subject))
 
 
 def test_what_the_shipped_view_shows_is_read_back() -> None:
