@@ -109,12 +109,8 @@ def _read(
             is_whole=not left_out,
         )
         broken = sum(is_broken for _, is_broken in read)
-        damage = (
-            [f"{broken} of the run's events hold no JSON object as their payload: only their columns were read."]
-            if broken
-            else []
-        )
-        yield ReadRun(run_of(records, policy.prices), (*left_out, *damage))
+        words = f"{broken} of the run's events hold no JSON object as their payload: only their columns were read."
+        yield ReadRun(run_of(records, policy.prices), (*left_out, words) if broken else tuple(left_out))
 
 
 def _event(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:

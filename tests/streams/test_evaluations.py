@@ -1,0 +1,381 @@
+"""Evaluations are prepared: which sessions, as what runs, what is asked of the judge, what is there already, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from builders import START, closing, event, exchange
+from engines import Clock, engine_over
+from evaluations import answer, case, plan, said
+
+from analytics.store import Store
+from audit.evaluation.profile import Plan
+from audit.evaluation.report import Evaluated
+from audit.evaluation.requesting import asked_again
+from audit.policy import Policy
+from audit.prices import Usage
+from audit.questions import Question
+from schemas.codec import encode
+from schemas.errors import InputError
+from schemas.records import EvaluationRequest, Record
+from streams.admission import Accepted
+from streams.embedded import stage_progress
+from streams.evaluations import reading
+from streams.evaluations.estimating import Estimate
+from streams.evaluations.preparing import Prepared, prepare
+from streams.evaluations.reading import Limits, read_runs
+from streams.evaluations.selecting import Wanted, finished_sessions
+from streams.judged import EVALUATION
+from streams.judges.protocol import Purse, Verdict
+
+AT = START + timedelta(days=1)
+SONNET, HAIKU = "claude-sonnet-4-5", "claude-haiku-4-5"
+WARNING = "Judge iteration 2 failed and was excluded."
+
+
+class Examiner:
+    """A judge in this process: one outcome for each call, over and over."""
+
+    def __init__(self, *outcomes: str) -> None:
+        self.outcomes = outcomes or ("answered",)
+        self.asked: list[Question] = []
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """The next outcome; every answer gives 7."""
+        outcome = self.outcomes[len(self.asked) % len(self.outcomes)]
+        self.asked.append(question)
+        assert await purse.reserve()
+        purse.spend(Usage(1_000, 100), question.model)
+        return Verdict(
+            outcome=outcome, answer=said(answer()) if outcome == "answered" else None, attempts=1, model=question.model
+        )
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+def filled(store: Store, *records: tuple[str, Record]) -> Store:
+    """The store with the records appended to their topics."""
+    accepted = Accepted()
+    for topic, record in records:
+        accepted.add(topic, encode(record))
+    with store.transaction() as transaction:
+        for topic, messages in accepted.messages.items():
+            transaction.append(topic, messages)
+    return store
+
+
+def session(name: str, number: int = 1, model: str = SONNET, **fields: Any) -> list[tuple[str, Record]]:
+    """A finished session of one exchange, the `number`-th to end."""
+    project = fields.get("project", "ops")
+    connection = fields.get("connection", "local")
+    end = msgspec.structs.replace(closing(name, number), connection=connection, project=project)
+    return [("exchanges", exchange(name, number, agent_model=model, **fields)), ("exchanges", end)]
+
+
+@pytest.fixture
+def store() -> Any:
+    """Three finished sessions of two models, the first of which ended first, and one that is open."""
+    with Store(None) as opened:
+        yield filled(
+            opened,
+            *session("s1", 1),
+            *session("s2", 2, HAIKU),
+            *session("s3", 3),
+            ("exchanges", exchange("open", 1)),
+        )
+
+
+def chosen(store: Store, **wanted: Any) -> list[str]:
+    """The names of the sessions that are selected."""
+    return [one.session_id for one in finished_sessions(store.cursor(), Wanted(**wanted))]
+
+
+def prepared(store: Store, *plans: Plan, cases: Sequence[Any] = (), retry_failed: bool = False, **wanted: Any) -> Prepared:
+    """What there is to do, with one case and plan unless others are given."""
+    return prepare(
+        store, Policy(), cases or [case()], plans or [plan()], "Judge it.", Wanted(**wanted), AT, retry_failed=retry_failed
+    )
+
+
+def evaluated(store: Store, requests: Sequence[EvaluationRequest], judge: Examiner) -> None:
+    """Have the requests judged by the engine."""
+
+    async def run() -> None:
+        async with engine_over(store, judge=judge, now=Clock(AT)) as engine:
+            await engine.publish("evaluation-requests", requests)
+            await engine.drained()
+
+    asyncio.run(run())
+
+
+def test_the_session_that_ended_last_comes_first(store: Store) -> None:
+    """A bounded evaluation is one of the newest runs."""
+    assert ["s3", "s2", "s1"] == chosen(store)
+    assert ["s3", "s2"] == chosen(store, limit=2)
+    assert ["s2", "s1"] == chosen(store, sessions=["s1", "s2"], limit=1), "who names sessions gets all of them"
+
+
+def test_a_session_can_be_named_with_its_connection(store: Store) -> None:
+    """Two connections may call a session the same; then it must be said which is meant."""
+    filled(store, *session("s1", 4, connection="north", project="shop"))
+
+    with pytest.raises(InputError, match="session 's1' is in several connections") as caught:
+        chosen(store, sessions=["s2", "s1"])
+    assert "Name one: north/s1, local/s1." == caught.value.hint
+    (found,) = finished_sessions(store.cursor(), Wanted(sessions=["north/s1"]))
+    assert ("north", "shop", START + timedelta(hours=1, seconds=4)) == (found.connection, found.project, found.ended_at)
+    assert ["s1"] == chosen(store, sessions=["s1"], project="shop")
+
+
+def test_an_id_with_a_slash_is_found_as_it_is(store: Store) -> None:
+    """Some sources name sessions by paths."""
+    filled(store, *session("agent/main", 4))
+    assert ["agent/main"] == chosen(store, sessions=["agent/main"])
+    assert ["agent/main"] == chosen(store, sessions=["local/agent/main"])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words", "hint"),
+    [
+        ({"sessions": ["s1", "nobody"]}, "there is no session 'nobody'", "driftline runs"),
+        ({"sessions": ["north/s1"]}, "there is no session 'north/s1'", "driftline runs"),
+        ({"sessions": ["open"]}, "session 'open' has not ended yet", "driftline finalize"),
+        ({"sessions": ["local/open"]}, "session 'local/open' has not ended yet", "driftline finalize"),
+        ({"sessions": ["s1"], "project": "shop"}, "session 's1' is not of project 'shop'", "It is of ops."),
+        ({"sessions": ["round"]}, "session 'round' is a round of anchors", "not evaluated"),
+        ({"sessions": ["s1"], "tags": ["nightly"]}, "sessions are named, and a tag or a time", "not both"),
+        ({"sessions": ["s1"], "since": START}, "sessions are named, and a tag or a time", "not both"),
+        ({"limit": 10_001}, "more than 10000 sessions", "in parts"),
+        ({"sessions": ["x" * 500]}, f"there is no session '{'x' * 100}'", "driftline runs"),
+    ],
+)
+def test_what_cannot_be_selected_is_refused_in_words(store: Store, wanted: Any, words: str, hint: str) -> None:
+    """An evaluation of the wrong sessions costs as much as one of the right ones."""
+    filled(store, *session("round", 5, connection="anchors", project="anchors.ops"))
+    with pytest.raises(InputError) as caught:
+        chosen(store, **wanted)
+    assert words in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_a_run_is_what_the_tables_hold_of_its_session(store: Store) -> None:
+    """Turns by event time, steps by the order of the log, trust and causes from the diagnosis."""
+    filled(
+        store,
+        ("exchanges", exchange("s1", 9, "And tested.", agent_model=SONNET)),
+        ("agent-events", event("s1", 0, event="tool_call", tool="rotate", args={"key": "main"})),
+        ("agent-events", event("s1", 1, event="tool_output", tool="rotate", output="done")),
+    )
+    found = {
+        one.run.session_id: one for one in read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted()), Policy())
+    }
+
+    run = found["s1"].run
+    assert ["It is done.", "And tested."] == [turn.agent_response for turn in run.turns]
+    assert ["rotate", "rotate"] == [step.tool for step in run.steps]
+    assert (SONNET, "answered", "ops", None) == (run.model, run.status, run.project, run.trust)
+    assert run.is_whole
+    assert [()] * 3 == [one.warnings for one in found.values()]
+    assert {"s1": 2, "s2": 0, "s3": 0} == {name: len(one.run.steps) for name, one in found.items()}
+
+
+def test_reading_several_sessions_at_once_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many are read together is a matter of speed."""
+    sessions = finished_sessions(store.cursor(), Wanted())
+    together = list(read_runs(store.cursor(), sessions, Policy()))
+    monkeypatch.setattr(reading, "AT_ONCE_BYTES", 1)
+    one_by_one = list(read_runs(store.cursor(), sessions, Policy()))
+    monkeypatch.setattr(reading, "AT_ONCE", 1)
+
+    assert ["s3", "s2", "s1"] == [one.run.session_id for one in together]
+    assert together == one_by_one == list(read_runs(store.cursor(), sessions, Policy()))
+
+
+def test_a_huge_session_is_read_at_both_ends_and_says_so(store: Store) -> None:
+    """A session of half a gigabyte must not end the process, and nobody may take its part for the whole."""
+    calls = [
+        ("agent-events", event("s1", number, event="tool_call", tool=f"t{number}", args={"x": "y" * 900}))
+        for number in range(10)
+    ]
+    filled(store, *calls)
+    limits = Limits(event_bytes=2_500, events=6, exchanges=2, exchange_bytes=10)
+
+    (found,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy(), limits)
+    steps = [(step.tool, bool(step.arguments)) for step in found.run.steps]
+
+    assert [("t0", True), ("t1", False), ("t2", False), ("t7", False), ("t8", False), ("t9", True)] == steps
+    assert not found.run.is_whole
+    size = sum(len(record.payload) for _, record in calls)  # type: ignore[attr-defined]
+    assert (
+        "The exchanges of the run hold 33 bytes: in its middle, texts were not read.",
+        "The run has 10 events: 4 in its middle were not read.",
+        f"The events of the run hold {size} bytes: in its middle, payloads were not read.",
+    ) == found.warnings
+
+
+def test_a_payload_that_is_no_event_costs_nobody_the_run(store: Store) -> None:
+    """What a foreign producer wrote is read as far as it goes."""
+    broken = msgspec.structs.replace(event("s1", 0, event="tool_call", tool="rotate"), payload="{]")  # type: ignore[type-var]
+    filled(store, ("agent-events", broken))
+    (found,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy())
+    assert ["rotate"] == [step.tool for step in found.run.steps]
+    assert ("1 of the run's events hold no JSON object as their payload: only their columns were read.",) == found.warnings
+
+
+def test_each_session_is_held_against_each_case_by_each_plan(store: Store) -> None:
+    """The order is that of the sessions as they ended, the cases and the plans; repetitions count the runs of a model."""
+    cases, plans = [case(), case(case_id="other")], [plan(), plan(judge_run_id="once", repetitions=1)]
+    found = prepared(store, *plans, cases=cases)
+
+    asked = [(one.session_id, one.case_id, one.judge_run_id, one.repetition) for one in found.requests]
+    expected = [
+        (name, case_id, judge_run, repetition)
+        for name, repetition in (("s1", 1), ("s2", 1), ("s3", 2))
+        for case_id in ("rotate-key", "other")
+        for judge_run in ("thrice", "once")
+    ]
+    assert expected == asked
+    assert list(range(12)) == [found.order[one.evaluation_id] for one in found.requests]
+    assert (3, (), ()) == (found.sessions, tuple(found.taken_up), tuple(found.reused))
+    assert found == prepared(store, *plans, cases=cases), "the same evidence, the same requests"
+
+
+def test_plans_that_measure_alike_are_one_evaluation(store: Store) -> None:
+    """A name changes no score, so it buys no second one."""
+    found = prepared(store, plan(), plan(judge_run_id="again"))
+    assert ["thrice"] * 3 == [one.judge_run_id for one in found.requests]
+
+
+def test_what_was_not_read_of_a_run_is_a_warning_of_its_evaluation(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader of a score is told on what it rests."""
+    monkeypatch.setattr(reading.read_runs, "__defaults__", (Limits(exchange_bytes=10),))
+    (request,) = prepared(store, sessions=["s1"]).requests
+    assert "The exchanges of the run hold 33 bytes: in its middle, texts were not read." in request.warnings
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"cases": [case(), case(title="Other")]}, "two cases are called 'rotate-key'"),
+        ({"plans": [plan(), plan(repetitions=1)]}, "two judge runs are called 'thrice'"),
+        (
+            {"cases": [case(input={"messages": [{"role": "user", "content": "ä" * 50_000}] * 15})]},
+            "more than a record may hold",
+        ),
+    ],
+)
+def test_what_cannot_be_told_apart_or_kept_is_refused(store: Store, given: Any, words: str) -> None:
+    """Two results of one name would overwrite each other."""
+    with pytest.raises(InputError, match=words):
+        prepared(store, *given.get("plans", ()), cases=given.get("cases", ()))
+
+
+def test_what_is_completed_is_reused_and_nobody_is_asked(store: Store) -> None:
+    """The same inputs give the same evaluation; it is numbered as in the selection of now."""
+    first = prepared(store)
+    evaluated(store, first.requests, Examiner())
+
+    again = prepared(store, sessions=["s3"])
+    (reused,) = again.reused
+    assert isinstance(reused, Evaluated)
+    request = first.requests[2]
+    assert (True, request.system_prompt, request.user_prompt) == (reused.reused, reused.system_prompt, reused.user_prompt)
+    assert (request.evaluation_id, 7.0, 1) == (
+        reused.evaluation.evaluation_id,
+        reused.evaluation.final_score,
+        reused.evaluation.repetition,
+    )
+    assert ([], [], Estimate(reused=1)) == (again.requests, again.taken_up, again.estimate)
+    assert 3 == len(prepared(store).reused)
+    assert 3 == len(prepared(store, plan(HAIKU, judge={"judge_id": "x", "model": SONNET})).requests), (
+        "another judge, another score"
+    )
+
+
+def test_a_failed_evaluation_is_asked_for_again_and_answers_are_kept(store: Store) -> None:
+    """Only what failed is paid for a second time."""
+    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner("provider_error"))
+
+    (again,) = prepared(store, sessions=["s1"]).requests
+    assert (1, 3) == (again.attempt, len(again.earlier_judgements))
+    evaluated(store, [again], Examiner("answered", "provider_error", "answered"))
+    partly = prepared(store, sessions=["s1"])
+    (known,) = partly.reused
+    assert ("completed", 2, 1) == (known.evaluation.status, known.evaluation.successful_iterations, known.evaluation.revision)
+    assert WARNING in known.evaluation.warnings
+
+    retried = prepared(store, sessions=["s1"], retry_failed=True)
+    (third,) = retried.requests
+    assert (2, 1, 2) == (third.attempt, retried.estimate.calls, retried.estimate.answered)
+    judge = Examiner()
+    evaluated(store, [third], judge)
+    assert 1 == len(judge.asked)
+    (known,) = prepared(store, sessions=["s1"], retry_failed=True).reused
+    assert (3, 2) == (known.evaluation.successful_iterations, known.evaluation.revision)
+
+
+def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
+    """A process that was killed has left its requests in the log."""
+    first = prepared(store)
+    filled(store, *(("evaluation-requests", one) for one in first.requests[:2]))
+
+    again = prepared(store)
+    assert [one.request_id for one in first.requests[:2]] == [one.request_id for one in again.taken_up]
+    assert [first.requests[2]] == again.requests
+    assert (3, 2, 9) == (again.estimate.evaluations, again.estimate.taken_up, again.estimate.calls)
+    assert again.asked == [*again.requests, *again.taken_up]
+
+
+def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> None:
+    """A request that became a dead letter would be waited for until the end of time."""
+    request = prepared(store, sessions=["s1"]).requests[0]
+    filled(store, ("evaluation-requests", request))
+    with store.transaction() as transaction:
+        transaction.set_watermark(EVALUATION.name, EVALUATION.source, 1)
+    assert 1 == stage_progress(store, EVALUATION).position
+
+    found = prepared(store, sessions=["s1"])
+    assert ([], [1]) == (found.taken_up, [one.attempt for one in found.requests])
+    assert asked_again(request, 1, ()).request_id == found.requests[0].request_id
+
+
+def test_an_estimate_is_of_what_will_be_asked(store: Store) -> None:
+    """Who pays wants to know before: expected, at most, and what will not be asked at all."""
+    live = prepared(store, sessions=["s1"]).estimate
+    assert (1, 3, 0, 0, 0) == (live.evaluations, live.calls, live.answered, live.not_asked, live.unpriced)
+    assert 0 < live.expected_usd < live.at_most_usd < 1
+
+    batch = prepared(store, plan(judge={"judge_id": "x", "model": HAIKU, "type": "batch"}), sessions=["s1"]).estimate
+    assert live.at_most_usd / 2 == pytest.approx(batch.at_most_usd)
+    recorded = prepared(store, plan(judge={"judge_id": "x", "model": HAIKU, "type": "recorded"}), sessions=["s1"]).estimate
+    assert Estimate(evaluations=1, not_asked=3) == recorded
+    capped = prepared(store, plan(cost_cap_usd=0.03), sessions=["s1"]).estimate
+    assert (3, 0.03) == (capped.calls, capped.at_most_usd)
+    poor = prepared(store, plan(cost_cap_usd=0.000001), sessions=["s1"]).estimate
+    assert Estimate(evaluations=1, not_asked=3) == poor
+
+
+def test_a_price_that_nobody_knows_is_said(store: Store) -> None:
+    """Under a cap nothing is asked of such a model; without one it is, at a cost that is null and not nought."""
+    capped = prepared(store, plan("house-model"), sessions=["s1"]).estimate
+    assert (0, 3) == (capped.calls, capped.not_asked)
+    free = prepared(store, plan("house-model", cost_cap_usd=None), sessions=["s1"]).estimate
+    assert (3, 3) == (free.calls, free.unpriced)
+    expected = {
+        "evaluations": 1,
+        "reused": 0,
+        "takenUp": 0,
+        "calls": 3,
+        "answered": 0,
+        "notAsked": 0,
+        "unpriced": 3,
+        "expectedUsd": None,
+        "atMostUsd": None,
+    }
+    assert expected == free.document()
