@@ -45,9 +45,11 @@ _THEIRS = (
     "(connection IN (SELECT connection FROM erased WHERE session_id IS NULL) "
     "OR (connection, session_id) IN (SELECT (connection, session_id) FROM erased WHERE session_id IS NOT NULL))"
 )
-_REVIEWS = (
-    f"SELECT {_P} FROM log.reviews SEMI JOIN (SELECT score_id AS subject_id FROM log.scores WHERE {_THEIRS}) USING (subject_id)"
+_JUDGED = (
+    f"SELECT score_id AS subject_id FROM log.scores WHERE {_THEIRS} "
+    f"UNION ALL SELECT evaluation_id FROM log.evaluations WHERE {_THEIRS}"
 )
+_REVIEWS = f"SELECT {_P} FROM log.reviews SEMI JOIN ({_JUDGED}) USING (subject_id)"
 _COPIES = {
     "ScoringTask": "exchange_id",
     "JudgingRequest": "exchange_id",

@@ -43,7 +43,7 @@ FOR_EVER = datetime(1970, 1, 1, tzinfo=UTC)
 """Cutoff of what is kept for ever: no record is older."""
 CUT = "retention"
 """Stage whose states name the sessions of which retention has deleted the first records."""
-SESSION_STAGES = (CUT, "intake", "scoring", "diagnosis")
+SESSION_STAGES = (CUT, "intake", "scoring", "diagnosis", "evaluation")
 """Stages that keep a state of each session."""
 
 
@@ -54,6 +54,8 @@ class Unread:
     exchanges: int = NOTHING_UNREAD
     tasks: int = NOTHING_UNREAD
     events: int = NOTHING_UNREAD
+    requests: int = NOTHING_UNREAD
+    """Of evaluations."""
 
 
 @dataclass
@@ -90,7 +92,7 @@ class Retention:
             self._note(by_project)
             while self._with_exchanges(cursor):
                 pass
-            values = {"events": self._unread.events, "otherwise": self._cutoffs.otherwise}
+            values = {"events": self._unread.events, "requests": self._unread.requests, "otherwise": self._cutoffs.otherwise}
             for name, statement in [*BY_AGE.items(), ("Review", LETTER_REVIEWS)]:
                 while self._delete(cursor, name, f"{statement} LIMIT {AT_ONCE}", values) == AT_ONCE:
                     pass

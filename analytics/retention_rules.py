@@ -46,19 +46,26 @@ OF_EXCHANGES = {
 }
 """What goes with exchanges, in this order."""
 _OLD = "JOIN cutoffs USING (project)"
-_ONE_LEFT = f"ANTI JOIN ({_SAID_OF} log.exchanges) USING (connection, subject_id)"
+_ONE_LEFT = (
+    f"ANTI JOIN ({_SAID_OF} log.exchanges) USING (connection, subject_id) "
+    "ANTI JOIN (SELECT connection, evaluation_id AS subject_id FROM log.evaluation_requests) USING (connection, subject_id)"
+)
 BY_AGE = {
     "Review": f"SELECT {PLACES} FROM log.reviews {_OLD} ANTI JOIN (SELECT score_id AS subject_id FROM log.scores) USING (subject_id) "
     "WHERE kind = 'human_score' AND occurred_at < cutoff",
     "Score": f"SELECT score_id, {PLACES} FROM log.scores {_OLD} ANTI JOIN log.exchanges USING (connection, exchange_id) "
     "WHERE exchange_at < cutoff",
+    # What is evaluated again goes with what was asked, however old the answers are.
+    "Evaluation": f"SELECT {PLACES} FROM log.evaluations {_OLD} "
+    "LEFT JOIN (SELECT request_id, requested_at FROM log.evaluation_requests) USING (request_id) "
+    "WHERE greatest(evaluated_at, requested_at) < cutoff",
+    "EvaluationRequest": f"SELECT {PLACES} FROM log.evaluation_requests {_OLD} "
+    "ANTI JOIN (SELECT request_id FROM log.evaluations) USING (request_id) WHERE requested_at < cutoff AND _offset < $requests",
     "Reservation": f"SELECT {PLACES} FROM log.reservations {_OLD} {_ONE_LEFT} WHERE reserved_at < cutoff",
     "Judgement": f"SELECT {PLACES} FROM log.judgements {_OLD} {_ONE_LEFT} WHERE judged_at < cutoff",
     "AgentEvent": f"SELECT connection, session_id, {PLACES} FROM log.agent_events {_OLD} WHERE occurred_at < cutoff AND _offset < $events",
     "Heartbeat": f"SELECT {PLACES} FROM log.heartbeats {_OLD} WHERE occurred_at < cutoff",
     "Diagnosis": f"SELECT {PLACES} FROM log.diagnoses {_OLD} WHERE closed_at < cutoff",
-    "Evaluation": f"SELECT {PLACES} FROM log.evaluations {_OLD} WHERE evaluated_at < cutoff",
-    "EvaluationRequest": f"SELECT {PLACES} FROM log.evaluation_requests {_OLD} WHERE requested_at < cutoff",
     "SessionClosed": f"SELECT {PLACES} FROM log.session_closings {_OLD} ANTI JOIN log.exchanges USING (connection, session_id) "
     "ANTI JOIN log.agent_events USING (connection, session_id) WHERE closed_at < cutoff",
     "DeadLetter": f"SELECT {PLACES} FROM log.dead_letters WHERE rejected_at < $otherwise",

@@ -28,6 +28,7 @@ LEFT_OUT = {
     "agent_events": ("payload",),
     "anchors": ("exchange",),
     "dead_letters": ("body",),
+    "evaluations": ("result",),
     "exchanges": ("user_message", "agent_response", "agent_thinking", "raw_user_message"),
     "judgements": ("answer",),
 }

@@ -19,12 +19,13 @@ from audit.redaction import Redactor
 from schemas.codec import encode
 from schemas.errors import BoundsError, StoreError
 from schemas.limits import MAX_ADMITTED_BYTES
-from schemas.records import Exchange, Record
+from schemas.records import Exchange, Judgement, Record, Reservation
 from streams.admission import Accepted, Door
 from streams.closing import EXPLICIT, closings, idle_closings
 from streams.commits import Commits
 from streams.embedded import EmbeddedRunner
 from streams.engine_state import EngineLimits, EngineState, Published
+from streams.erased_now import ErasedNow
 from streams.group_commit import GroupCommit
 from streams.interrupted import settle_interrupted
 from streams.judge_calls import JudgeCalls
@@ -32,6 +33,7 @@ from streams.judged import JUDGED, JudgedStage
 from streams.judges.protocol import Judge
 from streams.judging_worker import JudgingWorker
 from streams.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
+from streams.purses import ErasedError
 from streams.recorded import recorded_in
 from streams.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.taken import Taken, taken
@@ -72,6 +74,7 @@ class Engine:
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._calls = JudgeCalls()
+        self._erased = ErasedNow(store)
 
     async def start(self) -> None:
         """Take up what the last process left, then work in the background."""
@@ -123,8 +126,10 @@ class Engine:
             accepted.add(topic, encode(record))
         return await self._publish(topic, accepted)
 
-    async def record(self, record: Record) -> None:
-        """Make a record of a judge call durable."""
+    async def record(self, record: Judgement | Reservation) -> None:
+        """Make a record of a judge call durable. ErasedError where nobody is to be judged any more of whom it is."""
+        if self._erased.has(record.connection, record.session_id):
+            raise ErasedError
         self._calls.note(record)
         accepted = Accepted()
         accepted.add("judgements", encode(record))
@@ -181,7 +186,7 @@ class Engine:
         """Return when everything that was taken in is judged. StoreError when that cannot be any more."""
         if not self._workers:
             return
-        waits = [asyncio.create_task(self._judged()), asyncio.create_task(self._broke())]
+        waits: list[asyncio.Task[Any]] = [asyncio.create_task(self._judged()), asyncio.create_task(self.broken.wait())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for one in waits:
             one.cancel()
@@ -191,9 +196,6 @@ class Engine:
     async def _judged(self) -> None:
         for worker in self._workers:
             await worker.drained()
-
-    async def _broke(self) -> None:
-        await self.broken.wait()
 
     def failure(self) -> StoreError:
         """Why it is broken, and what to do about it."""
@@ -208,6 +210,7 @@ class Engine:
             tribunal,
             recorded=recorded_in(self.store),
             commit=self._commits.insist,
+            erased=self._erased,
             door=lambda: Door(self.redactor, self.now()),
         )
 

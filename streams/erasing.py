@@ -36,7 +36,9 @@ from streams.replay.plan import folder_of
 
 CHECK_SECONDS = 60.0
 """How often the chore looks for erasures that came from elsewhere."""
-COPIES = "Backups, copies of the database and Parquet files that were exported: delete them yourself."
+COPIES = (
+    "Backups, copies of the database, Parquet files that were exported and result files of evaluations: delete them yourself."
+)
 FREE_SPACE = (
     "What is deleted is still in the free space of the database file until it is compacted: at the next start of the server."
 )

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from streams.admission import Door, Place
 from streams.batches import StageBatch
 from streams.docket import STATE, JudgedState
 from streams.embedded import stage_progress
+from streams.erased_now import ErasedNow
 from streams.judged import JudgedStage
 from streams.log_writer import Submission
+from streams.purses import ErasedError
 from streams.recorded import Recorded
 from streams.session_queues import SessionQueues
-from streams.tribunal import Tribunal
+from streams.tribunal import Ruling, Tribunal
 
 CHUNK = 50
 """Tasks that are read at once; each holds texts of up to a megabyte."""
@@ -44,7 +47,8 @@ class Pending:
     """A task that was read and is not done."""
 
     offset: int
-    task: Record
+    task: Any
+    """A record of the stage's type."""
     recorded: Sequence[Judgement]
 
 
@@ -59,6 +63,7 @@ class JudgingWorker:
         *,
         recorded: Recorded,
         commit: Commit,
+        erased: ErasedNow,
         door: Callable[[], Door],
     ) -> None:
         self.stage = stage
@@ -66,6 +71,7 @@ class JudgingWorker:
         self._tribunal = tribunal
         self._recorded = recorded
         self._commit = commit
+        self._erased = erased
         self._door = door
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -147,18 +153,25 @@ class JudgingWorker:
         return {key: STATE.decode(stored[key]) if key in stored else JudgedState() for key in keys}
 
     async def _judge(self, key: str, pending: Pending) -> None:
-        """Judge one task and commit what came of it."""
+        """Judge one task and commit what came of it; nothing where the session was erased meanwhile."""
         state = self._states[key]
         if pending.offset >= state.next_offset:
             place = Place(self.stage.source, pending.offset, 0)
-            ruling = await self._tribunal.rule(pending.task, pending.recorded, state.spent, place, self._door)
-            after = JudgedState(pending.offset + 1, ruling.spent)
-            states, mark = {key: msgspec.msgpack.encode(after)}, self._watermark(pending.offset)
-            await self._commit(Submission(ruling.dead, ruling.made, self.stage, states, mark))
-            self._states[key] = after
-            self._marked = max(self._marked, mark)
+            with contextlib.suppress(ErasedError):
+                ruling = await self._tribunal.rule(pending.task, pending.recorded, state.spent, place, self._door)
+                await self._keep(key, pending, ruling)
         self._under_way.pop(pending.offset)
         self._wake.set()
+
+    async def _keep(self, key: str, pending: Pending, ruling: Ruling) -> None:
+        """Commit what came of a task, with its session's state and the watermark."""
+        if self._erased.has(pending.task.connection, pending.task.session_id):
+            return
+        after = JudgedState(pending.offset + 1, ruling.spent)
+        states, mark = {key: msgspec.msgpack.encode(after)}, self._watermark(pending.offset)
+        await self._commit(Submission(ruling.dead, ruling.made, self.stage, states, mark))
+        self._states[key] = after
+        self._marked = max(self._marked, mark)
 
     def _note_failure(self, error: BaseException) -> None:
         """A session stops only when the log fails: that is the end of judging until the next start."""

@@ -3,7 +3,8 @@
 1. Only bytes that are whole and as they came go back: their digest says so. What was redacted or cut is brought again by its source.
 2. A record that no version could read so far is decoded again, and goes onto the topic that it was found on.
 3. A record that a stage could not get over is still on its topic, which takes it only once. An exchange goes on as a request to
-   judge it, with the next revision; a stage that makes its results of whole sessions is run again by a rebuild.
+   judge it, with the next revision, and a request for an evaluation as another attempt; a stage that makes its results of whole
+   sessions is run again by a rebuild.
 4. That a letter went back is a record itself, so that it is open no more. Its id comes from the letter, and so does all that the
    record says that goes back: going back twice is going back once.
 """
@@ -17,11 +18,12 @@ from datetime import datetime
 
 import msgspec
 
+from audit.evaluation.requesting import asked_again
 from audit.fingerprints import stable_id
 from schemas.codec import decode, encode, record_from, registry_schema_id
 from schemas.errors import RecordError
 from schemas.limits import MAX_ADMITTED_BYTES
-from schemas.records import RECORD_TYPES, DeadLetter, Exchange, JudgingRequest, Record, Review, ScoringTask
+from schemas.records import RECORD_TYPES, DeadLetter, EvaluationRequest, Exchange, JudgingRequest, Record, Review, ScoringTask
 from schemas.registry import MARKER, schema_of, topics
 from streams.topology import TOPOLOGY
 
@@ -136,11 +138,13 @@ def _record_of(body: bytes) -> Record:
 
 
 def _past_the_stage(letter: DeadLetter, record: Record) -> Return | Stays:
-    """An exchange as a request to judge it; other records are waiting on their topic for a rebuild."""
-    if not isinstance(record, Exchange | ScoringTask | JudgingRequest):
+    """What asks for the same once more, on its topic; other records are waiting on theirs for a rebuild."""
+    ask = _REQUESTS.get(type(record))
+    if ask is None:
         return Stays(letter, f"stage {letter.stage} makes its results of whole sessions: {_elsewhere(letter)}")
-    request = _REQUESTS[type(record)](record, letter.rejected_at)
-    return Return(letter, "exchanges", request, encode(request))
+    request = ask(record, letter.rejected_at)
+    (topic,) = schema_of(type(request).__name__).topics
+    return Return(letter, topic, request, encode(request))
 
 
 def _of_exchange(record: Exchange, at: datetime) -> JudgingRequest:
@@ -178,9 +182,15 @@ def _of_request(record: JudgingRequest, at: datetime) -> JudgingRequest:
     return msgspec.structs.replace(record, revision=record.revision + 1, ingested_at=at)
 
 
-_REQUESTS: dict[type[Record], Callable[..., JudgingRequest]] = {
+def _of_evaluation(record: EvaluationRequest, at: datetime) -> EvaluationRequest:
+    again = asked_again(record, record.attempt + 1, ())
+    return msgspec.structs.replace(again, requested_at=at, earlier_judgements=record.earlier_judgements)
+
+
+_REQUESTS: dict[type[Record], Callable[..., Record]] = {
     Exchange: _of_exchange,
     ScoringTask: _of_task,
     JudgingRequest: _of_request,
+    EvaluationRequest: _of_evaluation,
 }
 """The request that takes each type of record past the stage that failed on it. Its time is the letter's, so that it is always the same."""

@@ -13,16 +13,20 @@ from typing import Any
 from audit.fingerprints import stable_id
 from audit.prices import Usage, believable, usd_of, worst_case
 from audit.questions import Question
-from schemas.records import Judgement, Record, Reservation
+from schemas.records import Judgement, Reservation
 from streams.docket import Docket
 from streams.judges.protocol import Verdict
 
-Publish = Callable[[Record], Awaitable[object]]
-"""Makes a record durable; it is when the call returns."""
+Publish = Callable[[Judgement | Reservation], Awaitable[object]]
+"""Makes a record durable; it is when the call returns. StoppedError where no call is to be made any more."""
 
 
 class StoppedError(Exception):
     """No more calls are made because the process is about to stop; the task is taken up by the next start."""
+
+
+class ErasedError(StoppedError):
+    """No more calls are made for this task because its session was erased; nothing becomes of it."""
 
 
 class DurablePurse:

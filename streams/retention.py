@@ -25,10 +25,11 @@ from streams.auditing import Auditing
 from streams.batches import encoded_exchange
 from streams.embedded import stage_progress
 from streams.feeding import is_fed_by_kafka
+from streams.judged import EVALUATION, SCORING
 from streams.steps.intake import IntakeState
 from streams.topology import stage_named
 
-INTAKE, SCORING, DIAGNOSIS = (stage_named(name) for name in ("intake", "scoring", "diagnosis"))
+INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
 CHECK_SECONDS = 60.0
 """How often the chore looks whether another day has begun."""
 _AT_ONCE = 1_000
@@ -89,8 +90,7 @@ class RetentionChore:
 
 
 def _unread(store: Store) -> Unread:
-    exchanges, tasks, events = (stage_progress(store, stage).position for stage in (INTAKE, SCORING, DIAGNOSIS))
-    return Unread(exchanges, tasks, events)
+    return Unread(*(stage_progress(store, stage).position for stage in (INTAKE, SCORING, DIAGNOSIS, EVALUATION)))
 
 
 def _unpark(store: Store, kept_from: Callable[[str], datetime]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,7 @@ from streams.admission import Accepted, Door, Place
 from streams.docket import Docket
 from streams.judged import JudgedStage
 from streams.judges.protocol import Judge, Verdict
-from streams.purses import DurablePurse, StoppedError
+from streams.purses import DurablePurse, Publish, StoppedError
 from streams.stage_runs import stage_failed
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Tribunal:
         stage: JudgedStage[Any],
         policy: Policy,
         judge: Judge | None,
-        publish: Callable[[Record], Awaitable[object]],
+        publish: Publish,
         now: Callable[[], datetime],
     ) -> None:
         self._stage = stage

@@ -19,7 +19,7 @@ from analytics.daily import refresh_daily
 from analytics.erased import ERASURES, schemas_of_sessions
 from analytics.store import Store, Transaction
 from schemas.codec import encode
-from schemas.records import Alert, Anchor, DeadLetter, ImportProgress, Incident, JudgingRequest, Record, Review, ScoringTask
+from schemas.records import Alert, Anchor, DeadLetter, Evaluation, ImportProgress, Incident, JudgingRequest, Record, Review, ScoringTask
 from schemas.registry import current_schemas
 from streams.admission import Accepted
 from streams.erasing import erase, erasure, erasures, remains, request_erasure
@@ -59,6 +59,8 @@ def everything(samples: SampleMaker, session: str, marker: str) -> list[tuple[st
         record = known.get(schema.name) or texts_of(samples.records(schema.name, 1)[0], marker, session)
         if isinstance(record, ScoringTask | JudgingRequest):
             record = msgspec.structs.replace(record, exchange=encode(said), exchange_id=said.exchange_id)
+        if isinstance(record, Evaluation):
+            record = msgspec.structs.replace(record, evaluation_id=f"evaluation of {session}")
         made += [(topic, record) for topic in schema.topics]
     return made + about(samples, said, judged, marker)
 
@@ -86,6 +88,7 @@ def about(samples: SampleMaker, said: Any, judged: Any, marker: str) -> list[tup
     return [
         ("reviews", msgspec.structs.replace(review, review_id=said.session_id, kind="human_score", subject_id=judged.score_id, comment=f"{marker} says who")),
         ("reviews", msgspec.structs.replace(review, review_id=f"{said.session_id} 2", kind="dead_letter", subject_id=letter.dead_letter_id, comment=marker)),
+        ("reviews", msgspec.structs.replace(review, review_id=f"{said.session_id} 3", kind="human_score", subject_id=f"evaluation of {said.session_id}", comment=marker)),
         ("incidents", msgspec.structs.replace(incident, incident_id=said.session_id, metadata=msgspec.json.encode({"rule": "r", "exchanges": [moved]}).decode())),
         ("anchors", msgspec.structs.replace(anchor, anchor_id=said.session_id, exchange=encode(said))),
         ("exchanges", msgspec.structs.replace(said, **copied)),

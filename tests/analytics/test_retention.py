@@ -6,6 +6,7 @@ import contextlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import evaluations
 import msgspec
 import polars as pl
 import pytest
@@ -15,7 +16,7 @@ from engines import Clock, policy_of, rows, runner_over
 
 from analytics.daily import refresh_daily
 from analytics.outbox import Outbox
-from analytics.retention import CUT, whole_since
+from analytics.retention import CUT, SESSION_STAGES, whole_since
 from analytics.store import Store, Transaction
 from audit.policy import Policy, ProjectSettings, Sampling
 from audit.redaction import Redactor
@@ -24,6 +25,7 @@ from schemas.records import DeadLetter, Exchange, Heartbeat, Record
 from schemas.registry import schema_of
 from streams.admission import Accepted
 from streams.embedded import EmbeddedRunner
+from streams.judged import EVALUATION
 from streams.retention import cutoff, purge
 from streams.steps.intake import IntakeState
 from streams.topology import TOPOLOGY
@@ -230,6 +232,37 @@ def test_what_belongs_to_no_exchange_goes_by_its_own_time(store: Store) -> None:
     purge(store, POLICY, NOW)
 
     assert [1, 1] == [count(store, table) for table in ("heartbeats", "dead_letters")]
+
+
+def test_an_evaluation_goes_with_its_request_and_its_judgements_after_both(store: Store) -> None:
+    """Half of the three would be made again by a rebuild, as something else."""
+
+    def asked(name: str, at: datetime, judged_at: datetime) -> list[tuple[str, Record]]:
+        request = evaluations.request(evaluation_id=name, request_id=f"request of {name}", requested_at=at)
+        question = next(EVALUATION.open(request, POLICY, ()).judging())
+        said = evaluations.judgement(question, "{}", subject_id=name, judgement_id=name, judged_at=judged_at)
+        return [("judgements", said), ("evaluation-requests", request)]
+
+    with store.transaction() as transaction:
+        for topic, record in [*asked("gone", OLD, OLD), *asked("again", NEW, OLD), *asked("answered", OLD, NEW)]:
+            transaction.append(topic, [encode(record)])
+    runner_over(store).run()
+    with store.transaction() as transaction:
+        transaction.append("evaluation-requests", [encode(asked("waits", OLD, OLD)[1][1])])
+
+    purge(store, POLICY, NOW)
+
+    assert [("again",), ("answered",)] == rows(store, "evaluations", "evaluation_id")
+    assert [("again",), ("answered",), ("waits",)] == rows(store, "evaluation_requests", "evaluation_id")
+    assert [("again",), ("answered",)] == rows(store, "judgements", "subject_id")
+    before = rows(store, "evaluations", "* EXCLUDE (_offset)", "evaluation_id")
+    runner_over(store).rebuild()
+    assert before == rows(store, "evaluations WHERE evaluation_id <> 'waits'", "* EXCLUDE (_offset)", "evaluation_id")
+
+
+def test_every_stage_s_states_are_among_those_that_go() -> None:
+    """A stage that is added keeps something of sessions, too."""
+    assert {CUT, *(stage.name for stage in TOPOLOGY)} == set(SESSION_STAGES)
 
 
 def test_settled_alerts_go_but_for_those_of_open_incidents(store: Store, samples: SampleMaker) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import builders as build
+import evaluations
 import msgspec
 import polars as pl
 import pytest
@@ -137,6 +138,7 @@ def test_what_is_derived_can_be_made_again_from_the_sources(store: Store) -> Non
     """Same evidence, same result: the derived tables are a cache."""
     runner = runner_of(store)
     fill(runner)
+    runner.publish(accepted_of("evaluation-requests", [evaluations.request()]))
     runner.run()
     before = {name: table(store, name) for name in derived_tables()}
     runner.rebuild()
@@ -206,11 +208,10 @@ def test_progress_is_reported_stage_by_stage(store: Store) -> None:
 
 def test_every_stage_reads_a_topic_and_writes_to_topics_that_exist() -> None:
     """The topology is data; its names are those of the schemas."""
-    known = {
-        topic for name in ("Exchange", "AgentEvent", "ScoringTask", "Score", "Diagnosis") for topic in schema_of(name).topics
-    }
+    names = ("Exchange", "AgentEvent", "ScoringTask", "Score", "Diagnosis", "EvaluationRequest", "Evaluation")
+    known = {topic for name in names for topic in schema_of(name).topics}
     assert {stage.source for stage in TOPOLOGY} | {sink for stage in TOPOLOGY for sink in stage.sinks} <= known
-    assert ("diagnoses", "scores", "scoring_tasks") == tuple(sorted(derived_tables()))
+    assert ("diagnoses", "evaluations", "scores", "scoring_tasks") == tuple(sorted(derived_tables()))
 
 
 def test_no_stage_s_sink_is_read_by_an_earlier_one() -> None:

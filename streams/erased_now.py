@@ -1,0 +1,26 @@
+"""Whose records are erased, as of now: nobody is asked about them any more, and nothing is kept of them."""
+
+from __future__ import annotations
+
+import contextlib
+
+from analytics.erased import ERASURES, Erased, erased_in
+from analytics.store import Store
+
+
+class ErasedNow:
+    """What a store was asked to erase, read again when there is more of it. Belongs to one thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._end = 0
+        self._erased = Erased.of([])
+
+    def has(self, connection: str, session_id: str) -> bool:
+        """Whether the session is erased."""
+        end = self._store.end_of(ERASURES)
+        if end != self._end:
+            with contextlib.closing(self._store.cursor()) as cursor:
+                self._erased = erased_in(cursor)
+            self._end = end
+        return self._erased.has(connection, session_id)

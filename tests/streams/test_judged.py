@@ -1,0 +1,410 @@
+"""Evaluation in the embedded engine: each request becomes one result, whatever the judge does and whenever the process ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import builders as build
+import evaluations as evaluated
+import msgspec
+import pytest
+from engines import NOW, Clock, MoodyJudge, engine_over, policy_of, rows, runner_over
+
+from analytics.store import Store
+from audit.evaluation.requesting import asked_again
+from audit.fingerprints import canonical_json, stable_id
+from audit.policy import Policy
+from audit.prices import Usage, nano_of
+from audit.questions import Question
+from schemas.codec import decode
+from schemas.records import DeadLetter, EvaluationRequest
+from service.simulator.scoring import simulated_answer
+from streams.engine import Engine
+from streams.erasing import erasure, request_erasure
+from streams.judged import EVALUATION, JUDGED
+from streams.judges.protocol import Judge, Purse, Verdict
+from streams.letters import Return, way_back
+from streams.recorded import recorded_in
+from streams.topology import TOPOLOGY
+
+T = TypeVar("T")
+WHOLE = "* EXCLUDE (_offset)"
+OPEN = "SELECT reservation_id FROM reservations WHERE reservation_id NOT IN (SELECT unnest(reservation_ids) FROM judgements)"
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """A database in memory."""
+    with Store(None) as opened:
+        yield opened
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, within a time that no sound run needs."""
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+def wanted(session: str, case_id: str, *, model: str = "claude-haiku-4-5", **plan: Any) -> EvaluationRequest:
+    """The first request to hold a session against a case."""
+    evaluation_id = stable_id("evaluation", session, case_id)
+    case, by = evaluated.case(case_id=case_id), evaluated.plan(model, **plan)
+    return asked_again(evaluated.request(case, by, session_id=session, evaluation_id=evaluation_id), 0, ())
+
+
+def several(sessions: int = 3, cases: int = 2, **plan: Any) -> list[EvaluationRequest]:
+    """A request for each case and session."""
+    return [wanted(f"s{session}", f"case-{case}", **plan) for session in range(sessions) for case in range(cases)]
+
+
+def answer(question: Question) -> str:
+    """What a judge says of a run, or of an exchange: always the same to the same question."""
+    if question.purpose in EVALUATION.purposes:
+        return canonical_json(evaluated.answer(1 + int(question.fingerprint[:4], 16) % 9))
+    return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
+
+
+class CountingJudge:
+    """Answers everything at the same price, but for the questions that `fails` names; counts how often each was asked."""
+
+    def __init__(self, fails: Callable[[Question], bool] = lambda _: False) -> None:
+        self.asked: Counter[str] = Counter()
+        self._fails = fails
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """One call."""
+        if not await purse.reserve():
+            return Verdict(outcome="cost_cap", attempts=0)
+        self.asked[question.fingerprint] += 1
+        usage = Usage(100, 10)
+        purse.spend(usage, question.model)
+        if self._fails(question):
+            return Verdict(outcome="timeout", attempts=1)
+        return Verdict(outcome="answered", answer=answer(question), attempts=1, usage=usage, model=question.model)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+async def evaluate(engine: Engine, requests: Sequence[EvaluationRequest]) -> None:
+    """Ask for evaluations and wait for them."""
+    await engine.publish(EVALUATION.source, requests)
+    await engine.drained()
+
+
+def evaluate_all(
+    store: Store, requests: Sequence[EvaluationRequest], judge: Judge | None, policy: Policy | None = None
+) -> None:
+    """Ask a new engine for evaluations and wait for them."""
+
+    async def work() -> None:
+        async with engine_over(store, policy, judge) as engine:
+            await evaluate(engine, requests)
+
+    run(work())
+
+
+def nano(store: Store, table: str, where: str = "true") -> int:
+    """What a table's costs come to, in nano-USD."""
+    found = store.cursor().execute(f"SELECT cost_usd FROM {table} WHERE cost_usd IS NOT NULL AND {where}").fetchall()
+    return sum(nano_of(cost) for (cost,) in found)
+
+
+def check_rebuild(store: Store, policy: Policy | None = None) -> None:
+    """What the stages made is made again, byte by byte."""
+    tables = {"evaluations": WHOLE, "scores": WHOLE, "stage_state": "* EXCLUDE (_offset, next_position)"}
+    before = {table: rows(store, table, columns) for table, columns in tables.items()}
+    runner_over(store, policy).rebuild()
+    assert before == {table: rows(store, table, columns) for table, columns in tables.items()}
+
+
+def test_exchanges_and_runs_are_judged_side_by_side_and_every_cent_is_in_its_result(store: Store) -> None:
+    """Scores and evaluations are paid for by themselves; the sums of both are what was recorded."""
+
+    async def work() -> None:
+        async with engine_over(store, judge=CountingJudge()) as engine:
+            for turn in range(1, 4):
+                await engine.take_exchange(build.exchange("s0", turn))
+            await evaluate(engine, several())
+            assert {"commits": 0, "tasks": 0, "evaluations": 0, "sessions": 0} == engine.state().queues
+
+    run(work())
+    assert [("completed", 3)] * 6 == rows(store, "evaluations", "status, successful_iterations")
+    assert nano(store, "evaluations") == nano(store, "judgements", "purpose = 'evaluation'") > 0
+    assert nano(store, "scores") == nano(store, "judgements", "purpose <> 'evaluation'") > 0
+    assert [] == store.cursor().execute(OPEN).fetchall()
+    assert 0 == store.count("dead_letters")
+    check_rebuild(store)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_rebuild_gives_the_same_evaluations_whatever_the_judge_did(store: Store, seed: int) -> None:
+    """Results are a function of the topics: no judge, no clock, no coin."""
+    policy = policy_of(cost_cap_per_session=0.05)
+
+    async def work() -> None:
+        async with engine_over(store, policy, MoodyJudge(seed, answer)) as engine:
+            await engine.take_exchange(build.exchange("s0", 1))
+            first = several(cost_cap_usd=0.05, repetitions=5)
+            await evaluate(engine, first)
+            recorded = recorded_in(store)([EVALUATION.subject_of(one) for one in first])
+            await evaluate(engine, [asked_again(one, 1, recorded[EVALUATION.subject_of(one)]) for one in first])
+
+    run(work())
+    assert {(0,), (1,)} == set(rows(store, "evaluations", "revision"))
+    assert nano(store, "evaluations") == nano(store, "judgements", "purpose = 'evaluation'")
+    check_rebuild(store, policy)
+
+
+def test_each_evaluation_has_a_cap_of_its_own_and_the_session_s_money_is_left_alone(store: Store) -> None:
+    """A cap in a profile is a promise about one evaluation; the exchanges of the session are judged on other money."""
+    cap = 0.045
+
+    async def work() -> None:
+        async with engine_over(store, policy_of(cost_cap_per_session=0.0), MoodyJudge(3, answer)) as engine:
+            await evaluate(engine, several(2, 4, cost_cap_usd=cap, repetitions=9))
+            again = [asked_again(one, 1, ()) for one in several(2, 4, cost_cap_usd=cap, repetitions=9)]
+            await evaluate(engine, again)
+
+    run(work())
+    spent = "SELECT sum(cost_usd) FROM judgements GROUP BY subject_id"
+    found = [nano_of(total) for (total,) in store.cursor().execute(spent).fetchall()]
+    assert 8 == len(found)
+    assert nano_of(cap) / 2 < max(found) <= nano_of(cap)
+    assert {"cost_cap"} < {
+        outcome for (outcome,) in store.cursor().execute("SELECT unnest(iterations).outcome FROM evaluations").fetchall()
+    }
+
+
+def test_no_price_under_a_cap_is_no_call(store: Store) -> None:
+    """Nobody may spend what nobody can count; without a cap that was somebody's choice."""
+    judge = CountingJudge()
+    unpriced = {"model": "somebody-else-s-model", "repetitions": 1}
+    evaluate_all(store, [wanted("s", "capped", **unpriced), wanted("s", "free", **unpriced, cost_cap_usd=None)], judge)
+    found = (
+        store.cursor().execute("SELECT case_id, status, iterations[1].outcome, cost_usd FROM evaluations ORDER BY 1").fetchall()
+    )
+    assert [("capped", "failed", "unknown_price", 0.0), ("free", "completed", "answered", None)] == found
+    assert 1 == judge.asked.total()
+
+
+def test_without_a_judge_an_evaluation_fails_and_says_why(store: Store) -> None:
+    """Nobody could be asked: an honest result that can be asked for again."""
+    evaluate_all(store, [wanted("s", "case")], None)
+    expected = [("failed", None, ["no_judge"] * 3)]
+    statement = "SELECT status, final_score, list_transform(iterations, lambda one: one.outcome) FROM evaluations"
+    assert expected == store.cursor().execute(statement).fetchall()
+    check_rebuild(store)
+
+
+def test_an_import_asks_no_judge(store: Store) -> None:
+    """What an import or a rebuild leaves behind is not to be paid for, so it evaluates from what was recorded."""
+    with store.transaction() as transaction:
+        transaction.append(EVALUATION.source, [build.encode(wanted("s", "case"))])
+    runner_over(store).run()
+    assert [("failed",)] == rows(store, "evaluations", "status")
+    assert 0 == store.count("judgements")
+
+
+def test_the_same_request_again_changes_nothing(store: Store) -> None:
+    """A caller that is not sure may ask twice."""
+    judge = CountingJudge()
+
+    async def work() -> None:
+        async with engine_over(store, judge=judge) as engine:
+            await evaluate(engine, several())
+            again = await engine.publish(EVALUATION.source, several())
+            assert (0, 6, []) == (again.written, again.known, again.conflicts)
+            await engine.drained()
+
+    run(work())
+    assert {1} == set(judge.asked.values())
+    assert 6 == len(rows(store, "evaluations"))
+
+
+def test_another_attempt_asks_what_failed_and_nothing_else(store: Store) -> None:
+    """An answer was paid for: it counts in every attempt."""
+    broken: list[str] = []
+
+    def fails(question: Question) -> bool:
+        if len(broken) < 2 and question.fingerprint not in broken:
+            broken.append(question.fingerprint)
+            return True
+        return False
+
+    first = wanted("s", "case")
+    evaluate_all(store, [first], CountingJudge(fails))
+    recorded = recorded_in(store)([EVALUATION.subject_of(first)])[EVALUATION.subject_of(first)]
+    second = CountingJudge()
+    evaluate_all(store, [asked_again(first, 1, recorded)], second)
+    assert dict.fromkeys(broken, 1) == dict(second.asked)
+    assert [(0, 1), (1, 3)] == rows(store, "evaluations", "revision, successful_iterations", "revision")
+    assert nano(store, "evaluations") == nano(store, "judgements")
+    check_rebuild(store)
+
+
+def test_what_a_batch_was_answered_before_is_not_asked_again(store: Store) -> None:
+    """The judgements are recorded before the request is there."""
+    first, judge = wanted("s", "case"), CountingJudge()
+
+    async def work() -> None:
+        async with engine_over(store, judge=judge) as engine:
+            docket = EVALUATION.open(first, Policy(), (), batched=True)
+            fields = {"session_id": "s", "subject_id": first.evaluation_id}
+            await engine.record(evaluated.judgement(next(docket.judging()), canonical_json(evaluated.answer(5)), **fields))
+            await evaluate(engine, [first])
+
+    run(work())
+    assert (2, 1) == (len(judge.asked), max(judge.asked.values()))
+    assert [("completed", 3)] == rows(store, "evaluations", "status, successful_iterations")
+
+
+class MortalEngine(Engine):
+    """Dies once so many commits of its stages are durable: nothing that it does afterwards reaches the log."""
+
+    def __init__(self, store: Store, judge: Judge, lives: int) -> None:
+        super().__init__(store, Policy(), runner_over(store)._redactor, Clock(), judge=judge)
+        self.died = asyncio.Event()
+        insist = self._commits.insist
+        left = iter(range(lives))
+
+        async def mortal(submission: Any) -> None:
+            if next(left, None) is None:
+                self.died.set()
+                await asyncio.Event().wait()
+            await insist(submission)
+
+        self._commits.insist = mortal  # type: ignore[method-assign]
+
+
+def outcomes(store: Store) -> list[tuple[object, ...]]:
+    """What evaluations came to, whatever they cost."""
+    return rows(store, "evaluations", "evaluation_id, revision, status, final_score, successful_iterations, dimensions")
+
+
+def test_killed_after_any_commit_no_answer_is_asked_for_twice(store: Store) -> None:
+    """What is durable counts: a call that was cut off is charged in full and made again, an answer that is there is not."""
+    requests = several(1, 2)
+    evaluate_all(store, requests, CountingJudge())
+    expected, ends = outcomes(store), []
+    for lives in range(16):
+        judge = CountingJudge()
+        with Store(None) as other:
+            ends.append(run(killed(other, judge, lives, requests)))
+            answered = {fingerprint for (fingerprint,) in rows(other, "judgements", "fingerprint")}
+            before = Counter(judge.asked)
+
+            async def second(other: Store = other, judge: Judge = judge) -> None:
+                async with engine_over(other, judge=judge, now=Clock(NOW + timedelta(hours=1))) as engine:
+                    await engine.drained()
+
+            run(second())
+            assert expected == outcomes(other)
+            assert all(judge.asked[one] == before[one] for one in answered)
+            assert 7 >= judge.asked.total()
+            assert [] == other.cursor().execute(OPEN).fetchall()
+            assert nano(other, "evaluations") == nano(other, "judgements")
+            check_rebuild(other)
+    assert [True] * 14 + [False] * 2 == ends
+
+
+async def killed(store: Store, judge: Judge, lives: int, requests: Sequence[EvaluationRequest]) -> bool:
+    """Whether an engine of so many lives died over the requests."""
+    engine = MortalEngine(store, judge, lives)
+    await engine.start()
+    await engine.publish(EVALUATION.source, requests)
+    ends = [asyncio.create_task(engine.died.wait()), asyncio.create_task(engine.drained())]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+    for one in ends:
+        one.cancel()
+    await engine.stop(grace=0)
+    return engine.died.is_set()
+
+
+def test_a_stop_in_the_middle_lets_the_call_end_and_the_next_start_goes_on(store: Store) -> None:
+    """Who stops a server in order pays for nothing that is thrown away."""
+    gate, began = asyncio.Event(), asyncio.Event()
+
+    class SlowJudge(CountingJudge):
+        async def ask(self, question: Question, purse: Purse) -> Verdict:
+            verdict = await super().ask(question, purse)
+            began.set()
+            await gate.wait()
+            return verdict
+
+    first, second = SlowJudge(), CountingJudge()
+
+    async def work() -> None:
+        async with engine_over(store, judge=first) as engine:
+            await engine.publish(EVALUATION.source, [wanted("s", "case")])
+            await began.wait()
+            stopping = asyncio.create_task(engine.stop())
+            gate.set()
+            await stopping
+
+    run(work())
+    assert ([("answered",)], []) == (rows(store, "judgements", "outcome"), rows(store, "evaluations"))
+    evaluate_all(store, [], second)
+    assert 3 == (first.asked + second.asked).total()
+    assert {1} == set((first.asked + second.asked).values())
+    assert [("completed", 3)] == rows(store, "evaluations", "status, successful_iterations")
+
+
+def test_a_request_that_cannot_be_read_is_set_aside_and_can_go_back(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """One request costs itself, with or without a judge; put back, it is another attempt."""
+    broken = msgspec.structs.replace(wanted("s", "broken"), profile='{"profile_id": 1}')
+    evaluate_all(store, [broken, wanted("s", "sound")], CountingJudge())
+    assert broken.evaluation_id in caplog.text
+    assert [("sound", "completed")] == rows(store, "evaluations", "case_id, status")
+    assert [("evaluation-requests", "evaluation", "stage_failed")] == rows(store, "dead_letters", "source, stage, reason")
+    check_rebuild(store)
+    [letter] = store.read("dead-letters", 0, 10)["DeadLetter"].to_dicts()
+    back = way_back(DeadLetter(**{name: letter[name] for name in DeadLetter.__struct_fields__}))
+    assert isinstance(back, Return)
+    assert (EVALUATION.source, asked_again(broken, 1, ()).request_id) == (back.topic, back.record.request_id)  # type: ignore[attr-defined]
+    assert decode(back.message) == back.record
+
+
+def test_what_a_request_carries_must_be_of_its_evaluation(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """A judgement of another run would score this one."""
+    foreign = evaluated.judgement(next(EVALUATION.open(wanted("s", "case"), Policy(), ()).judging()), "{}", subject_id="other")
+    evaluate_all(store, [asked_again(wanted("s", "case"), 1, [foreign])], CountingJudge())
+    assert "earlier_judgements" in caplog.text
+    assert [("stage_failed",)] == rows(store, "dead_letters", "reason")
+
+
+def test_an_erased_session_is_asked_about_no_more(store: Store) -> None:
+    """Its texts are inside the request: no call follows the one under way, and nothing that comes of it is kept."""
+
+    class Interrupted(CountingJudge):
+        """Has the session erased while its first answer is on its way."""
+
+        async def ask(self, question: Question, purse: Purse) -> Verdict:
+            if not self.asked:
+                await request_erasure(engines[0], erasure("local", "s0", "somebody", None, NOW))
+            return await super().ask(question, purse)
+
+    judge, engines = Interrupted(), list[Engine]()
+
+    async def work() -> None:
+        async with engine_over(store, judge=judge) as engine:
+            engines.append(engine)
+            await evaluate(engine, several(1, 2))
+            await evaluate(engine, [wanted("s1", "case")])
+
+    run(work())
+    for table in ("evaluation_requests", "evaluations", "judgements", "reservations"):
+        assert {("s1",)} == set(rows(store, table, "session_id"))
+    assert [("local/s1",)] == store.cursor().execute("SELECT key FROM log.stage_state WHERE stage = 'evaluation'").fetchall()
+    assert 0 == store.count("dead_letters")
+    assert 3 == judge.asked.total()
+
+
+def test_every_judged_stage_is_in_the_topology_and_its_tasks_have_names_of_their_own() -> None:
+    """The stages are data: what one of them is must not depend on where it is looked up."""
+    assert list(JUDGED) == [stage.judged for stage in TOPOLOGY if stage.judged is not None]
+    assert len(JUDGED) == len({stage.queue for stage in JUDGED}) == len({stage.source for stage in JUDGED})
+    assert not frozenset.intersection(*(stage.purposes for stage in JUDGED))
