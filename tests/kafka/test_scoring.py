@@ -25,12 +25,9 @@ from schemas.codec import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import Exchange, Judgement
 from service.simulator import RunningJudge, running
-from streams.judged import SCORING
 from streams.judges.protocol import Purse, Verdict
 from streams.kafka import judging, judging_partition, leases
-from streams.kafka.calls import task_identity
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.repetitions import sift
 from streams.kafka.watchdog import Pulse
 
 ALL = policy_of(sampling={"enabled": False})
@@ -315,14 +312,6 @@ def test_a_task_that_was_scored_without_a_judge_is_not_scored_again_with_one(kaf
             await rig.check(exchanges)
 
     run(work())
-
-
-def test_tasks_are_told_apart_as_the_stages_that_compute_tell_records() -> None:
-    """Both keep their windows in the same states."""
-    [task] = tasks_of(ALL, dialogue("s", 1))
-    window = sift(build.batch(TASKS, [task]), {}).windows["local/s"]
-    identity = task_identity(SCORING, task.connection, task.exchange_id, task.revision)
-    assert judging_partition.NO_CONTENT == window.content_of(identity)
 
 
 def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnection) -> None:

@@ -1,0 +1,354 @@
+"""Evaluation on Kafka: each request becomes one result, paid for once, whoever evaluates and however often processes die."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import builders as build
+import evaluations as evaluated
+import msgspec
+import pytest
+from engines import MoodyJudge, engine_over, runner_over
+from invariants import encoded
+from kafka_judging import PARTITIONS, Mortal, Rig, SoundJudge, came, topics_of
+
+from analytics.store import Store
+from audit.evaluation.evaluating import questions_of
+from audit.evaluation.requesting import asked_again
+from audit.fingerprints import canonical_json, stable_id
+from audit.policy import Policy
+from audit.prices import nano_of
+from audit.questions import Question
+from schemas.codec import decode, encode
+from schemas.records import Evaluation, EvaluationRequest, Judgement
+from streams.judged import EVALUATION, SCORING, JudgedStage
+from streams.judges.protocol import Judge, Purse, Verdict
+from streams.kafka import judging_partition
+from streams.kafka.calls import task_identity
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.keys import key_of
+from streams.kafka.producing import RecordProducer
+from streams.kafka.repetitions import sift
+from streams.steps.intake import IntakeStep
+
+POLICY = Policy()
+BY_CLOCK = {"evaluated_at", "judged_at", "judgement_id", "judgement_ids"}
+"""What depends on when the judge was asked: times, and ids that are made of them."""
+
+
+@pytest.fixture
+def topics(make_topics: Any) -> None:
+    """The topics of a test."""
+    make_topics(
+        *topics_of(EVALUATION),
+        partitions=PARTITIONS,
+        configs={"message.timestamp.type": "LogAppendTime", "max.message.bytes": "16777216"},
+    )
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run to the end, within a time that no sound run needs."""
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+def wanted(session: str, case_id: str = "rotate-key", *, model: str = "claude-haiku-4-5", **plan: Any) -> EvaluationRequest:
+    """The first request to hold a session against a case."""
+    evaluation_id = stable_id("evaluation", session, case_id)
+    by = evaluated.plan(model, **plan)
+    return asked_again(
+        evaluated.request(evaluated.case(case_id=case_id), by, session_id=session, evaluation_id=evaluation_id), 0, ()
+    )
+
+
+def several(sessions: int = 4, **plan: Any) -> list[EvaluationRequest]:
+    """Two requests for each of several sessions, each with a system prompt of its own, by which a judge can tell them apart."""
+    made = [wanted(f"s{session}", f"case-{case}", **plan) for session in range(sessions) for case in range(2)]
+    return [msgspec.structs.replace(one, system_prompt=f"Judge {one.session_id}, {one.case_id}.") for one in made]
+
+
+def answer(question: Question) -> str:
+    """What a judge says of a run: always the same to the same question."""
+    return canonical_json(evaluated.answer(1 + int(question.fingerprint[:4], 16) % 9))
+
+
+class Watched:
+    """Counts how often each question is asked, and asks another judge; `silent` questions are paid for and never answered."""
+
+    def __init__(self, inner: Judge | None = None, silent: Callable[[Question], bool] = lambda _: False) -> None:
+        self._inner = inner or SoundJudge(answer)
+        self._silent = silent
+        self.asked: Counter[str] = Counter()
+        self.hangs = asyncio.Event()
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """Count and pass on."""
+        self.asked[question.fingerprint] += 1
+        if self._silent(question):
+            assert await purse.reserve()
+            self.hangs.set()
+            await asyncio.Event().wait()
+        return await self._inner.ask(question, purse)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+class EvaluationRig(Rig):
+    """A rig of the evaluation stage."""
+
+    async def evaluations(self) -> dict[tuple[str, int], Evaluation]:
+        """The evaluations by id and revision; that each was made once, or again with the same content, is checked."""
+        found: dict[tuple[str, int], Evaluation] = {}
+        for one in await self.decoded("evaluations"):
+            assert isinstance(one, Evaluation)
+            assert one == found.setdefault((one.evaluation_id, one.revision), one)
+        return found
+
+    async def check(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
+        """What must hold once everything is done, whatever happened on the way; the evaluations."""
+        found, (judgements, reservations) = await self.evaluations(), await self.calls()
+        assert {(one.evaluation_id, one.attempt) for one in requests} == found.keys()
+        self.check_calls(judgements, reservations)
+        newest = {name: one for (name, _), one in sorted(found.items())}
+        paid: Counter[str] = Counter()
+        for one in judgements:
+            paid[one.subject_id] += nano_of(one.cost_usd or 0)
+        assert {name: cost for name, cost in paid.items() if cost} == {
+            name: nano_of(one.cost_usd) for name, one in newest.items() if one.cost_usd
+        }
+        assert self._embedded(requests, judgements) == sorted(map(encode, found.values()))
+        return list(found.values())
+
+    async def work_off(self, judge: Judge | None) -> None:
+        """Let a new process do everything that is left, and end it."""
+        process = self.process(judge)
+        await process.work(*self.records)
+        await process.drained()
+        await process.stop()
+
+    def _embedded(self, requests: Sequence[EvaluationRequest], judgements: Sequence[Judgement]) -> list[bytes]:
+        """The evaluations that the embedded runner makes of the same requests from the same judgements."""
+        with Store(None) as store:
+            with store.transaction() as transaction:
+                transaction.append(EVALUATION.source, [encode(one) for one in dict.fromkeys(requests)])
+                transaction.append("judgements", [encode(one) for one in judgements])
+            runner_over(store, self.policy).run()
+            return encoded(store, "evaluations")
+
+
+@asynccontextmanager
+async def evaluation_on(kafka: KafkaConnection) -> AsyncIterator[EvaluationRig]:
+    """A rig over topics that are there."""
+    producer = RecordProducer(kafka)
+    await producer.start()
+    try:
+        yield EvaluationRig(EVALUATION, kafka, POLICY, producer)
+    finally:
+        await producer.stop()
+
+
+def timeless(value: Any) -> Any:
+    """A value without what depends on when the judge was asked, JSON within it included."""
+    if isinstance(value, dict):
+        return {name: timeless(one) for name, one in value.items() if name not in BY_CLOCK}
+    if isinstance(value, list | tuple):
+        return [timeless(one) for one in value]
+    return timeless(json.loads(value)) if isinstance(value, str) and value.startswith("{") else value
+
+
+@pytest.mark.usefixtures("topics")
+def test_the_same_answers_give_the_same_evaluations_embedded_and_on_kafka(kafka: KafkaConnection) -> None:
+    """One topology, two runners: answers, failures, caps, unknown prices and what is only to be looked up included."""
+    requests = [
+        *several(),
+        wanted("s0", "no-room", cost_cap_usd=0.0001),
+        wanted("s1", "who-knows", model="claude-of-tomorrow"),
+        wanted("s2", "looked-up", judge={"judge_id": "haiku", "model": "claude-haiku-4-5", "type": "recorded"}),
+    ]
+
+    class Fickle(SoundJudge):
+        async def ask(self, question: Question, purse: Purse) -> Verdict:
+            mood = int(question.fingerprint[4:8], 16) % 4
+            if mood:
+                return await super().ask(question, purse)
+            if not await purse.reserve():
+                return Verdict(outcome="cost_cap")
+            purse.spend(None, None)
+            return Verdict(outcome="timeout", attempts=1)
+
+    async def embedded() -> list[Any]:
+        with Store(None) as store:
+            async with engine_over(store, POLICY, Fickle(answer)) as engine:
+                await engine.publish(EVALUATION.source, requests)
+                await engine.drained()
+            return [timeless(msgspec.to_builtins(one)) for one in map(decode, encoded(store, "evaluations"))]
+
+    async def work() -> None:
+        async with evaluation_on(kafka) as rig:
+            await rig.publish(requests)
+            await rig.work_off(Fickle(answer))
+            found = await rig.check(requests)
+        outcomes = {step.outcome for one in found for step in one.iterations}
+        assert {"answered", "timeout", "cost_cap", "unknown_price", "not_recorded"} == outcomes
+        here = [timeless(msgspec.to_builtins(one)) for one in found]
+        assert sorted(await embedded(), key=by_id) == sorted(here, key=by_id)
+
+    run(work())
+
+
+def by_id(one: dict[str, Any]) -> str:
+    """Id of an evaluation."""
+    return str(one["evaluation_id"])
+
+
+@pytest.mark.usefixtures("topics")
+@pytest.mark.parametrize("seed", range(2))
+def test_whenever_a_process_is_killed_no_answer_is_asked_for_twice(kafka: KafkaConnection, seed: int) -> None:
+    """Killed before or after each kind of record; whoever comes next finds what was recorded, and charges what nobody knows."""
+
+    async def work() -> None:
+        requests, chance = several(3), random.Random(seed)
+        async with evaluation_on(kafka) as rig:
+            await rig.publish(requests)
+            judge, deaths = MoodyJudge(seed, answer), 0
+            while not rig.is_done():
+                process = rig.process(judge, Mortal(rig.producer, chance.randrange(1, 24), having_sent=chance.random() < 0.5))
+                await process.work(*range(PARTITIONS))
+                await came(lambda process=process: process.mortal.dead.is_set() or rig.is_done(), "a death or the end")
+                deaths += process.mortal.dead.is_set()
+                await process.kill()
+            assert deaths > 1
+            await rig.check(requests)
+
+    run(work())
+
+
+@pytest.mark.usefixtures("topics")
+def test_after_a_kill_in_the_middle_of_the_repetitions_only_what_nobody_knows_is_asked_again(kafka: KafkaConnection) -> None:
+    """Every answer is paid for once; the call that was cut off is charged in full, and calls of other stages are left alone."""
+    request = wanted("s", repetitions=4)
+    first, second, third, fourth = (one.fingerprint for one in questions_of(request))
+
+    async def work() -> None:
+        async with evaluation_on(kafka) as rig:
+            await rig.publish([request])
+            [partition] = rig.records
+            scored = build.reservation("s", 1, purpose="tier2")
+            await rig.producer.send("judgements", [(key_of(scored), encode(scored))], partition=partition)
+            judge = Watched(silent=lambda question: question.fingerprint == third)
+            killed = rig.process(judge)
+            await killed.work(partition)
+            await judge.hangs.wait()
+            await killed.kill()
+            again = Watched()
+            await rig.work_off(again)
+            assert Counter([first, second, third]) == judge.asked
+            assert Counter([third, fourth]) == again.asked
+            judgements, reservations = await rig.calls()
+            (cut_off,) = (one for one in judgements if one.outcome == "interrupted")
+            amounts = {one.reservation_id: one.amount_usd for one in reservations}
+            assert (third, amounts[cut_off.reservation_ids[0]]) == (cut_off.fingerprint, cut_off.cost_usd)
+            (one,) = (await rig.evaluations()).values()
+            assert ("completed", 4) == (one.status, one.successful_iterations)
+            assert {*amounts} - {name for one in judgements for name in one.reservation_ids} == {scored.reservation_id}
+
+    run(work())
+
+
+@pytest.mark.usefixtures("topics")
+def test_a_request_that_comes_again_changes_nothing(kafka: KafkaConnection) -> None:
+    """Whoever asks may ask twice, and a topic is delivered at least once; whether a judge is there makes no difference."""
+
+    async def work() -> None:
+        requests = several(2)
+        async with evaluation_on(kafka) as rig:
+            judge = Watched()
+            await rig.publish([*requests, *requests])
+            await rig.work_off(judge)
+            for judge_or_none in (judge, None):
+                await rig.publish(requests)
+                await rig.work_off(judge_or_none)
+            assert [1] * 12 == [*judge.asked.values()]
+            assert 4 == len(await rig.decoded("evaluations"))
+            await rig.check(requests)
+
+    run(work())
+
+
+@pytest.mark.usefixtures("topics")
+def test_another_attempt_asks_only_for_what_failed(kafka: KafkaConnection) -> None:
+    """The request carries what was answered, and that counts; the costs of all attempts are in the last result."""
+    request = wanted("s")
+    _, second, _ = (one.fingerprint for one in questions_of(request))
+
+    class Refusing(SoundJudge):
+        async def ask(self, question: Question, purse: Purse) -> Verdict:
+            verdict = await super().ask(question, purse)
+            return Verdict(outcome="refused", attempts=1, usage=verdict.usage) if question.fingerprint == second else verdict
+
+    async def work() -> None:
+        async with evaluation_on(kafka) as rig:
+            await rig.publish([request])
+            await rig.work_off(Refusing(answer))
+            earlier, _ = await rig.calls()
+            again = asked_again(request, 1, earlier)
+            await rig.publish([again])
+            judge = Watched()
+            await rig.work_off(judge)
+            assert Counter([second]) == judge.asked
+            first, last = sorted(await rig.check([request, again]), key=lambda one: one.revision)
+            assert [(2, ("Judge iteration 2 failed and was excluded.",)), (3, ())] == [
+                (one.successful_iterations, one.warnings) for one in (first, last)
+            ]
+
+    run(work())
+
+
+@pytest.mark.usefixtures("topics")
+@pytest.mark.parametrize("judge", [SoundJudge(answer), None], ids=["judge", "no judge"])
+def test_what_is_no_request_is_set_aside_and_stops_no_other(kafka: KafkaConnection, judge: Judge | None) -> None:
+    """Poison costs its own record, with its bytes and its place kept; without a judge the others fail, and say why."""
+    first, second = wanted("s"), wanted("s", "another")
+    bad = asked_again(msgspec.structs.replace(first, profile="{}", evaluation_id="of no profile"), 0, ())
+
+    async def work() -> None:
+        async with evaluation_on(kafka) as rig:
+            values = [encode(first), b"poison", encode(bad), encode(build.exchange("s", 1)), encode(second)]
+            await rig.produce(EVALUATION.source, [(b"local/s", value) for value in values])
+            await rig.work_off(judge)
+            [partition] = rig.records
+            letters = sorted(await rig.letters(), key=lambda one: one.position)
+            assert [
+                ("decoding", "framing", EVALUATION.source, partition, 1),
+                ("evaluation", "stage_failed", EVALUATION.source, partition, 2),
+                ("decoding", "unexpected_type", EVALUATION.source, partition, 3),
+            ] == [(one.stage, one.reason, one.source, one.partition, one.position) for one in letters]
+            assert letters[1].detail.startswith("RecordError: EvaluationRequest.profile: ")
+            found = await rig.check([first, second])
+        status, outcomes = ("completed", {"answered"}) if judge else ("failed", {"no_judge"})
+        assert [status] * 2 == [one.status for one in found]
+        assert [judge is None] * 2 == [one.final_score is None for one in found]
+        assert outcomes == {step.outcome for one in found for step in one.iterations}
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("stage", "record"),
+    [
+        (SCORING, IntakeStep(POLICY)(build.batch("exchanges", [build.exchange("s", 1)]), {}).records[0][1]),
+        (EVALUATION, asked_again(wanted("s"), 2, ())),
+    ],
+    ids=["scoring", "evaluation"],
+)
+def test_tasks_are_told_apart_as_the_stages_that_compute_tell_records(stage: JudgedStage[Any], record: Any) -> None:
+    """Both keep their windows in the same states."""
+    window = sift(build.batch(stage.source, [record]), {}).windows["local/s"]
+    identity = task_identity(stage, *stage.subject_of(record), stage.revision_of(record))
+    assert judging_partition.NO_CONTENT == window.content_of(identity)
