@@ -8,6 +8,7 @@ is not recognised; the view keeps it apart from the checks that were made.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.tamper import text_kinds
@@ -24,14 +25,14 @@ _FLAT = tuple(compiled(rf"\b{name}{_CLOSED}{_NUMBER}", "dimension") for name in 
 """Names that hardly anything else has a number under; two of them together are the answer."""
 
 _PART = compiled(
-    rf"\b(?:evaluation_target|subject_response|execution_evidence){_CLOSED}[{{\[]|[\"'<]\\{{0,3}}untrusted-[0-9a-f]{{4,64}}\b",
+    rf"\b(?:evaluation_target|subject_response|execution_evidence){_CLOSED}[{{\[]|[\"'</]\\{{0,3}}untrusted-[0-9a-f]{{4,64}}\b",
     "part",
 )
 _EVERY = r"(?:all|every|each)(?:\s+of)?(?:\s+(?:the|these|your))?(?:\s+(?:six|6))?\s+dimensions?"
 _AWARD = r"\b(?:give|assign|award|return|output|score|rate|grade|mark|set|put|enter)\b"
 _TENS = compiled(
     rf"{_AWARD}[^.!?\n0-9]{{0,40}}\b10(?:\.0)?(?:\s?/\s?10)?\b[^.!?\n0-9]{{0,20}}\b{_EVERY}\b"
-    rf"|{_AWARD}[^.!?\n0-9]{{0,20}}\b{_EVERY}(?:\s?[:=]\s?|(?:\s+(?:with|at|as|an?|is|are|to\s+be))?\s+(?:an?\s+)?)10(?:\.0)?\b"
+    rf"|{_AWARD}[^.!?\n0-9]{{0,20}}\b{_EVERY}(?:\s?[:=]\s?|(?:\s+(?:with|at|as|an?|is|are|to|to\s+be))?\s+(?:an?\s+)?)10(?:\.0)?\b"
     rf"|\b{_EVERY}\s+(?:deserves?|gets?|must\s+be|should\s+be|merits?)\s+(?:an?\s+)?10(?:\.0)?\b",
     "tens",
 )
@@ -41,12 +42,25 @@ _CHECKED = compiled(
     "checked",
 )
 
+_TRIGGER = compiled(
+    r"dimension|score|closeness|spark|autonomy|overall|evaluation_target|subject_response|execution_evidence|untrusted-|deterministic",
+    "trigger",
+)
+
+
+@lru_cache(maxsize=4)
+def _may_hold_any(view: bytes) -> bool:
+    """Cheap question, asked of each text once: False where none of the patterns here can match."""
+    return _TRIGGER.found_in(view)
+
 
 def _speaks(view: bytes, _place: str) -> bool:
-    return _TENS.found_in(view)
+    return _may_hold_any(view) and _TENS.found_in(view)
 
 
 def _answers(view: bytes, _place: str) -> bool:
+    if not _may_hold_any(view):
+        return False
     if _OVERALL.found_in(view) or _OVERALL_SCORE.found_in(view):
         return True
     scored = {bytes(view[start : start + 5]) for start, _ in _DIMENSION.spans(view)}
@@ -54,11 +68,11 @@ def _answers(view: bytes, _place: str) -> bool:
 
 
 def _imitates(view: bytes, _place: str) -> bool:
-    return _PART.found_in(view)
+    return _may_hold_any(view) and _PART.found_in(view)
 
 
 def _claims_checks(view: bytes, _place: str) -> bool:
-    return _CHECKED.found_in(view)
+    return _may_hold_any(view) and _CHECKED.found_in(view)
 
 
 _RECOGNISED = {

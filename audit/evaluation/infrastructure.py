@@ -151,7 +151,7 @@ _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _REST = r"(?:[^\n\r\\]|\\[^nr\n\r])*"
 _LOG_LINES = _pattern(
     "(?:"
-    rf"{_DAY}[T ]{_CLOCK}{_ZONE}[^\n]{{0,40}}?\b{_LEVEL}\b"
+    rf"\[?{_DAY}[T ]{_CLOCK}{_ZONE}[^\n]{{0,40}}?\b{_LEVEL}\b"
     rf"|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}\.[0-9]{{6,9}}{_ZONE}\s"
     rf"|[0-9]{{4}}/[0-9]{{2}}/[0-9]{{2}} {_CLOCK}\s"
     rf"|\b{_LEVEL}\b[\]\s:|-]{{1,8}}\[?{_DAY}[T ][0-9]{{2}}:[0-9]{{2}}"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from audit.evaluation.infrastructure import ID, IDS, IMAGES, LOG_LINES, PATHS
+from audit.evaluation.infrastructure import ID, IDS, IMAGE, IMAGES, LOG_LINES, PATHS
 from audit.patterns import Pattern, compile_pattern, decode, encode
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
@@ -28,7 +28,7 @@ _CODED = 3
 """JSON in JSON in JSON is read so deep."""
 _CACHED = 256
 """Characters of a text whose clean form is kept: names of tools and keys come again and again."""
-_SHORTEST, _SHORTEST_NUMBER, _SHORTEST_WORD, _UNMISTAKABLE = 4, 5, 12, 8
+_SHORTEST, _SHORTEST_NUMBER, _SHORTEST_WORD, _UNMISTAKABLE = 4, 5, 12, 7
 _PER_PATTERN = 1_000
 _REDACTOR = Redactor(RedactionSettings())
 _MARKER = re.compile(r"\[SECRET:[a-z][a-z0-9_]{0,31}:[0-9a-f]{8}\]")
@@ -43,6 +43,9 @@ _ID_KEY = compile_pattern(
 )
 _IMAGE_KEY = compile_pattern(r"(?:^|[_.-])image(?:_?(?:id|name|ref|tag))?$", where="image key")
 _IMAGE_VALUE = compile_pattern(r"^[\w./-]+(?::[0-9]+/[\w./-]+)?[:@][\w.:-]+$", where="image value")
+_PATH_KEY = compile_pattern(r"(?:path|file|filename|dir|directory|folder|cwd)$", where="path key")
+_ABSOLUTE = re.compile(r"(?i)\s*(?:file:|[/~]|\\\\|[a-z]:[\\/])")
+_LONGEST_PATH, _LONGEST_KEY = 4_096, 128
 
 
 class Scrubber:
@@ -66,7 +69,7 @@ class Scrubber:
 
     def path(self, path: str) -> str:
         """The path of a file, cleaned: of an absolute one no more than the last name, whatever characters it has."""
-        if re.match(r"(?i)\s*(?:file:|[/~]|\\\\|[a-z]:[\\/])", path):
+        if _ABSOLUTE.match(path):
             path = "[path]/" + re.split(r"[\\/]", path.rstrip("\\/ "))[-1]
         return self.text(path)
 
@@ -135,11 +138,14 @@ class Scrubber:
         return members
 
     def _member(self, key: str, item: Any, coded: int) -> Any:
+        name = key[-_LONGEST_KEY:]
         is_plain = isinstance(item, str | int | float) and not isinstance(item, bool) and item != ""
-        if is_plain and _ID_KEY.matches(key[-128:]):
+        if is_plain and _ID_KEY.matches(name):
             return decode(ID)
-        if isinstance(item, str) and _IMAGE_KEY.matches(key[-128:]) and _IMAGE_VALUE.matches(item[:512]):
-            return "[image]"
+        if isinstance(item, str) and _IMAGE_KEY.matches(name) and _IMAGE_VALUE.matches(item[:512]):
+            return decode(IMAGE)
+        if isinstance(item, str) and len(item) <= _LONGEST_PATH and "\n" not in item and _PATH_KEY.matches(name):
+            return self.path(item)
         return self._walk(item, coded)
 
 
