@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +17,7 @@ from audit.evaluation.files import LoadedProfile, load_case, load_profile
 from audit.evaluation.profile import Plan, plans
 from audit.evaluation.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
-from service.commands.options import Database, PolicyFile, moment_of, print_json, settings_of
+from service.commands.options import Database, PolicyFile, moment_of, print_json, print_text, settings_of
 from service.evaluating import catch_up
 from service.evaluating import evaluate as make_evaluations
 from service.evaluation_chart import require_charts, write_chart
@@ -80,10 +80,6 @@ class Work:
     plans: Sequence[Plan]
     wanted: Wanted
     retry_failed: bool
-
-
-Evaluate = Callable[[Work, Agreement], Sequence[Evaluated] | None]
-"""Where evaluations come from; None where it was agreed to make none."""
 
 
 def evaluate(
@@ -206,7 +202,7 @@ def _wanted(
 
 
 def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | None:
-    """Evaluations made in this process, over the database that the settings name."""
+    """Evaluations made in this process, over the database that the settings name; None where it was agreed to make none."""
     with open_workspace(work.settings, writes=True) as workspace:
         catch_up(workspace)
         prepared = prepare(
@@ -239,7 +235,7 @@ def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | No
 
 def _show(report: Report, output: Output) -> None:
     if output is Output.JSON:
-        sys.stdout.write(readable_json(report))
+        print_text(readable_json(report))
     else:
         out.print(evaluation_view(report, out.width))
 

@@ -69,8 +69,13 @@ def show_rows(rows: Sequence[Row], as_table: Callable[[Sequence[Row]], Renderabl
 
 def print_json(value: Any) -> None:
     """Print the value as JSON on one line."""
+    print_text(json_line(value) + "\n")
+
+
+def print_text(text: str) -> None:
+    """Print the text as it is; ends quietly when the reader of a pipe went away."""
     try:
-        sys.stdout.write(json_line(value) + "\n")
+        sys.stdout.write(text)
     except BrokenPipeError:
         leave_quietly()
 

@@ -1,0 +1,209 @@
+"""`driftline evaluate`: what it costs before it asks, who is asked, what is written and printed, and the exit codes of a gate."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+from builders import closing, exchange
+from evaluated import PROFILE, REFUND, REPORT
+
+from analytics.store import Store
+from audit.evaluation.publish import FOLDER as SCHEMAS
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import encode
+from service.evaluation_tables import SIMULATED_NOTE
+from service.simulator import RunningJudge, running
+from service.workspace import utc_now
+from streams.admission import Accepted
+from streams.embedded import EmbeddedRunner
+
+Command = Callable[..., tuple[int, str, str]]
+MODELS = {"s1": "vendor/model-1", "s2": "claude-haiku-4-5"}
+BASE = ("evaluate", "--case", "cases", "--profile", "profile.yaml")
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path) -> Path:
+    """A database with two finished sessions, a folder of two cases and a profile, in the folder that commands run in."""
+    with Store(tmp_path / "driftline.duckdb") as store:
+        runner = EmbeddedRunner(store, Policy(), Redactor(Policy().redaction), utc_now)
+        accepted = Accepted()
+        for name, model in MODELS.items():
+            said = exchange(name, 1, "I refunded 12.50 EUR.", agent_model=model, input_tokens=900, output_tokens=80)
+            accepted.add("exchanges", encode(said))
+            accepted.add("exchanges", encode(closing(name, 2)))
+        runner.publish(accepted)
+        runner.run()
+    (tmp_path / "cases").mkdir()
+    # JSON is YAML.
+    (tmp_path / "cases" / "b.yaml").write_text(json.dumps(REFUND))
+    (tmp_path / "cases" / "a.yml").write_text(json.dumps(REPORT))
+    (tmp_path / "cases" / "notes.txt").write_text("no case")
+    (tmp_path / "profile.yaml").write_text(json.dumps(PROFILE))
+    return tmp_path
+
+
+@pytest.fixture
+def simulator(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningJudge]:
+    """A simulated judge, named in the environment."""
+    del driftline  # which clears the environment
+    with running() as judge:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
+        yield judge
+
+
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    """Have a person at a terminal answer."""
+    stdin = io.StringIO(typed)
+    monkeypatch.setattr(stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdin", stdin)
+
+
+def test_a_dry_run_says_what_it_would_cost_and_asks_nobody(driftline: Command, simulator: RunningJudge) -> None:
+    """Whoever pays wants to know before."""
+    code, out, err = driftline(*BASE, "--dry-run", "-o", "results")
+    assert (0, "") == (code, out)
+    assert "2 sessions: 4 evaluations to make, 0 reused; about 12 calls and 0." in err
+    assert "USD at most" in err
+    document = json.loads(driftline(*BASE, "--dry-run", "--output", "json")[1])
+    assert (2, 4, 12, 0) == tuple(document[name] for name in ("sessions", "evaluations", "calls", "reused"))
+    assert 0 < document["expected_usd"] < document["at_most_usd"]
+    assert 0 == simulator.requests
+    assert not Path("results").exists()
+
+
+def test_evaluations_are_made_written_and_reused(driftline: Command, simulator: RunningJudge) -> None:
+    """The same again costs nothing, and is told and written the same."""
+    code, out, err = driftline(*BASE, "--yes", "-o", "results", "--chart", "cost.png")
+    assert 0 == code
+    assert SIMULATED_NOTE == out.splitlines()[0]
+    assert 4 == out.count(" exec ")
+    assert "4 evaluations made for 0." in out
+    assert "4 results written to results" in err
+    assert 12 == simulator.requests
+    written = {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
+    assert 20 == len(written)
+    assert Path("results/three_times/vendor--model-1/refund-policy/evaluation_result_summary_1.md") in written
+    assert b"\x89PNG" == Path("cost.png").read_bytes()[:4]
+
+    code, out, err = driftline(*BASE, "--yes", "-o", "results")
+    assert 0 == code
+    assert (0, 4) == (out.count(" exec "), out.count(" reuse "))
+    assert "0 evaluations made; 4 reused" in out
+    assert "4 reused; nobody is asked" in err
+    assert 12 == simulator.requests
+    assert written == {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
+
+
+def test_the_json_is_one_document_that_keeps_its_schema(driftline: Command, simulator: RunningJudge) -> None:
+    """A script reads the output and nothing else."""
+    del simulator
+    _, out, err = driftline(*BASE, "--session", "s1", "--connection", "local", "--yes", "--output", "json")
+    document = json.loads(out)
+    schema = json.loads((SCHEMAS / "evaluation-report.schema.json").read_text("utf-8"))
+    jsonschema_rs.validator_for(schema).validate(document)
+    assert [("s1", "monthly-report"), ("s1", "refund-policy")] == [
+        (one["run"], one["case_id"]) for one in document["evaluations"]
+    ]
+    assert "written" not in err
+
+
+def test_nobody_pays_without_having_been_asked(
+    driftline: Command, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a terminal nobody can be asked: a build has to say --yes."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    code, _, err = driftline(*BASE)
+    assert 2 == code
+    assert "there is no terminal" in err
+    assert "--yes" in err
+    at_a_terminal(monkeypatch, "n\n")
+    assert 1 == driftline(*BASE)[0]
+    assert 0 == simulator.requests
+    at_a_terminal(monkeypatch, "y\n")
+    assert 0 == driftline(*BASE, "--session", "s1")[0]
+    assert 6 == simulator.requests
+
+
+def test_a_score_below_what_is_asked_for_fails_a_build(driftline: Command, simulator: RunningJudge) -> None:
+    """The gate is for each evaluation, not for a mean that a good one lifts."""
+    del simulator
+    arguments = (*BASE, "--session", "s1", "--yes", "--output", "json")
+    scores = sorted(one["score"] for one in json.loads(driftline(*arguments)[1])["evaluations"])
+    assert scores[0] < scores[1]
+    codes = {low: driftline(*arguments, "--fail-under", str(low))[0] for low in (scores[0], sum(scores) / 2, 10.0)}
+    assert [0, 1, 1] == list(codes.values())
+
+
+def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
+    driftline: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What failed is not reused; what one answer of three is missing from is asked for again only when that is wanted."""
+    with running("refusal*3,refusal,answer*5") as judge:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
+        arguments = ("evaluate", "--case", "cases/b.yaml", "--profile", "profile.yaml", "--session", "s1", "--yes")
+        code, out, _ = driftline(*arguments, "-o", "results")
+        assert 1 == code
+        assert " failed " in out
+        assert "1 failed: the judge gave no answer that counts" in out
+        (summary,) = Path("results").rglob("evaluation_result_summary_1.md")
+        assert "none: the evaluation failed" in summary.read_text("utf-8")
+        assert (0, 6) == (driftline(*arguments)[0], judge.requests)
+        assert (0, 6) == (driftline(*arguments)[0], judge.requests)
+        code, out, _ = driftline(*arguments, "--retry-failed", "--output", "json")
+        (one,) = json.loads(out)["evaluations"]
+        assert (0, 7, "exec", 2) == (code, judge.requests, one["evaluation"], one["revision"])
+        assert 0 == one["result"]["judge_result"]["failed_iterations"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--judge-run", "four_times"), "--judge-run four_times: profile.yaml has no such judge run"),
+        (("--connection", "north"), "--connection goes with --session"),
+        (("--chart", "chart.pdf"), "--chart chart.pdf: a chart is a PNG"),
+        (("-o", "profile.yaml"), "profile.yaml: File exists"),
+        (("--since", "yesterday"), "--since: "),
+        (("--session", "s9"), "there is no session 's9'"),
+        (("--project", "none"), "no finished session is like that"),
+        (("--case", "results.yaml"), "results.yaml:1: document: cannot be read"),
+        (("--case", "copy.yaml"), "copy.yaml: case_id: refund-policy is the id of cases/b.yaml, too"),
+        (("--case", "empty"), "empty: there is no case in it"),
+        (("--fail-under", "11"), "--fail-under"),
+        (("--output", "xml"), "--output"),
+    ],
+)
+def test_wrong_use_is_said_before_anybody_is_asked(
+    driftline: Command, simulator: RunningJudge, arguments: tuple[str, ...], said: str
+) -> None:
+    """What could not be used in the end must not be paid for first; 2 is not the 1 of a gate."""
+    Path("empty").mkdir()
+    Path("copy.yaml").write_text(json.dumps(REFUND))
+    code, out, err = driftline(*BASE, "--yes", *arguments)
+    assert (2, "", 0) == (code, out, simulator.requests)
+    assert said in " ".join(err.split())
+
+
+def test_without_a_judge_it_says_so(driftline: Command) -> None:
+    """Nothing is written as failed for want of a key."""
+    code, _, err = driftline(*BASE, "--yes")
+    assert 2 == code
+    assert "there is no judge" in err
+    assert 0 == driftline(*BASE, "--dry-run")[0]
+    with Store(Path("driftline.duckdb")) as store:
+        assert (0,) == store.cursor().execute("SELECT count(*) FROM evaluation_requests").fetchone()
+
+
+def test_a_recorded_judge_asks_nobody(driftline: Command) -> None:
+    """No key is needed; what nobody has answered before stays without a score, which is said and fails a build."""
+    judge = {"judge_id": "haiku", "type": "recorded", "model": "claude-haiku-4-5"}
+    Path("profile.yaml").write_text(json.dumps(PROFILE | {"judges": [judge]}))
+    code, out, err = driftline(*BASE, "--session", "s1")
+    assert (1, 2) == (code, out.count(" failed "))
+    assert "nobody is asked; 6 questions will not be asked: only recorded answers count" in err
