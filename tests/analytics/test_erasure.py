@@ -19,7 +19,18 @@ from analytics.daily import refresh_daily
 from analytics.erased import ERASURES, schemas_of_sessions
 from analytics.store import Store, Transaction
 from schemas.codec import encode
-from schemas.records import Alert, Anchor, DeadLetter, Evaluation, ImportProgress, Incident, JudgingRequest, Record, Review, ScoringTask
+from schemas.records import (
+    Alert,
+    Anchor,
+    DeadLetter,
+    Evaluation,
+    ImportProgress,
+    Incident,
+    JudgingRequest,
+    Record,
+    Review,
+    ScoringTask,
+)
 from schemas.registry import current_schemas
 from streams.admission import Accepted
 from streams.erasing import erase, erasure, erasures, remains, request_erasure
