@@ -141,7 +141,13 @@ class _Evaluating:
         """Publish the requests and wait until the stage has judged everything that is there. StoppedError when the process is to stop."""
         workspace = self._workspace
         engine = Engine(
-            workspace.store, workspace.policy, workspace.redactor, workspace.now, judge=opened.judge, judge_name=opened.name
+            workspace.store,
+            workspace.policy,
+            workspace.redactor,
+            workspace.now,
+            judge=opened.judge,
+            judge_name=opened.name,
+            stages=[EVALUATION],
         )
         await engine.start()
         try:

@@ -43,7 +43,10 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """See the module. `judge` None: the tiers that want one stay unscored; `judge_name` says in words who judges."""
+    """See the module. `judge` None: the tiers that want one stay unscored; `judge_name` says in words who judges.
+
+    Tasks of a judged stage that is not among `stages` wait for another engine: nobody asked this one to pay for them.
+    """
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Engine:
         judge: Judge | None = None,
         judge_name: str = "none",
         limits: EngineLimits | None = None,
+        stages: Sequence[JudgedStage[Any]] = JUDGED,
     ) -> None:
         self.store = store
         self.policy = policy
@@ -63,6 +67,7 @@ class Engine:
         self.judge = judge
         self.judge_name = judge_name
         self._limits = limits or EngineLimits()
+        self._stages = stages
         self._writer = LogWriter(store, EmbeddedRunner(store, policy, redactor, now))
         self._log = GroupCommit(
             self._writer.commit, self._writer.rest, capacity=self._limits.waiting, at_once=self._limits.at_once
@@ -79,7 +84,7 @@ class Engine:
     async def start(self) -> None:
         """Take up what the last process left, then work in the background."""
         await asyncio.to_thread(self._catch_up)
-        self._workers = tuple(map(self._worker, JUDGED))
+        self._workers = tuple(map(self._worker, self._stages))
         self._log.start()
         self._tasks = [asyncio.create_task(worker.run()) for worker in self._workers]
         for task in self._tasks:
@@ -149,6 +154,9 @@ class Engine:
         """Whether anybody can be asked to judge."""
         return self.judge is not None
 
+    async def landed(self, _topic: str) -> None:
+        """At once: what was taken in is in the store."""
+
     def events_under_way(self, _connection: str, _session_id: str) -> Mapping[str, int]:
         """None: what was taken in is in the store."""
         return {}
@@ -166,7 +174,7 @@ class Engine:
 
     def state(self) -> EngineState:
         """How it is at this moment."""
-        why_not, queues = "it is not started", {"commits": 0, **{stage.queue: 0 for stage in JUDGED}, "sessions": 0}
+        why_not, queues = "it is not started", {"commits": 0, **{stage.queue: 0 for stage in self._stages}, "sessions": 0}
         if self._workers:
             why_not = self._why_not()
             pending = {worker.stage.queue: worker.pending for worker in self._workers}

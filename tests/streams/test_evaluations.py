@@ -9,21 +9,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import START, closing, event, exchange
+from builders import START, event, exchange
 from engines import Clock, engine_over
 from evaluations import answer, case, plan, said
+from finished import HAIKU, SONNET, filled, session
 
 from analytics.store import Store
 from audit.evaluation.profile import Plan
 from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again
+from audit.evaluation.run import ToolCall
 from audit.policy import Policy
 from audit.prices import Usage
 from audit.questions import Question
-from schemas.codec import encode
 from schemas.errors import InputError
-from schemas.records import EvaluationRequest, Record
-from streams.admission import Accepted
+from schemas.records import EvaluationRequest
 from streams.embedded import stage_progress
 from streams.evaluations import reading
 from streams.evaluations.estimating import Estimate
@@ -34,7 +34,6 @@ from streams.judged import EVALUATION
 from streams.judges.protocol import Purse, Verdict
 
 AT = START + timedelta(days=1)
-SONNET, HAIKU = "claude-sonnet-4-5", "claude-haiku-4-5"
 WARNING = "Judge iteration 2 failed and was excluded."
 
 
@@ -57,25 +56,6 @@ class Examiner:
 
     async def aclose(self) -> None:
         """Nothing to give back."""
-
-
-def filled(store: Store, *records: tuple[str, Record]) -> Store:
-    """The store with the records appended to their topics."""
-    accepted = Accepted()
-    for topic, record in records:
-        accepted.add(topic, encode(record))
-    with store.transaction() as transaction:
-        for topic, messages in accepted.messages.items():
-            transaction.append(topic, messages)
-    return store
-
-
-def session(name: str, number: int = 1, model: str = SONNET, **fields: Any) -> list[tuple[str, Record]]:
-    """A finished session of one exchange, the `number`-th to end."""
-    project = fields.get("project", "ops")
-    connection = fields.get("connection", "local")
-    end = msgspec.structs.replace(closing(name, number), connection=connection, project=project)
-    return [("exchanges", exchange(name, number, agent_model=model, **fields)), ("exchanges", end)]
 
 
 @pytest.fixture
@@ -207,11 +187,11 @@ def test_a_huge_session_is_read_at_both_ends_and_says_so(store: Store) -> None:
     limits = Limits(event_bytes=2_500, events=6, exchanges=2, exchange_bytes=10)
 
     (found,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy(), limits)
-    steps = [(step.tool, bool(step.arguments)) for step in found.run.steps]
+    steps = [(step.tool, bool(step.arguments)) for step in found.run.steps if isinstance(step, ToolCall)]
 
     assert [("t0", True), ("t1", False), ("t2", False), ("t7", False), ("t8", False), ("t9", True)] == steps
     assert not found.run.is_whole
-    size = sum(len(record.payload) for _, record in calls)  # type: ignore[attr-defined]
+    size = sum(len(record.payload) for _, record in calls)
     assert (
         "The exchanges of the run hold 33 bytes: in its middle, texts were not read.",
         "The run has 10 events: 4 in its middle were not read.",
@@ -221,7 +201,7 @@ def test_a_huge_session_is_read_at_both_ends_and_says_so(store: Store) -> None:
 
 def test_a_payload_that_is_no_event_costs_nobody_the_run(store: Store) -> None:
     """What a foreign producer wrote is read as far as it goes."""
-    broken = msgspec.structs.replace(event("s1", 0, event="tool_call", tool="rotate"), payload="{]")  # type: ignore[type-var]
+    broken = msgspec.structs.replace(event("s1", 0, event="tool_call", tool="rotate"), payload="{]")
     filled(store, ("agent-events", broken))
     (found,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy())
     assert ["rotate"] == [step.tool for step in found.run.steps]
