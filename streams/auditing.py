@@ -75,6 +75,10 @@ class Auditing(Protocol):
         """Ask for exchanges that stayed unscored to be judged again; answers how many."""
         ...
 
+    async def landed(self, topic: str) -> None:
+        """Return when the store shows everything that the topic has at this moment; BusyError when that takes too long."""
+        ...
+
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
         """The events of a session that were taken in and that the store does not show yet: id and position."""
         ...

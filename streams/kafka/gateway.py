@@ -132,10 +132,14 @@ class Gateway:
         for start in range(0, len(rows), AT_ONCE):
             part = rows[start : start + AT_ONCE]
             # A score can land before the judgements it rests on, and what is not seen would be paid for again.
-            await self._acceptance.landed("judgements")
+            await self.landed("judgements")
             requests = await asyncio.to_thread(judging_requests, self.store, part, self.now())
             written += (await self.publish("exchanges", requests)).written
         return written
+
+    async def landed(self, topic: str) -> None:
+        """Return when everything has landed that the topic has at this moment; BusyError when that takes too long."""
+        await self._acceptance.landed(topic)
 
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
         """The events of a session that were produced and have not landed: id and position."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import evaluations as evaluated
 import pytest
 from builders import event, exchange, judgement, score
 from sinks import MakeTopics, gateway_over, held_back, produce, producing, tables, until
 
 from analytics.store import Store
+from audit.cascade import drive
+from audit.evaluation.evaluating import evaluating, questions_of
+from audit.questions import Reply
 from schemas.codec import encode
 from schemas.errors import BusyError, SettingsError
 from schemas.records import Heartbeat, JudgingRequest, SessionClosed
@@ -18,6 +22,7 @@ from streams.embedded import EmbeddedRunner
 from streams.engine_state import EngineLimits
 from streams.kafka.connection import KafkaConnection
 from streams.log_writer import CONFLICT, KNOWN, WRITTEN
+from streams.recorded import recorded_in
 
 ASKED = exchange("s", 1)
 OTHERS = exchange("s", 1, "It is not done.", content_digest="f" * 16)
@@ -88,6 +93,34 @@ def test_events_are_known_and_placed_while_they_are_under_way(kafka: KafkaConnec
     with Store(None) as store:
         asyncio.run(run(store))
         assert 5 == len(tables(store)["agent_events"])
+
+
+def test_who_asks_for_an_evaluation_again_sees_what_was_answered(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A result can land before the judgements it rests on; who did not wait for those would pay for them twice."""
+    make_topics(*topics())
+    asked = evaluated.request()
+    said = evaluated.judgement(questions_of(asked)[0], evaluated.said(evaluated.answer()))
+    made = drive(evaluating(asked), lambda _: Reply(text=said.answer or "", judgements=(said,)))
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway, producing(kafka) as worker:
+            with held_back(gateway):
+                taken = [await gateway.publish("evaluation-requests", [asked]) for _ in range(2)]
+                assert [(1, 0), (0, 1)] == [(one.written, one.known) for one in taken]
+                await produce(worker, "judgements", [said])
+                await produce(worker, "evaluations", [made])
+                landing = asyncio.create_task(gateway.landed("judgements"))
+                await asyncio.sleep(0)
+                assert not landing.done()
+            await landing
+            assert {("local", "evaluation 1"): [said]} == recorded_in(store)([("local", "evaluation 1")])
+            await until(lambda: not gateway.state().queues["sink"], "the result to land")
+            assert 1 == (await gateway.publish("evaluation-requests", [asked])).known
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        found = store.cursor().execute("SELECT evaluation_id, request_id, status FROM evaluations").fetchall()
+    assert [("evaluation 1", "request 1", "completed")] == found
 
 
 def test_a_session_ends_after_its_last_record(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
