@@ -13,8 +13,8 @@ import typer
 
 from audit.evaluation.case import Case
 from audit.evaluation.dimensions import HIGHEST, LOWEST
-from audit.evaluation.files import LoadedProfile, load_case, load_profile
-from audit.evaluation.profile import Plan, plans
+from audit.evaluation.files import LoadedProfile, load_profile
+from audit.evaluation.profile import Plan
 from audit.evaluation.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
 from service.commands.options import Database, PolicyFile, moment_of, print_json, print_text, settings_of
@@ -22,6 +22,7 @@ from service.evaluating import catch_up
 from service.evaluating import evaluate as make_evaluations
 from service.evaluation_chart import require_charts, write_chart
 from service.evaluation_files import readable_json, write_files
+from service.evaluation_inputs import chosen_plans, load_cases
 from service.evaluation_tables import evaluation_view
 from service.evaluation_words import estimate_document, estimate_in_words, telling
 from service.judging import NAME_A_JUDGE, NONE, who_judges
@@ -32,9 +33,6 @@ from service.workspace import open_workspace
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import MOST, Wanted
 from streams.purses import StoppedError
-
-CASE_FILES = ("*.yaml", "*.yml")
-"""What a folder of cases holds."""
 
 
 class Output(StrEnum):
@@ -124,18 +122,12 @@ def evaluate(
 
     Exit 1 when an evaluation has no score or one below --fail-under. What was evaluated before is reused.
     """
-    loaded = load_profile(profile)
-    work = Work(
-        settings_of(database, policy),
-        load_cases(case),
-        loaded,
-        _chosen(loaded, judge_run, profile),
-        _wanted(session, connection, tag, project, since, limit),
-        retry_failed,
-    )
-    for needed, path in ((make_folder, folder), (require_charts, chart)):
-        if path is not None and not dry_run:
-            needed(path)
+    cases, loaded = load_cases(case), load_profile(profile)
+    wanted = _wanted(session, connection, tag, project, since, limit)
+    plans = chosen_plans(loaded, judge_run, profile)
+    work = Work(settings_of(database, policy), cases, loaded, plans, wanted, retry_failed)
+    if not dry_run:
+        _require(folder, chart)
     found = _evaluate_here(work, Agreement(dry_run, yes, output))
     if found is None:
         return
@@ -146,37 +138,12 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def load_cases(paths: Sequence[Path]) -> list[Case]:
-    """The cases of files, and of the folders among them in the order of names; InputError where two have one id or there is none."""
-    files = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
-    found: dict[str, Path] = {}
-    cases = []
-    for file in dict.fromkeys(files):
-        case = load_case(file)
-        if case.case_id in found:
-            raise InputError(
-                f"{file}: case_id: {case.case_id} is the id of {found[case.case_id]}, too",
-                hint="Give each case an id of its own.",
-            )
-        found[case.case_id] = file
-        cases.append(case)
-    return cases
-
-
-def _files_in(folder: Path) -> list[Path]:
-    found = sorted({file for pattern in CASE_FILES for file in folder.glob(pattern)})
-    if not found:
-        raise InputError(f"{folder}: there is no case in it", hint=f"Cases are files such as {', '.join(CASE_FILES)}.")
-    return found
-
-
-def _chosen(loaded: LoadedProfile, judge_runs: Sequence[str] | None, profile: Path) -> list[Plan]:
-    """The judge runs that are asked for; SettingsError naming those that the profile has."""
-    every = {plan.judge_run_id: plan for plan in plans(loaded.profile)}
-    for name in judge_runs or ():
-        if name not in every:
-            raise SettingsError(f"--judge-run {name}: {profile} has no such judge run", hint=f"It has {', '.join(every)}.")
-    return [every[name] for name in dict.fromkeys(judge_runs or every)]
+def _require(folder: Path | None, chart: Path | None) -> None:
+    """SettingsError where a folder or a chart that is asked for cannot be made: nothing was paid yet."""
+    if folder is not None:
+        make_folder(folder)
+    if chart is not None:
+        require_charts(chart)
 
 
 def _wanted(

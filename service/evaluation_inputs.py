@@ -1,0 +1,47 @@
+"""What a command evaluates by: cases from files and folders, and the judge runs of a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from audit.evaluation.case import Case
+from audit.evaluation.files import LoadedProfile, load_case
+from audit.evaluation.profile import Plan, plans
+from schemas.errors import InputError, SettingsError
+
+CASE_FILES = ("*.yaml", "*.yml")
+"""What a folder of cases holds."""
+
+
+def load_cases(paths: Sequence[Path]) -> list[Case]:
+    """The cases of files, and of the folders among them in the order of names; InputError where two have one id or there is none."""
+    files = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
+    found: dict[str, Path] = {}
+    cases = []
+    for file in dict.fromkeys(files):
+        case = load_case(file)
+        if case.case_id in found:
+            raise InputError(
+                f"{file}: case_id: {case.case_id} is the id of {found[case.case_id]}, too",
+                hint="Give each case an id of its own.",
+            )
+        found[case.case_id] = file
+        cases.append(case)
+    return cases
+
+
+def _files_in(folder: Path) -> list[Path]:
+    found = sorted({file for pattern in CASE_FILES for file in folder.glob(pattern)})
+    if not found:
+        raise InputError(f"{folder}: there is no case in it", hint=f"Cases are files such as {', '.join(CASE_FILES)}.")
+    return found
+
+
+def chosen_plans(loaded: LoadedProfile, judge_runs: Sequence[str] | None, profile: Path) -> list[Plan]:
+    """The judge runs that are asked for; SettingsError naming those that the profile has."""
+    every = {plan.judge_run_id: plan for plan in plans(loaded.profile)}
+    for name in judge_runs or ():
+        if name not in every:
+            raise SettingsError(f"--judge-run {name}: {profile} has no such judge run", hint=f"It has {', '.join(every)}.")
+    return [every[name] for name in dict.fromkeys(judge_runs or every)]
