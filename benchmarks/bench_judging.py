@@ -32,13 +32,13 @@ from service.processes import serving
 from service.savings import VARIANTS, Answers, bill
 from streams.batches import StageBatch
 from streams.engine import Engine
+from streams.judged import SCORING
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Purse, Verdict
 from streams.judges.requests import Format, parameters
 from streams.judges.transport import open_client
-from streams.log_writer import SCORING
 from streams.recorded import recorded_in
-from streams.steps.scoring import ScoringStep
+from streams.steps.judging import JudgingStep
 
 RECORDS = int(os.environ.get("DRIFTLINE_BENCH_RECORDS", "10000"))
 CASES = (("claude-haiku-4-5", 1), ("claude-haiku-5-5", 1), ("claude-haiku-5-5", 7))
@@ -180,7 +180,7 @@ def print_replay(database: Path) -> None:
     with Store(database) as store:
         frames = store.read(SCORING.source, 0, store.end_of(SCORING.source))
         batch = StageBatch.of(SCORING.source, frames)
-        step = ScoringStep(Policy(), recorded_in(store))
+        step = JudgingStep(SCORING, Policy(), recorded_in(store))
         tasks = len(step(batch, {}).records)
         seconds = best_seconds({"replay": lambda: step(batch, {})}, 5)["replay"]
     print(f"A replay from recorded judgements scores {tasks / seconds:,.0f} exchanges/s ({tasks} in {seconds:.2f} s).")

@@ -99,7 +99,11 @@ def _spent(store: Store, exchange: Exchange) -> int:
         states = transaction.states(SCORING.name, [key])
     if key in states:
         return STATE.decode(states[key]).spent
-    values = {"connection": exchange.connection, "session": exchange.session_id}
+    values = {
+        "connection": exchange.connection,
+        "session": exchange.session_id,
+        "purposes": sorted(SCORING.purposes),
+    }
     return sum(row["nano_usd"] for row in query_rows(store.cursor(), "session_spent", values))
 
 
