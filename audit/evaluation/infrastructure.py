@@ -45,7 +45,7 @@ def _pattern(text: str, name: str) -> Pattern:
 
 _SLASH = r"\\{0,4}/"
 _PART = r"""[^\s/\\"'`<>|:*?;,()\[\]{}=&#$!]+"""
-_EDGE = r"(?:^|[^\w.~/\\\]-]|[^h]\]|^\]|(?:^|\s)-[A-Za-z]|\\[nrt])"
+_EDGE = r"(?:^|[^\w.~/…\\\]-]|[^h]\]|^\]|(?:^|\s)-[A-Za-z]|\\[nrt])"
 _ROOTS = (
     r"(?:home|Users|root|tmp|var|etc|usr|opt|mnt|srv|proc|sys|dev|bin|sbin|lib|lib64|run|boot|media|Volumes|private|workspace|workspaces"
     r"|app|data|code|repo|Library|System)"

@@ -76,7 +76,7 @@ def test_what_tells_where_it_ran_is_taken_out(text: str, expected: str) -> None:
         "The password was wrong. Use --token to pass one. max_tokens=100",
         "ERROR: no such file. WARNING: this is slow.",
         "main has 12 commits since e7",
-        "/help or /start",
+        "/help or /start, and …/incidents/7",
         "x" * 5000,
     ],
 )
