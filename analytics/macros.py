@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
-"""Macros that the queries share: what scores add up to by project and UTC day, and the statistics of such sums.
+"""Macros that the queries share: what scores add up to by project and UTC day, the statistics of such sums, which evaluations count.
 
 Queries read `log.score_days`, never the kept daily sums themselves. Where scores came since the sums of their day were made,
 where a window cuts a day in two, and where nothing is kept yet, the macro goes back to the single scores: its answer is at any
@@ -9,6 +9,8 @@ time that of the scores, and keeping the sums only makes it fast.
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+from audit.comparison import CONFIDENCE, t_quantile
 
 CONSUMER = "daily scores"
 """Name under which the watermarks of the daily sums stand."""
@@ -47,6 +49,22 @@ _LATEST = "QUALIFY row_number() OVER (PARTITION BY project, score_id ORDER BY re
 _FIRST_DAY = "date_trunc('day', first + INTERVAL 1 DAY - INTERVAL 1 MICROSECOND)"
 _END_DAY = "date_trunc('day', until)"
 _ASKED = "(asked IS NULL OR project = asked)"
+_EXACT = 30
+"""Degrees of freedom up to which the quantiles of Student's t are written out; beyond, a series is right to four digits."""
+_QUANTILES = ", ".join(f"{t_quantile((1 + CONFIDENCE) / 2, freedom):.12f}" for freedom in range(1, _EXACT + 1))
+_T_QUANTILE = (
+    f"(CASE WHEN freedom > {_EXACT} THEN 1.959963985 + 2.372271 / freedom + 2.822501 / freedom ** 2"
+    f" WHEN freedom >= 1 THEN list_extract([{_QUANTILES}], floor(freedom + 1e-9)::INTEGER) END)"
+)
+# Of what came to be evaluated again, because there was more of it or it was read otherwise, the newest counts.
+_COUNTED = f"""
+    SELECT * FROM (
+        SELECT * FROM log.evaluations WHERE {_ASKED}
+        QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY revision DESC, _offset DESC) = 1
+    )
+    QUALIFY row_number() OVER (
+        PARTITION BY "connection", session_id, case_id, yardstick ORDER BY evaluated_at DESC, evaluation_id DESC
+    ) = 1"""
 _MARKS = f"(SELECT partition, next_position FROM log.watermarks WHERE consumer = '{CONSUMER}' AND topic = 'scores')"
 # Told in two parts, because an inner join tells the scan where to begin: then only new rows are read. A day that retention has
 # emptied keeps its sums, whatever comes late.
@@ -110,6 +128,8 @@ def macro_statements() -> Iterator[str]:
         ),
         "first_day_of(until, days)": ("(date_trunc('day', until - INTERVAL 1 MICROSECOND) - to_days(days::INTEGER - 1))"),
         "changed_scores()": f"TABLE {_CHANGED}",
+        "t_quantile(freedom)": _T_QUANTILE,
+        "counted_evaluations(asked)": f"TABLE {_COUNTED}",
         "score_days(asked, first, until)": f"TABLE {_SCORE_DAYS}",
     }
     for name, text in macros.items():

@@ -89,3 +89,51 @@ FROM turns AS t LEFT JOIN diagnoses AS d ON d."connection" = t."connection" AND 
 GROUP BY ALL;
 COMMENT ON VIEW session_summaries IS 'One row a session with exchanges: its means, anomalies and cost, and what the diagnosis of its events says.';
 COMMENT ON COLUMN session_summaries.trust_score IS 'Of the diagnosis; NULL where the session has none.';
+CREATE VIEW evaluated_runs AS
+SELECT
+    coalesce(run_at, evaluated_at)::DATE AS day, project, agent, subject_model AS model, "connection", session_id, case_id, case_title,
+    evaluation_id, status, final_score AS score, overall_spread AS spread, successful_iterations AS answers,
+    configured_repetitions AS repetitions, judge_run_id, judge_model, yardstick, run_at, evaluated_at, run_seconds, run_cost_usd,
+    cost_usd, warnings, anomaly_reasons, simulated
+FROM evaluations
+QUALIFY row_number() OVER (
+    PARTITION BY "connection", session_id, case_id, yardstick ORDER BY evaluated_at DESC, evaluation_id DESC
+) = 1;
+COMMENT ON VIEW evaluated_runs IS 'One row a run, case and yardstick: what the newest evaluation of the run says.';
+COMMENT ON COLUMN evaluated_runs.day IS 'Day on which the run ended, UTC.';
+COMMENT ON COLUMN evaluated_runs.model IS 'Model of the audited agent.';
+COMMENT ON COLUMN evaluated_runs.score IS 'The judge''s verdict, 0 to 10; NULL where every answer failed.';
+COMMENT ON COLUMN evaluated_runs.spread IS 'Largest less smallest verdict over the answers.';
+COMMENT ON COLUMN evaluated_runs.yardstick IS 'What scores are measured by: those of another yardstick are not compared.';
+COMMENT ON COLUMN evaluated_runs.cost_usd IS 'What judging it cost in USD; NULL where a price is unknown.';
+COMMENT ON COLUMN evaluated_runs.simulated IS 'Whether a simulated judge was used.';
+CREATE VIEW evaluation_dimensions AS
+SELECT * EXCLUDE (one), one.dimension AS dimension, one.policy AS policy, one.source AS source, one.deterministic AS deterministic,
+    one.judge AS judge, one.final AS score, one.spread AS spread
+FROM (
+    SELECT r.day, r.project, r.model, r."connection", r.session_id, r.case_id, r.evaluation_id, r.yardstick, r.judge_model,
+        unnest(e.dimensions) AS one
+    FROM evaluated_runs AS r JOIN evaluations AS e USING (evaluation_id)
+);
+COMMENT ON VIEW evaluation_dimensions IS 'One row an evaluated run and dimension: what checks and judge give, and what counts.';
+COMMENT ON COLUMN evaluation_dimensions.deterministic IS '10 x passed / mapped checks; NULL where no check counts for the dimension.';
+COMMENT ON COLUMN evaluation_dimensions.score IS 'What counts, 0 to 10; NULL where it is missing.';
+COMMENT ON COLUMN evaluation_dimensions.source IS 'judge, deterministic, weighted or missing.';
+CREATE VIEW evaluation_checks AS
+SELECT * EXCLUDE (one), one.check_id AS check_id, one.kind AS kind, one.dimensions AS dimensions, one.outcome AS outcome,
+    one.detail AS detail
+FROM (
+    SELECT r.day, r.project, r.model, r."connection", r.session_id, r.case_id, r.evaluation_id, r.yardstick, unnest(e.checks) AS one
+    FROM evaluated_runs AS r JOIN evaluations AS e USING (evaluation_id)
+);
+COMMENT ON VIEW evaluation_checks IS 'One row an evaluated run and deterministic check.';
+COMMENT ON COLUMN evaluation_checks.outcome IS 'pass, fail or error.';
+CREATE VIEW evaluation_iterations AS
+SELECT * EXCLUDE (one), one.iteration AS iteration, one.outcome AS outcome, one.overall AS overall, one.judgement_id AS judgement_id
+FROM (
+    SELECT r.day, r.project, r.model, r."connection", r.session_id, r.case_id, r.evaluation_id, r.yardstick, r.judge_model,
+        unnest(e.iterations) AS one
+    FROM evaluated_runs AS r JOIN evaluations AS e USING (evaluation_id)
+);
+COMMENT ON VIEW evaluation_iterations IS 'One row an evaluated run and answer of the judge, whether or not it counted.';
+COMMENT ON COLUMN evaluation_iterations.overall IS 'The verdict of this answer, 0 to 10; NULL where it did not count.';

@@ -1,0 +1,48 @@
+"""Macros that queries over evaluations share: quantiles of Student's t, as the rest of the program has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import duckdb
+import pytest
+
+from analytics.store import Store
+from audit.comparison import t_quantile
+
+
+@pytest.fixture(scope="module")
+def cursor() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A cursor of an empty store."""
+    with Store(None) as store, closing(store.cursor()) as opened:
+        yield opened
+
+
+def quantile(cursor: duckdb.DuckDBPyConnection, freedom: float) -> float | None:
+    """The quantile for a 95 % interval."""
+    ((found,),) = cursor.execute("SELECT log.t_quantile(?)", [freedom]).fetchall()
+    return found  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 10, 29, 30, 31, 45.5, 120, 10_000])
+def test_quantiles_are_those_of_the_intervals_elsewhere(freedom: float, cursor: duckdb.DuckDBPyConnection) -> None:
+    """A mean has one interval, whoever works it out."""
+    assert quantile(cursor, freedom) == pytest.approx(t_quantile(0.975, freedom), abs=1e-4)
+
+
+@pytest.mark.parametrize("freedom", [1.5, 2.01, 7.9, 29.999])
+def test_between_whole_degrees_an_interval_is_rather_too_wide(freedom: float, cursor: duckdb.DuckDBPyConnection) -> None:
+    """The safe side: what is called a difference is one."""
+    assert quantile(cursor, freedom) == pytest.approx(t_quantile(0.975, int(freedom)), abs=1e-9)
+
+
+@pytest.mark.parametrize("freedom", [0, -1, 0.5, None])
+def test_too_few_scores_have_no_quantile(freedom: float | None, cursor: duckdb.DuckDBPyConnection) -> None:
+    """One score says nothing about how scores differ."""
+    assert quantile(cursor, freedom) is None  # type: ignore[arg-type]
+
+
+def test_whole_degrees_are_seen_through_the_noise_of_sums(cursor: duckdb.DuckDBPyConnection) -> None:
+    """An interval does not widen because a sum was added up in another order."""
+    assert quantile(cursor, 6.0) == quantile(cursor, 6.0 - 1e-12)
