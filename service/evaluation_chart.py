@@ -22,19 +22,24 @@ from service.terminal import counted, plain
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox
 
 SUFFIX = ".png"
-LABELLED = 30
-"""Points that are labelled with their case; of more the labels could not be read."""
+LABELLED = 20
+"""Points that are labelled with their case where there is room; else they carry its number, and the cases are listed."""
+LISTED = 25
+"""Models and cases that are listed together; of more the lists would be longer than the picture is high."""
 _SIZE, _DPI = (9.0, 6.0), 150
 """Inches, and points an inch."""
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c564b", "#4d4d4d")
 """Told apart by people who see red and green alike (Okabe and Ito)."""
 _SHAPES = "osD^vP*X"
-_NAME = 40
+_NAME = 32
 """Characters of a name."""
+_BESIDE = {"bbox_to_anchor": (1.0, 0.0, 0.0, 1.0), "fontsize": 9, "frameon": False, "handletextpad": 0.1}
+"""Where legends stand, and how they look."""
 _WIDE = 50.0
 """From this ratio of the largest cost to the smallest on, costs are shown on a logarithmic axis."""
 _OFFSETS = [
@@ -105,16 +110,21 @@ def drawn(report: Report) -> Figure:
         axes, points = figure.subplots(), points_of(report)
         who = ", simulated judge" if report.simulated else ""
         axes.set_title(f"Score against cost of run and evaluation{who}", loc="left", fontsize=13)
-        labels = _plot(axes, points)
+        _plot(axes, points)
         _measure(axes, points)
-        figure.supxlabel(textwrap.fill(_caption(report, points), 130), fontsize=8, color="#555555", parse_math=False)
-        figure.draw_without_rendering()
-        _spread_out(axes, labels)
+        caption = _caption(report, points)
+        _write_below(figure, caption)
+        if not _name_cases(figure, axes, points):
+            _write_below(figure, f"{caption} There are too many cases to name them.")
     return figure
 
 
-def _plot(axes: Axes, points: Sequence[Point]) -> list[Annotation]:
-    """The points and the legend; answers the labels, which stand on their points as yet."""
+def _write_below(figure: Figure, caption: str) -> None:
+    figure.supxlabel(textwrap.fill(caption, 130), fontsize=8, color="#555555", parse_math=False)
+
+
+def _plot(axes: Axes, points: Sequence[Point]) -> None:
+    """The points, and the models in a legend."""
     series = sorted({point.series for point in points})
     for place, name in enumerate(series):
         of_series = [point for point in points if point.series == name]
@@ -124,30 +134,68 @@ def _plot(axes: Axes, points: Sequence[Point]) -> list[Annotation]:
             linestyle="",
             marker=_SHAPES[place % len(_SHAPES)],
             color=_COLOURS[place % len(_COLOURS)],
-            markersize=8,
+            markersize=10,
             # A label that begins with an underscore would be left out of the legend.
             label=f" {name}",
         )
     if series:
-        legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9, frameon=False, handletextpad=0.1)
-        for text in legend.get_texts():
-            text.set_parse_math(parse_math=False)
-    return [
-        axes.annotate(
-            plain(point.case_id, _NAME) + (f" ({point.runs} runs)" if point.runs > 1 else ""),
-            (point.cost_usd, point.score),
-            xytext=(0, 0),
-            textcoords="offset points",
-            fontsize=8.5,
-            parse_math=False,
+        _as_written(axes.legend(loc="upper left", **_BESIDE))
+
+
+def _name_cases(figure: Figure, axes: Axes, points: Sequence[Point]) -> bool:
+    """Write its case beside each point; where there is no room for all, its number, and list the cases. False: there are too many."""
+    if len(points) <= LABELLED:
+        labels = [_label(axes, point, plain(point.case_id, _NAME) + _runs(point)) for point in points]
+        figure.draw_without_rendering()
+        if _spread_out(axes, labels):
+            return True
+        for label in labels:
+            label.remove()
+    cases = _listed(points)
+    if not cases:
+        return False
+    for point in points:
+        label = _label(axes, point, str(1 + cases.index(point.case_id)))
+        label.set(
+            color="white", fontsize=6.5, fontweight="bold", horizontalalignment="center", verticalalignment="center_baseline"
         )
-        for point in (points if len(points) <= LABELLED else ())
-    ]
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - as where the chart is drawn
+
+    models = axes.get_legend()
+    listed = [Line2D([], [], linestyle="", label=f"{number}  {plain(case, _NAME)}") for number, case in enumerate(cases, 1)]
+    _as_written(axes.legend(handles=listed, loc="lower left", handlelength=0, **_BESIDE))
+    if models is not None:
+        # What is cut off at the axes gets no room beside them.
+        models.set_clip_on(b=False)
+        axes.add_artist(models)
+    return True
+
+
+def _listed(points: Sequence[Point]) -> list[str]:
+    """The cases, in the order of their numbers; none where they are too many to be listed."""
+    cases = sorted({point.case_id for point in points})
+    return cases if len(cases) + len({point.series for point in points}) <= LISTED else []
+
+
+def _label(axes: Axes, point: Point, text: str) -> Annotation:
+    """A text that stands on its point as yet."""
+    place = (point.cost_usd, point.score)
+    return axes.annotate(text, place, xytext=(0, 0), textcoords="offset points", fontsize=8.5, parse_math=False)
+
+
+def _runs(point: Point) -> str:
+    return f" ({point.runs} runs)" if point.runs > 1 else ""
+
+
+def _as_written(legend: Legend) -> None:
+    """Have names read as they are written, not as formulas."""
+    for text in legend.get_texts():
+        text.set_parse_math(parse_math=False)
 
 
 def _measure(axes: Axes, points: Sequence[Point]) -> None:
     """The axes: the whole scale of scores, and costs from zero on unless they differ too much for that."""
-    axes.set_ylim(0, HIGHEST + 0.3)
+    axes.set_ylim(-0.3, HIGHEST + 0.3)
     axes.set_ylabel(f"final score, 0 to {HIGHEST:g}")
     costs = [point.cost_usd for point in points]
     smallest, largest = min(costs, default=0.0), max(costs, default=0.0)
@@ -176,24 +224,24 @@ def _caption(report: Report, points: Sequence[Point]) -> str:
         parts.append(f"Not shown: {failed} without a score.")
     if not points:
         parts.append("There is nothing to show.")
-    if len(points) > LABELLED:
-        parts.append(f"Cases are not named: there are {len(points)} points.")
     return " ".join(parts)
 
 
-def _spread_out(axes: Axes, labels: Sequence[Annotation]) -> None:
-    """Move each label to a place where it hides no other and no point."""
+def _spread_out(axes: Axes, labels: Sequence[Annotation]) -> bool:
+    """Move each label to a place where it hides no other and no point; whether there was one for each."""
     whole = axes.get_window_extent()
     taken: list[Bbox] = [_around(axes, label) for label in labels]
     for label in labels:
         for x, y in _OFFSETS:
             label.xyann = (x, y)
-            label.set_horizontalalignment("left" if x > 0 else "right")
-            label.set_verticalalignment("center")
+            label.set(horizontalalignment="left" if x > 0 else "right", verticalalignment="center")
             box = label.get_window_extent()
             if not any(box.overlaps(other) for other in taken) and whole.x0 <= box.x0 and box.x1 <= whole.x1:
+                taken.append(box)
                 break
-        taken.append(label.get_window_extent())
+        else:
+            return False
+    return True
 
 
 def _around(axes: Axes, label: Annotation) -> Bbox:

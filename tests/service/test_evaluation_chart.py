@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from evaluated import HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
+from matplotlib.legend import Legend
+from matplotlib.text import Text
 
 from audit.evaluation.report import Report, report_of
 from schemas.errors import SettingsError
-from service.evaluation_chart import LABELLED, Point, drawn, points_of, require_charts, write_chart
+from service.evaluation_chart import LABELLED, LISTED, Point, drawn, points_of, require_charts, write_chart
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +25,6 @@ def report() -> Report:
 
 def texts(report: Report) -> list[str]:
     """Every text of the chart, but for the numbers at its axes."""
-    from matplotlib.text import Text
-
     found = [one.get_text() for one in drawn(report).findobj(Text)]
     return [text.strip() for text in found if text.strip(".0123456789\u2212").strip()]
 
@@ -66,12 +66,33 @@ def test_labels_hide_neither_each_other_nor_points() -> None:
     assert not [(a, b) for a in range(5) for b in range(a) if boxes[a].overlaps(boxes[b])]
 
 
-def test_many_points_are_not_labelled() -> None:
-    """Labels that nobody can read say less than a word that there are none."""
-    made = [Made(MINIMAX, REFUND | {"case_id": f"case-{place}"}, "s", (8.0, 8.0, 8.0)) for place in range(LABELLED + 1)]
+@pytest.mark.parametrize("many", [2, LABELLED, LISTED - 2])
+def test_cases_without_room_beside_their_points_are_numbered_and_listed(many: int) -> None:
+    """Labels on top of each other say nothing; numbers do, and all of it is in the picture."""
+    names = [f"case-{place:02}-with-a-name-that-takes-room" for place in range(many)]
+    made = [Made(model, REFUND | {"case_id": name}, "s", (8.0, 8.0, 8.0)) for name in names for model in (MINIMAX, "other" * 6)]
+    figure = drawn(report_of([evaluated(one) for one in made]))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    is_listed = many > 2
+    assert (
+        sorted([str(1 + place) for place in range(many)] * 2) == sorted(one.get_text() for one in axes.texts) or not is_listed
+    )
+    legends = [one for one in figure.findobj(Legend) if isinstance(one, Legend)]
+    assert (2 if is_listed else 1) == len(legends)
+    whole = figure.bbox
+    boxes = [legend.get_window_extent() for legend in legends]
+    assert not is_listed or not boxes[0].overlaps(boxes[1])
+    for box in boxes:
+        assert (True, True) == (box.x1 <= whole.x1, box.y0 >= whole.y0)
+
+
+def test_very_many_cases_are_not_named() -> None:
+    """A list that is longer than the picture says less than a word that there is none."""
+    made = [Made(MINIMAX, REFUND | {"case_id": f"case-{place}"}, "s", (8.0, 8.0, 8.0)) for place in range(LISTED + 1)]
     report = report_of([evaluated(one) for one in made])
     assert not drawn(report).axes[0].texts
-    assert "Cases are not named: there are 31 points." in " ".join(" ".join(texts(report)).split())
+    assert "There are too many cases to name them." in " ".join(" ".join(texts(report)).split())
 
 
 def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:
