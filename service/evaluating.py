@@ -108,10 +108,11 @@ class _Evaluating:
         """Judge, and answer what came of it."""
         with _told_to_stop(self._stopping):
             opened = await open_judge(self._settings, self._workspace.policy, os.environ)
-            if opened.judge is None and self._prepared.estimate.calls:
+            expected = self._prepared.estimate
+            if opened.judge is None and (expected.calls or expected.left_over):
                 raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
             try:
-                if self._prepared.estimate.calls and any(map(is_batched, self._asked)):
+                if expected.calls and any(map(is_batched, self._asked)):
                     await self._ask_in_batches()
             except BaseException:
                 if opened.judge is not None:

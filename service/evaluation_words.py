@@ -41,6 +41,9 @@ def estimate_in_words(prepared: Prepared) -> str:
         parts.append("the cap of each evaluation holds")
     else:
         parts.append("nobody is asked")
+    if found.left_over and found.evaluations:
+        left = counted(found.left_over, "evaluation")
+        parts.append(f"{left} that an earlier command asked for and did not see made will be made, too, each within its cap")
     if found.answered:
         parts.append(f"{counted(found.answered, 'question')} answered before")
     if 0 < found.unpriced < found.calls:

@@ -27,8 +27,10 @@ class Estimate:
     """Evaluations that are there."""
     taken_up: int = 0
     """Of those that will be made: how many were asked for before, by a process that did not come to its end."""
+    left_over: int = 0
+    """Evaluations beside these that were asked for before and are not made: whoever judges next makes them, too, within their own caps."""
     calls: int = 0
-    """Questions that the judge will be asked."""
+    """Questions that the judge will be asked about those that will be made."""
     answered: int = 0
     """Questions that it has answered before."""
     not_asked: int = 0
@@ -48,7 +50,12 @@ class Estimate:
 
 
 def estimate_of(
-    requests: Sequence[tuple[EvaluationRequest, Sequence[Judgement]]], policy: Policy, *, reused: int, taken_up: int
+    requests: Sequence[tuple[EvaluationRequest, Sequence[Judgement]]],
+    policy: Policy,
+    *,
+    reused: int,
+    taken_up: int,
+    left_over: int,
 ) -> Estimate:
     """What the requests would take, each with what was recorded of it."""
     counts = dict.fromkeys(("calls", "answered", "not_asked", "unpriced"), 0)
@@ -78,6 +85,7 @@ def estimate_of(
         evaluations=len(requests),
         reused=reused,
         taken_up=taken_up,
+        left_over=left_over,
         expected_usd=usd_of(expected),
         at_most_usd=usd_of(most),
         **counts,

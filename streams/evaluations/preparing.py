@@ -93,7 +93,10 @@ def prepare(  # noqa: PLR0917 - what is held against what, in the order in which
         runs = read_runs(cursor, sessions, policy)
         found = _by_id(_requests(runs, cases, plans, system_prompt, at))
         known = _known(cursor, list(found))
-        fates = _fates(store, cursor, found, known, retry_failed=retry_failed)
+        passed = stage_progress(store, EVALUATION).position
+        fates = _fates(cursor, found, known, passed, retry_failed=retry_failed)
+        waiting = query_rows(cursor, "open_evaluations", {"position": passed})
+        left_over = sum(row["evaluation_id"] not in found for row in waiting)
     open_ones = {one: fate for one, fate in fates.items() if fate.attempt is not None}
     recorded = recorded_in(store)([EVALUATION.subject_of(found[one]) for one in open_ones])
     asked = [
@@ -103,7 +106,7 @@ def prepare(  # noqa: PLR0917 - what is held against what, in the order in which
     ]
     reused = [_reused(found[one], known[one]) for one in found if one not in open_ones]
     new, old = ([request for request, _, is_asked in asked if is_asked is before] for before in (False, True))
-    whole = estimate_of([one[:2] for one in asked], policy, reused=len(reused), taken_up=len(old))
+    whole = estimate_of([one[:2] for one in asked], policy, reused=len(reused), taken_up=len(old), left_over=left_over)
     return Prepared(new, old, reused, whole, len(sessions), {one: place for place, one in enumerate(found)})
 
 
@@ -151,17 +154,16 @@ def _known(cursor: duckdb.DuckDBPyConnection, ids: Sequence[str]) -> dict[str, E
 
 
 def _fates(
-    store: Store,
     cursor: duckdb.DuckDBPyConnection,
     ids: Iterable[str],
     known: Mapping[str, Evaluation],
+    passed: int,
     *,
     retry_failed: bool,
 ) -> dict[str, _Fate]:
-    """What becomes of each evaluation. What the stage has passed without a result became a dead letter: it is asked for anew."""
+    """What becomes of each evaluation. What the stage has `passed` without a result became a dead letter: it is asked for anew."""
     rows = query_rows(cursor, "evaluation_attempts", {"evaluations": list(ids)})
     asked: dict[str, dict[str, Any]] = {row["evaluation_id"]: row for row in rows}
-    passed = stage_progress(store, EVALUATION).position
     fates = {}
     for one in ids:
         evaluation, last = known.get(one), asked.get(one, {"attempt": -1, "position": 0})

@@ -23,6 +23,7 @@ from audit.evaluation.report import Evaluated
 from schemas.errors import InputError, SettingsError
 from schemas.records import Judgement
 from service.evaluating import Progress, catch_up, evaluate, journal_of
+from service.evaluation_words import estimate_in_words
 from service.settings import Settings
 from service.simulator import RunningJudge, running
 from service.workspace import Workspace, open_workspace
@@ -145,6 +146,19 @@ def test_without_a_judge_nothing_is_written(database: Path) -> None:
         made(database)
     assert "ANTHROPIC_API_KEY" in caught.value.hint
     assert (0, 0) == counts(database)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_what_an_earlier_call_left_is_not_judged_by_nobody(database: Path) -> None:
+    """It would fail for want of a judge, though whoever asked for it had one; so that is said before anything happens."""
+    with prepared(database) as (workspace, found):
+        filled(workspace.store, ("evaluation-requests", found.requests[0]))
+    with prepared(database, by_type("recorded", repetitions=1)) as (workspace, found):
+        assert (4, 0, 1) == (found.estimate.evaluations, found.estimate.calls, found.estimate.left_over)
+        assert "1 evaluation that an earlier command asked for and did not see made" in estimate_in_words(found)
+        with pytest.raises(SettingsError, match="there is no judge"):
+            evaluate(workspace, workspace.settings, found, lambda _: None)
+    assert (1, 0) == counts(database)
 
 
 def test_where_nobody_has_to_be_asked_no_judge_is_needed(

@@ -310,6 +310,8 @@ def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
     assert [first.requests[2]] == again.requests
     assert (3, 2, 9) == (again.estimate.evaluations, again.estimate.taken_up, again.estimate.calls)
     assert again.asked == [*again.requests, *again.taken_up]
+    other = prepared(store, sessions=["s3"]).estimate
+    assert (1, 0, 2) == (other.evaluations, other.taken_up, other.left_over), "whoever judges next makes those, too"
 
 
 def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> None:
@@ -351,6 +353,7 @@ def test_a_price_that_nobody_knows_is_said(store: Store) -> None:
         "evaluations": 1,
         "reused": 0,
         "takenUp": 0,
+        "leftOver": 0,
         "calls": 3,
         "answered": 0,
         "notAsked": 0,
