@@ -89,6 +89,9 @@ class PartitionReader:
     async def ranges(self, partitions: Sequence[Partition]) -> dict[Partition, Range]:
         """What the partitions have; BrokerError when that is not to be learnt in time."""
         consumer, places = self._started(), [self._place(one) for one in partitions]
+        # Of topics that it does not know the client would learn one by one, with a pause after each.
+        for topic in {place.topic for place in places}:
+            consumer._client.add_topic(topic)  # noqa: SLF001 - there is no public way
         with told("Kafka"):
             async with asyncio.timeout(ANSWER_SECONDS):
                 ends = await consumer.end_offsets(places)

@@ -31,7 +31,7 @@ from streams.kafka.reading import OutOfRangeError, PartitionReader, Read
 from streams.kafka.sink_batches import Fetched, SinkWriter
 
 LOOK_SECONDS = 0.5
-"""How long is waited for records, and so for a stop to be noticed."""
+"""How long is waited for records, and so for partitions that were added."""
 log = logging.getLogger(__name__)
 
 
@@ -140,7 +140,7 @@ class Sink:
         while not self._stopping.is_set():
             try:
                 await self._take_on()
-                read = await self._reader.read(self._limits.at_once, LOOK_SECONDS)
+                read = await self._look()
             except OutOfRangeError as error:
                 await self._insist(lambda out=error.partitions: self._resume(out))  # type: ignore[misc]
             except BrokerError as error:
@@ -148,6 +148,18 @@ class Sink:
             else:
                 if not read.chunks or await self._insist(lambda read=read: self._land(read)):  # type: ignore[misc]
                     await self._moved(read)
+
+    async def _look(self) -> Read:
+        """What has come, or comes soon; nothing as soon as it is to stop."""
+        looking = asyncio.create_task(self._reader.read(self._limits.at_once, LOOK_SECONDS))
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([looking, stopping], return_when=asyncio.FIRST_COMPLETED)
+            return looking.result() if looking.done() else Read((), {})
+        finally:
+            looking.cancel()
+            stopping.cancel()
+            await asyncio.gather(looking, stopping, return_exceptions=True)
 
     async def _land(self, read: Read) -> None:
         fetched = []
