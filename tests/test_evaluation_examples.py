@@ -104,7 +104,7 @@ def fits(shown: Sequence[str], printed: Sequence[str]) -> bool:
 
 def test_the_page_has_commands_and_a_summary() -> None:
     """What is checked below must be there."""
-    assert 7 == len(TYPED)
+    assert 8 == len(TYPED)
     assert 1 == len(SUMMARY)
 
 
