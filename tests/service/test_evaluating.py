@@ -27,12 +27,12 @@ from service.evaluation_words import estimate_in_words
 from service.settings import Settings
 from service.simulator import RunningJudge, running
 from service.workspace import Workspace, open_workspace
+from streams.engine import Engine
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import Wanted
 from streams.judged import EVALUATION
 from streams.judges.batch import BatchLimits
 from streams.purses import DurablePurse, StoppedError
-from streams.tribunal import Tribunal
 
 QUICK = BatchLimits(first_poll=0.02, last_poll=0.05)
 SESSIONS = 4
@@ -164,26 +164,25 @@ def test_what_an_earlier_call_left_is_not_judged_by_nobody(database: Path) -> No
 def test_where_nobody_has_to_be_asked_no_judge_is_needed(
     database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is reused or recorded costs nothing, whoever would judge."""
+    """What is recorded or reused costs nothing, whoever would judge."""
+
+    async def killed(_: Engine) -> None:
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as cut:
-        judge = Tribunal.rule
-
-        async def killed(self: Tribunal, *arguments: Any) -> Any:
-            ruling = await judge(self, *arguments)
-            raise KeyboardInterrupt
-            return ruling
-
-        cut.setattr(Tribunal, "rule", killed)
+        cut.setattr(Engine, "start", killed)
         with pytest.raises(KeyboardInterrupt):
-            made(database)
-    answered = [one for one in judgements(database) if one.outcome == "answered"]
-    assert answered
+            made(database, by_type("batch"))
+    assert (0, 0) == counts(database)
+    assert 12 == len(judgements(database)) == simulator.requests
     monkeypatch.delenv("ANTHROPIC_BASE_URL")
 
-    found = made(database, by_type("recorded"))
-    assert {"completed", "failed"} >= {status for _, _, status, _ in told(found)}
-    assert len(answered) == sum(one.evaluation.successful_iterations for one in found)
-    assert simulator.requests == len(judgements(database))
+    recorded = made(database, by_type("recorded"))
+    assert [("completed", 3, False)] * 4 == [
+        (one.evaluation.status, one.evaluation.successful_iterations, one.reused) for one in recorded
+    ]
+    assert [True] * 4 == [one.reused for one in made(database)]
+    assert 12 == simulator.requests
 
 
 def test_a_failed_call_is_told_and_asked_again_on_request(database: Path, simulator: RunningJudge) -> None:
@@ -207,7 +206,7 @@ def test_a_stop_keeps_what_is_recorded_and_the_next_call_goes_on(
     database: Path, simulator: RunningJudge, number: signal.Signals
 ) -> None:
     """Whoever presses Ctrl-C has paid for what was answered by then."""
-    simulator.reset("slow:0.05")
+    simulator.reset(",".join(["answer"] * 5 + ["slow:2"] * 7))
     before = signal.getsignal(number)
 
     def stop(progress: Progress) -> None:
@@ -219,7 +218,8 @@ def test_a_stop_keeps_what_is_recorded_and_the_next_call_goes_on(
     assert before == signal.getsignal(number)
     known = judgements(database)
     assert {"answered"} == {one.outcome for one in known}
-    assert len(known) < 3 * SESSIONS
+    assert 5 <= len(known) == simulator.requests < 3 * SESSIONS
+    simulator.reset("answer")
 
     with prepared(database) as (workspace, found):
         assert 3 * SESSIONS - len(known) == found.estimate.calls
@@ -227,7 +227,7 @@ def test_a_stop_keeps_what_is_recorded_and_the_next_call_goes_on(
         assert ["completed"] * SESSIONS == [
             status for _, _, status, _ in told(evaluate(workspace, workspace.settings, found, lambda _: None))
         ]
-    assert 3 * SESSIONS == simulator.requests
+    assert 3 * SESSIONS - len(known) == simulator.requests
     assert (SESSIONS, SESSIONS) == counts(database)
 
 
@@ -333,7 +333,7 @@ def children() -> Iterator[Nursery]:
 @pytest.mark.parametrize("kind", ["live", "batch"])
 def test_a_kill_costs_no_answer_that_was_recorded(children: Nursery, database: Path, tmp_path: Path, kind: str) -> None:
     """A machine loses its power in the middle; the same command then pays for what is missing only."""
-    script = "slow:0.1" if kind == "live" else "answer"
+    script = "slow:0.3" if kind == "live" else "answer"
     with running(script, batch_seconds=1.5) as judge:
         home = Home(tmp_path, ANTHROPIC_BASE_URL=judge.base_url)
         command = ("evaluate", "--case", "case.yaml", "--profile", "profile.yaml", "--yes", "--output", "json")
