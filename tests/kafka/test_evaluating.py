@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import builders as build
@@ -17,6 +19,7 @@ import pytest
 from engines import MoodyJudge, engine_over, runner_over
 from invariants import encoded
 from kafka_judging import PARTITIONS, Mortal, Rig, SoundJudge, came, topics_of
+from servers import PATIENCE, Home, Nursery, nursery, until
 
 from analytics.store import Store
 from audit.evaluation.evaluating import questions_of
@@ -27,6 +30,7 @@ from audit.prices import nano_of
 from audit.questions import Question
 from schemas.codec import decode, encode
 from schemas.records import Evaluation, EvaluationRequest, Judgement
+from service.simulator import RunningJudge, running
 from streams.judged import EVALUATION, SCORING, JudgedStage
 from streams.judges.protocol import Judge, Purse, Verdict
 from streams.kafka import judging_partition
@@ -38,6 +42,14 @@ from streams.kafka.repetitions import sift
 from streams.steps.intake import IntakeStep
 
 POLICY = Policy()
+SOON_MISSED = """
+import os
+import streams.kafka.app as app
+os.dup2(os.pipe()[0], 0)
+app.SURE_SECONDS = 2.0
+app.SETTINGS |= {"broker_session_timeout": 3.0, "broker_heartbeat_interval": 0.5}
+"""
+"""Run before a worker: it needs no supervisor, and the broker gives its partitions away three seconds after it was last heard of."""
 BY_CLOCK = {"evaluated_at", "judged_at", "judgement_id", "judgement_ids"}
 """What depends on when the judge was asked: times, and ids that are made of them."""
 
@@ -259,6 +271,42 @@ def test_after_a_kill_in_the_middle_of_the_repetitions_only_what_nobody_knows_is
             assert {*amounts} - {name for one in judgements for name in one.reservation_ids} == {scored.reservation_id}
 
     run(work())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("topics")
+def test_a_worker_that_is_killed_in_the_middle_of_the_repetitions_is_followed_by_one_that_pays_for_no_answer_again(
+    kafka: KafkaConnection, tmp_path: Path
+) -> None:
+    """Real processes, a judge over HTTP, and kill -9 while the second of three calls hangs."""
+    request = wanted("s")
+    names = [one.fingerprint for one in questions_of(request)]
+    command = ("worker", "--stages", "evaluation", "--child", "--kafka", kafka.bootstrap)
+
+    async def work(judge: RunningJudge, children: Nursery, home: Home) -> None:
+        async with evaluation_on(kafka) as rig:
+            await rig.publish([request])
+            worker = children.start(home, *command, before=SOON_MISSED)
+            await asyncio.to_thread(until, lambda: judge.requests == 2 or worker.ended, "the second call")
+            assert not worker.ended, worker.logged[-4000:]
+            worker.kill()
+            judge.reset("answer")
+            successor = children.start(home, *command, before=SOON_MISSED)
+            async with asyncio.timeout(PATIENCE):
+                while not await rig.evaluations():
+                    assert not successor.ended, successor.logged[-4000:]
+            judgements, reservations = await rig.calls()
+            rig.check_calls(judgements, reservations)
+            assert 2 == judge.requests
+            outcomes = [(names.index(one.fingerprint), one.outcome) for one in judgements]
+            assert [(0, "answered"), (1, "interrupted"), (1, "answered"), (2, "answered")] == outcomes
+            assert ["completed"] == [one.status for one in (await rig.evaluations()).values()]
+            successor.send(signal.SIGTERM)
+            assert 0 == await asyncio.to_thread(successor.wait)
+
+    with running("answer,hang") as judge, nursery() as children:
+        settings = {"ANTHROPIC_BASE_URL": judge.base_url, "DRIFTLINE_KAFKA_PREFIX": kafka.prefix}
+        asyncio.run(work(judge, children, Home(tmp_path, **settings)))
 
 
 @pytest.mark.usefixtures("topics")
