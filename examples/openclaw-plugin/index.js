@@ -1,0 +1,111 @@
+/**
+ * The plugin: OpenClaw's hooks, each told to the recorder and done with.
+ *
+ * No hook waits for a disk or a server, answers anything, or throws. Texts of conversations are looked at only where the user allowed
+ * it (`plugins.entries.driftline.hooks.allowConversationAccess`): OpenClaw keeps `llm_output` and `agent_end` back otherwise, and the
+ * plugin does not listen to transcripts then.
+ */
+import { SettingsError, isExposed, settingsOf } from "./lib/config.js";
+import { Pipeline } from "./lib/pipeline.js";
+
+const ID = "driftline";
+/** Pipelines of this process by folder: OpenClaw may register a plugin again, and a lane has one owner. */
+const PIPELINES = Symbol.for("driftline.openclaw.pipelines");
+
+/** Hooks of OpenClaw, and what of the recorder each is told to. */
+export const HOOKS = {
+  session_start: "sessionStart",
+  session_end: "sessionEnd",
+  before_tool_call: "beforeToolCall",
+  after_tool_call: "afterToolCall",
+  llm_output: "llmOutput",
+  agent_end: "agentEnd",
+  before_compaction: "beforeCompaction",
+  after_compaction: "afterCompaction",
+};
+
+/** Register with OpenClaw; answers the pipeline, or null where there is none. */
+export function register(api) {
+  if (api.registrationMode !== undefined && api.registrationMode !== "full") {
+    return null;
+  }
+  let settings;
+  try {
+    settings = settingsOf(api.pluginConfig ?? {}, process.env, stateDirOf(api));
+  } catch (error) {
+    if (!(error instanceof SettingsError)) {
+      throw error;
+    }
+    api.logger.error(`driftline: sends nothing. ${error.message}`);
+    return null;
+  }
+  if (isExposed(settings)) {
+    api.logger.warn("driftline: url is http:// to another machine: the token and the conversations cross the network in the clear");
+  }
+  const pipeline = pipelineOf(settings, api.logger);
+  listen(api, pipeline);
+  pipeline.start();
+  return pipeline;
+}
+
+function listen(api, pipeline) {
+  const { recorder } = pipeline;
+  const guarded = (tell) => (event, context) => {
+    try {
+      tell(event ?? {}, context ?? {});
+    } catch (error) {
+      pipeline.fault(error);
+    }
+  };
+  for (const [hook, method] of Object.entries(HOOKS)) {
+    api.on(hook, guarded((event, context) => {
+      const session = recorder[method](event, context);
+      if (hook === "session_start" && session && pipeline.settings.heartbeatSeconds > 0) {
+        setImmediate(() => pipeline.beat(session).catch((error) => pipeline.fault(error)));
+      }
+    }));
+  }
+  api.on("gateway_stop", async () => {
+    forget(pipeline);
+    await pipeline.stop().catch((error) => pipeline.fault(error));
+  });
+  const events = api.runtime?.events;
+  if (mayRead(api) && typeof events?.onSessionTranscriptUpdate === "function") {
+    events.onSessionTranscriptUpdate(guarded((update) => recorder.transcribed(update)));
+  }
+}
+
+function mayRead(api) {
+  return api.config?.plugins?.entries?.[ID]?.hooks?.allowConversationAccess === true;
+}
+
+function stateDirOf(api) {
+  try {
+    return api.runtime?.state?.resolveStateDir?.();
+  } catch {
+    return undefined;
+  }
+}
+
+function pipelineOf(settings, log) {
+  const known = (globalThis[PIPELINES] ??= new Map());
+  const pipeline = new Pipeline(settings, log, known.get(settings.queueDir));
+  known.set(settings.queueDir, pipeline);
+  return pipeline;
+}
+
+function forget(pipeline) {
+  const known = globalThis[PIPELINES];
+  if (known?.get(pipeline.settings.queueDir) === pipeline) {
+    known.delete(pipeline.settings.queueDir);
+  }
+}
+
+export default {
+  id: ID,
+  name: "Driftline",
+  description: "Sends exchanges and runtime events to a Driftline server",
+  register(api) {
+    register(api);
+  },
+};

@@ -1,0 +1,199 @@
+/**
+ * Messages of an agent as an exchange and as runtime events, in the shapes of Driftline's import.
+ *
+ * The response is the text of the last message that does not ask for a tool; thinking is all thinking blocks; usage is the sum, in
+ * which tokens read from and written to the prompt cache count as read. Zero usage beside content means that it is missing.
+ */
+import { blocksOf, cut, isObject, isTooDeep, jsonText, textOf } from "./texts.js";
+
+const MAX_RESULT = 16 * 1024;
+const MAX_ARGUMENTS = 64 * 1024;
+const MAX_NAME = 256;
+const MAX_TOKENS = 2 ** 53;
+const MIRROR = "delivery-mirror";
+const MEMORY_TOOLS = new Set(["memory_search", "memory_get"]);
+const NO_HITS = new Set(["", "[]", "{}", "null", "no results", "no results.", "no matches", "no matches."]);
+
+/** The last user message of a conversation and what came after it; null where nobody asked. */
+export function lastTurn(messages) {
+  for (let index = messages.length - 1; index >= 0; index -= 1) {
+    if (messages[index]?.role === "user") {
+      return { user: messages[index], after: messages.slice(index + 1).filter(isObject) };
+    }
+  }
+  return null;
+}
+
+/** What assistant messages come to: content, thinking, model and usage of the exchange's answer. */
+export function folded(answers) {
+  const fold = { content: "", thinking: [], model: undefined, input: null, output: null };
+  let mirror = "";
+  for (const message of answers) {
+    const text = textOf(message.content);
+    if (message.model === MIRROR) {
+      mirror = text;
+      continue;
+    }
+    fold.thinking.push(...thoughtsOf(message));
+    if (stopOf(message) !== "toolUse") {
+      fold.content = text;
+    }
+    const usage = usageOf(message);
+    if (usage) {
+      fold.input = (fold.input ?? 0) + usage.read;
+      fold.output = (fold.output ?? 0) + usage.output;
+    }
+    fold.model = named(message.model) ?? fold.model;
+  }
+  fold.content = fold.content.trim() ? fold.content : mirror || fold.content;
+  return fold;
+}
+
+/** The thinking blocks of a message that say something. */
+export function thoughtsOf(message) {
+  return blocksOf(message?.content)
+    .map((block) => block.thinking)
+    .filter((text) => typeof text === "string" && text);
+}
+
+/** The events of an assistant message: its calls, its usage, its failure. */
+export function assistantEvents(message, isRetry) {
+  const events = isRetry ? [{ event: "retry_event", action: "retry" }] : [];
+  for (const block of blocksOf(message.content)) {
+    if (block.type === "toolCall") {
+      events.push(callEvent(block.name, block.id, block.arguments));
+    }
+  }
+  const model = present({ provider: named(message.provider), model: named(message.model) });
+  const usage = usageOf(message);
+  if (usage && message.model !== MIRROR) {
+    events.push({ event: "token_usage", usage: usage.told, ...model });
+  }
+  const stop = stopOf(message);
+  if (stop === "error" || stop === "aborted") {
+    const words = typeof message.errorMessage === "string" ? cut(message.errorMessage, MAX_RESULT) : undefined;
+    events.push(present({ event: "error_event", action: stop, message: words, ...model }));
+  }
+  return events;
+}
+
+/** The events of a tool's result as a transcript holds it. */
+export function resultEvents(message) {
+  return outcomeEvents(message.toolName, message.toolCallId, message, message.isError === true);
+}
+
+/** The events of what a tool came back with: `result` has `content` and `details`, or is anything else. */
+export function outcomeEvents(tool, callId, result, isError, durationMs) {
+  const details = isObject(result?.details) ? result.details : {};
+  const text = isObject(result) && "content" in result ? textOf(result.content) : typeof result === "string" ? result : plain(result);
+  const output = present({
+    event: "tool_output",
+    tool: named(tool),
+    tool_call_id: named(callId),
+    is_error: isError,
+    exit_code: number(details.exitCode),
+    duration_ms: number(details.durationMs) ?? number(durationMs),
+    tool_status: named(details.status),
+    result: cut(text, MAX_RESULT),
+  });
+  if (!MEMORY_TOOLS.has(output.tool)) {
+    return [output];
+  }
+  const { tool: name, tool_call_id: id } = output;
+  return [output, present({ event: "memory_event", action: recall(text, details, isError), tool: name, tool_call_id: id })];
+}
+
+/** The event of a call of a tool. */
+export function callEvent(tool, callId, given) {
+  return present({ event: "tool_call", tool: named(tool), tool_call_id: named(callId), arguments: argumentsOf(given) });
+}
+
+/** Tokens of a message: read, written, and as an event tells them; null where they are missing. */
+export function usageOf(message) {
+  const given = message?.usage;
+  if (!isObject(given) || !("input" in given)) {
+    return null;
+  }
+  const [input, output, cacheRead, cacheWrite] = [given.input, given.output, given.cacheRead, given.cacheWrite].map(count);
+  const read = input + cacheRead + cacheWrite;
+  if (read + output === 0 && blocksOf(message.content).length > 0) {
+    return null;
+  }
+  const told = present({
+    total: read + output,
+    input: number(given.input),
+    output: number(given.output),
+    cache_read: number(given.cacheRead),
+    cache_write: number(given.cacheWrite),
+    cost_usd: number(given.cost?.total),
+  });
+  return { read, output, told };
+}
+
+/** Why a message ended. */
+export function stopOf(message) {
+  if (typeof message.stopReason === "string") {
+    return message.stopReason;
+  }
+  return blocksOf(message.content).some((block) => block.type === "toolCall") ? "toolUse" : undefined;
+}
+
+/** The fields that have a value. */
+export function present(fields) {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined && value !== null));
+}
+
+/** A name within limits; undefined for what is none. */
+export function named(value) {
+  return typeof value === "string" && value ? cut(value, MAX_NAME) : undefined;
+}
+
+/** A number that JSON can hold. */
+export function number(value) {
+  return typeof value === "number" && Number.isFinite(value) ? value : undefined;
+}
+
+/** A count of tokens; what is no count is 0. */
+export function count(value) {
+  return number(value) > 0 ? Math.trunc(Math.min(value, MAX_TOKENS)) : 0;
+}
+
+function argumentsOf(given) {
+  if (given === undefined || given === null) {
+    return undefined;
+  }
+  if (isTooDeep(given)) {
+    return cut(jsonText(given), MAX_ARGUMENTS);
+  }
+  const text = jsonText(given);
+  return text.length <= MAX_ARGUMENTS ? JSON.parse(text || "null") : cut(text, MAX_ARGUMENTS);
+}
+
+function plain(result) {
+  return result === undefined || result === null ? "" : jsonText(result);
+}
+
+function recall(text, details, isError) {
+  if (isError) {
+    return "recall_failed";
+  }
+  let found = "results" in details || "text" in details ? details : parsed(text);
+  if (isObject(found)) {
+    found = found.results ?? found.text ?? found;
+  }
+  if (Array.isArray(found)) {
+    return found.length ? "hit" : "miss";
+  }
+  return NO_HITS.has((typeof found === "string" ? found : text).trim().toLowerCase()) ? "miss" : "hit";
+}
+
+function parsed(text) {
+  if (text.length > 1024 * 1024 || !["{", "["].includes(text.trimStart()[0])) {
+    return text;
+  }
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}

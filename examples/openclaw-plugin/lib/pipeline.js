@@ -1,0 +1,138 @@
+/** From records to the server: a lane, its queue, its sender, signs of life. One of it serves all that is registered in a process. */
+import { randomBytes } from "node:crypto";
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
+
+import { keeper } from "./aside.js";
+import { Client, DONE } from "./client.js";
+import { claim, claimLeft, release } from "./lanes.js";
+import { Queue } from "./queue.js";
+import { Recorder } from "./recorder.js";
+import { Sender } from "./sender.js";
+
+const MAX_EARLY = 10_000;
+const MAX_NOTES = 100;
+
+export class Pipeline {
+  /** `settings` as of config.js, `log` with info, warn and error; it begins when the one `before` it has let go of the lane. */
+  constructor(settings, log, before = null) {
+    this.settings = settings;
+    this.recorder = new Recorder(settings, (record) => this._take(record));
+    this._log = log;
+    this._client = new Client(settings);
+    this._queue = null;
+    this._early = [];
+    this._senders = [];
+    this._work = [];
+    this._faults = new Set();
+    this._beat = null;
+    this._started = null;
+    this._before = before;
+  }
+
+  /** Begin, or go on, in the background. */
+  start() {
+    this._started ??= this._start().catch((error) => this.fault(error));
+    return this._started;
+  }
+
+  /** Wait until all that was recorded is kept on disk. */
+  async kept() {
+    await this._started;
+    await this._queue?.kept();
+  }
+
+  /** What there is to tell of it. */
+  status() {
+    const { unattributed } = this.recorder;
+    const trouble = this._senders.map((sender) => sender.trouble).find(Boolean) ?? null;
+    return { ...this._queue?.counters, queuedBytes: this._queue?.bytes ?? 0, unattributed, trouble };
+  }
+
+  /** Keep what was recorded, and stop sending. */
+  async stop() {
+    clearInterval(this._beat);
+    this.recorder.settle();
+    await this._started;
+    this._senders.forEach((sender) => sender.stop());
+    await this._queue?.close();
+    await Promise.all(this._work);
+    if (this._queue) {
+      await release(this._queue.folder);
+    }
+  }
+
+  /** Send a sign of life of a session; it is worth nothing later, so it is sent once. */
+  async beat(session) {
+    if (!this._senders.some((sender) => sender.trouble)) {
+      const { outcome } = await this._client.post("/api/audit/heartbeat", { session_id: session });
+      return outcome === DONE;
+    }
+    return false;
+  }
+
+  /** Tell of a fault of the plugin, once for each sort. */
+  fault(error) {
+    const words = error?.code ?? error?.message ?? String(error);
+    if (!this._faults.has(words) && this._faults.size < 100) {
+      this._faults.add(words);
+      this._log.error(`driftline: ${words}`);
+    }
+  }
+
+  async _start() {
+    const { queueDir, queueMaxBytes: maxBytes, fsync, heartbeatSeconds } = this.settings;
+    await this._before?.stop();
+    // Node loads its HTTP client at the first use, which takes a while: now, and not while an agent is at work.
+    await fetch("data:,");
+    await mkdir(queueDir, { recursive: true, mode: 0o700 });
+    const onFault = (error) => this.fault(error);
+    const folder = await claim(queueDir);
+    this._queue = await Queue.open(folder, { maxBytes, fsync, onFault, onDrop: (lost) => this._noteLost(lost) });
+    this._early.splice(0).forEach((record) => this._queue.append(record));
+    const left = await claimLeft(queueDir, folder);
+    this._work = [this._send(this._queue), ...left.map((lane) => this._sendLeft(lane, { maxBytes, fsync, onFault }))];
+    if (heartbeatSeconds > 0) {
+      this._beat = setInterval(() => this.recorder.busy().forEach((session) => this.beat(session)), heartbeatSeconds * 1000);
+      this._beat.unref();
+    }
+  }
+
+  async _sendLeft(folder, options) {
+    const queue = await Queue.open(folder, options);
+    await this._send(queue, true);
+    await queue.close();
+    await release(folder);
+  }
+
+  _send(queue, isFinite = false) {
+    const sender = new Sender(queue, this._client, keeper(queue.folder, (error) => this.fault(error)), this.settings, this._log);
+    this._senders.push(sender);
+    return sender.run(isFinite).catch((error) => this.fault(error));
+  }
+
+  _take(record) {
+    if (this._queue) {
+      this._queue.append(record);
+    } else if (this._early.length < MAX_EARLY) {
+      this._early.push(record);
+    }
+  }
+
+  /** Make a loss visible: in the log, in state.json, and as an event of each session that lost something. */
+  _noteLost(lost) {
+    const records = [...lost.values()].reduce((sum, { exchange, event, end }) => sum + exchange + event + end, 0);
+    this._log.warn(`driftline: the queue was full, and its oldest ${records} records were dropped (${lost.size} sessions)`);
+    const timestamp = new Date().toISOString();
+    for (const [session, { agent, exchange, event }] of [...lost].slice(0, MAX_NOTES)) {
+      const message = `the plugin's queue was full: ${exchange} exchanges and ${event} events of this session were dropped`;
+      const note = { event: "records_dropped", event_id: `dropped:${randomBytes(8).toString("hex")}`, timestamp, action: "queue_full" };
+      this._take({ k: "event", s: session, a: agent, b: { ...note, exchanges: exchange, events: event, message } });
+    }
+  }
+
+  /** Where it keeps its queue; for tests and for words to people. */
+  get folder() {
+    return this._queue?.folder ?? join(this.settings.queueDir, "lane-?");
+  }
+}

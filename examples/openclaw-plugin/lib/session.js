@@ -1,0 +1,153 @@
+/** What is remembered of one session while it goes on: which messages were told, which calls are open, which runs are under way. */
+import { eventIds, exchangeId } from "./ids.js";
+
+const MAX_TOLD = 4000;
+
+export class Session {
+  /** `id` is OpenClaw's id of the session. */
+  constructor(id) {
+    this.id = id;
+    this.agent = undefined;
+    this.model = undefined;
+    this.tokensBefore = undefined;
+    /** Runs under way, each with what is known of its exchange. */
+    this.runs = new Map();
+    /** The entry of the user message that is being answered, where the transcript told it. */
+    this.turn = null;
+    /** Whether the last message that answers it ended in an error, and whether any failure of it was told. */
+    this.hasFailed = false;
+    this.isFailureTold = false;
+    this._asked = null;
+    this._told = new Set();
+    this._ids = new Set();
+    this._attempts = new Map();
+    this._answered = new Map();
+    this._entries = new Map();
+    this._transcribed = new Set();
+    this._closed = new Map();
+  }
+
+  /** Note that the transcript tells of a call, and will tell of its result. */
+  transcribe(call) {
+    addBounded(this._transcribed, call);
+  }
+
+  /** Whether the transcript tells of the call. */
+  isTranscribed(call) {
+    return Boolean(call) && this._transcribed.has(call);
+  }
+
+  /** Note which user message is being answered. */
+  ask(user) {
+    if (keyOf(user) !== this._asked) {
+      this._asked = keyOf(user);
+      this.hasFailed = false;
+      this.isFailureTold = false;
+    }
+  }
+
+  /** Note that something was told; answers whether it had not been. */
+  first(key) {
+    return addBounded(this._told, key);
+  }
+
+  /** The id, made unique within the session. */
+  unique(id) {
+    let name = id;
+    for (let copy = 2; !addBounded(this._ids, name); copy += 1) {
+      name = `${id}#${copy}`;
+    }
+    return name;
+  }
+
+  /** Note which entry of the transcript a message is. */
+  place(message, entry) {
+    this._entries.set(keyOf(message), entry);
+    trim(this._entries);
+  }
+
+  /** The entry of the transcript that a message is, where it is known. */
+  entryOf(message) {
+    return this._entries.get(keyOf(message));
+  }
+
+  /** The run of a name, begun where it is new. */
+  run(name) {
+    let run = this.runs.get(name);
+    if (!run) {
+      const attempt = (this._attempts.get(name) ?? 0) + 1;
+      this._attempts.set(name, attempt);
+      trim(this._attempts);
+      run = { name, label: attempt === 1 ? name : `${name}~${attempt}`, since: Date.now(), ended: null, output: null, timer: null };
+      this.runs.set(name, run);
+    }
+    return run;
+  }
+
+  /** Forget a run whose exchange was written; answers whether there was one. What has not come by then is `ended` or `output`. */
+  close(run) {
+    if (this.runs.get(run.name) !== run) {
+      return false;
+    }
+    clearTimeout(run.timer);
+    this.runs.delete(run.name);
+    this._closed.set(run.name, run.ended ? (run.output ? null : "output") : "ended");
+    trim(this._closed);
+    return true;
+  }
+
+  /** Whether a part of a run comes after its exchange was written without it; told once. */
+  isLate(name, part) {
+    if (this.runs.has(name) || this._closed.get(name) !== part) {
+      return false;
+    }
+    this._closed.delete(name);
+    return true;
+  }
+
+  /** The id that the exchange of a run has where the transcript's entries are not known. */
+  labelOf(run) {
+    return exchangeId(this.id, `run-${run.label}`);
+  }
+
+  /** How many answers to a user message were told before, of which there are `total` now: null where that was all, undefined for none. */
+  answered(user, total) {
+    const key = keyOf(user);
+    const before = this._answered.get(key);
+    if (before !== undefined && total <= before) {
+      return null;
+    }
+    this._answered.set(key, total);
+    trim(this._answered);
+    return before;
+  }
+
+  /** Events with ids of their entry, or of `label` where it is not known. */
+  identified(events, entry, label) {
+    const ids = entry ? eventIds(entry, events.length) : eventIds(label, events.length).map((id) => this.unique(id));
+    return events.map((event, index) => ({ ...event, event_id: ids[index], ...(entry && { entry_id: entry }) }));
+  }
+}
+
+/** What tells a message from others of its session. */
+export function keyOf(message) {
+  if (message.role === "toolResult") {
+    return `result ${message.toolCallId} ${message.timestamp}`;
+  }
+  return `${message.role} ${message.timestamp} ${message.responseId ?? ""}`;
+}
+
+function addBounded(set, key) {
+  if (set.has(key)) {
+    return false;
+  }
+  set.add(key);
+  trim(set);
+  return true;
+}
+
+function trim(collection) {
+  while (collection.size > MAX_TOLD) {
+    collection.delete(collection.keys().next().value);
+  }
+}
