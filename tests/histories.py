@@ -16,7 +16,7 @@ import msgspec
 
 from schemas.records import AgentEvent, Exchange, Record
 
-EXCHANGES, EVENTS = "exchanges", "agent-events"
+EXCHANGES, EVENTS, REQUESTS = "exchanges", "agent-events", "evaluation-requests"
 RESPONSES = (
     "It is done.",
     "I disagree: the backup of last night is not healthy.",
@@ -29,19 +29,22 @@ TOOLS = ("exec", "read", "search")
 
 @dataclass(frozen=True)
 class History:
-    """The records of the two topics that come from outside, in the order they were produced."""
+    """The records of the topics that come from outside, in the order they were produced."""
 
     exchanges: Sequence[Record]
     events: Sequence[Record]
+    requests: Sequence[Record] = ()
+    """For evaluations."""
 
     @property
     def topics(self) -> dict[str, Sequence[Record]]:
         """The records by topic."""
-        return {EXCHANGES: self.exchanges, EVENTS: self.events}
+        topics = {EXCHANGES: self.exchanges, EVENTS: self.events, REQUESTS: self.requests}
+        return {name: records for name, records in topics.items() if records}
 
 
 def history(seed: int, sessions: int = 24) -> History:
-    """A history of so many sessions side by side; the same for the same seed."""
+    """A history of so many sessions side by side, without evaluations; the same for the same seed."""
     chance = random.Random(seed)
     names = [f"s{number}" for number in range(sessions)]
     return History(

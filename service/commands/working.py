@@ -34,15 +34,16 @@ def worker(
     child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
 ) -> None:
     """Run stages on Kafka: read their topics, score, diagnose and evaluate, produce what comes of it. Stops at SIGTERM or Ctrl-C."""
-    from service.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
-    from service.working import partitions_of, supervise  # noqa: PLC0415
-
     settings = settings_of(None, policy, kafka=kafka, judge=judge)
     wanted = _stages(stages)
     in_force = policy_of(settings)
     configure_logs(sys.stderr, redactor_of(settings, in_force))
     if child:
+        from service.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
+
         raise typer.Exit(run_worker(settings, wanted, sys.stdin.fileno()))
+    from service.working import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
+
     partitions = partitions_of(connection_of(settings), wanted)
     out.print(
         f"{processes} worker {'process' if processes == 1 else 'processes'}: {_told(partitions)}", markup=False, soft_wrap=True

@@ -14,9 +14,11 @@ import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+import evaluations as evaluated
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from engines import Clock, MoodyJudge, engine_over, runner_over
@@ -25,29 +27,33 @@ from servers import Child, Home, Nursery, nursery
 from servers import until as wait_until
 
 from analytics.store import Store
-from audit.fingerprints import canonical_json
+from audit.evaluation.requesting import asked_again
+from audit.fingerprints import canonical_json, stable_id
 from audit.policy import Policy, load_policy
 from audit.questions import Question
 from schemas.codec import decode, encode
-from schemas.records import DeadLetter, Record
+from schemas.records import DeadLetter, EvaluationRequest, Record
 from service.simulator.scoring import simulated_answer
 from streams.admission import DEAD_LETTERS, Accepted
 from streams.batches import StageBatch
+from streams.judged import EVALUATION
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 
 POLICY = "version: 1\ndefaults:\n  costCapPerSession: 0.2\n"
-DERIVED = ("scoring-tasks", "scores", "diagnoses")
+DERIVED = ("scoring-tasks", "scores", "diagnoses", "evaluations")
 PARTITIONS = 4
-PATIENCE = 90.0
+PATIENCE = 120.0
 Records = Mapping[str, frozenset[bytes]]
 """By topic, every record that was derived, as bytes."""
 
 
 def answer(question: Question) -> str:
-    """What the simulated judge says, without a server."""
+    """What the simulated judge says, without a server; of runs, always the same to the same question."""
+    if question.purpose in EVALUATION.purposes:
+        return canonical_json(evaluated.answer(1 + int(question.fingerprint[:4], 16) % 9))
     return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
 
 
@@ -78,7 +84,10 @@ class Embedded:
             runner_over(store, policy).run()
             self.records = derived(store)
             self.judgements = taken(store, "judgements")
-            self.reasons = Counter(row[0] for row in store.cursor().execute("SELECT tier2_reason FROM scores").fetchall())
+            reasons = (
+                "SELECT tier2_reason FROM scores UNION ALL SELECT unnest(iterations).outcome || ' of a run' FROM evaluations"
+            )
+            self.reasons = Counter(row[0] for row in store.cursor().execute(reasons).fetchall())
 
     @staticmethod
     async def _live(store: Store, told: History, policy: Policy) -> Counter[tuple[str, str]]:
@@ -87,15 +96,22 @@ class Embedded:
         async with engine_over(store, policy, MoodyJudge(7, answer), Clock()) as engine:
             for topic, records in told.topics.items():
                 conflicts = (await engine.publish(topic, records)).conflicts
-                refusals[topic, "conflicting_id"] = len({encode(records[place]) for place in conflicts})
+                refusals[topic, "conflicting_id"] += len({encode(records[place]) for place in conflicts})
             await engine.drained()
-        return refusals
+        return +refusals
 
 
 @pytest.fixture(scope="module")
 def told() -> History:
-    """The history."""
-    return history(20261122)
+    """The history, with evaluations of some of its sessions, some of them asked for twice."""
+    requests = [wanted(f"s{number % 16}", number // 16) for number in range(32)]
+    return replace(history(20261122), requests=[*requests, *requests[::3]])
+
+
+def wanted(session: str, number: int) -> EvaluationRequest:
+    """A request to hold a session against a case."""
+    case, evaluation_id = evaluated.case(case_id=f"case-{number}"), stable_id("evaluation", session, number)
+    return asked_again(evaluated.request(case, session_id=session, evaluation_id=evaluation_id), 0, ())
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +140,7 @@ def test_the_history_is_hard(told: History, embedded: Embedded) -> None:
     assert len({encode(one) for one in told.exchanges}) < len(told.exchanges)
     assert {(EXCHANGES, "conflicting_id"), (EVENTS, "conflicting_id")} == embedded.refused.keys()
     assert {"always", "cost_cap", "timeout", "provider_error"} <= embedded.reasons.keys()
+    assert {"answered of a run", "timeout of a run", "provider_error of a run"} <= embedded.reasons.keys()
     assert any(getattr(decode(one), "revision", 0) for one in embedded.records["diagnoses"])
 
 
@@ -159,10 +176,10 @@ class Fleet:
         self._kafka = kafka
         self.workers: list[Child] = []
 
-    def start(self, count: int = 1) -> None:
-        """Start so many workers."""
-        for _ in range(count):
-            self.workers.append(self._children.start(self._home, "worker", "--kafka", self._kafka.bootstrap))
+    def start(self, processes: int = 1) -> None:
+        """Start a worker of so many processes."""
+        command = ("worker", "--kafka", self._kafka.bootstrap, "--processes", str(processes))
+        self.workers.append(self._children.start(self._home, *command))
 
     def kill(self, worker: Child) -> None:
         """End at once: the processes that work, and the one that looks after them."""
@@ -173,8 +190,8 @@ class Fleet:
 
     def replayed(self) -> frozenset[bytes]:
         """The scores that a replay of the topics makes; it has found those of the workers equal."""
-        code, printed = self._children.run(self._home, "replay", "--from", "topics", "--kafka", self._kafka.bootstrap, "--json")
-        outcome = json.loads(printed)
+        replay = self._children.start(self._home, "replay", "--from", "topics", "--kafka", self._kafka.bootstrap, "--json")
+        code, outcome = replay.wait(PATIENCE), json.loads(replay.printed)
         assert (0, True) == (code, outcome["equal"])
         with Store(Path(outcome["file"])) as store:
             return frozenset(encode(record) for record in taken(store, "scores"))
@@ -266,7 +283,7 @@ async def produce(producer: RecordProducer, topic: str, records: Sequence[Record
 def test_workers_make_what_the_embedded_runner_makes(
     told: History, embedded: Embedded, children: Nursery, kafka: KafkaConnection, tmp_path: Path, *, workers: int
 ) -> None:
-    """Any number of workers, with nothing in their way."""
+    """Any number of processes, with nothing in their way."""
     with TopicAdministration(kafka) as administration:
         administration.create(PARTITIONS, 1)
 
@@ -288,14 +305,13 @@ def test_workers_make_what_the_embedded_runner_makes(
         assert embedded.records == asyncio.run(work(running))
         for worker in [*running.workers]:
             running.stop(worker)
-        assert embedded.records["scores"] == running.replayed()
 
 
 @pytest.mark.slow
 def test_kills_and_rebalances_change_nothing(
     told: History, embedded: Embedded, children: Nursery, kafka: KafkaConnection, tmp_path: Path
 ) -> None:
-    """Kills in the middle of the work, workers that come and go: the same bytes, some of them twice on the topics."""
+    """Kills in the middle of the work, workers that come and go: the same bytes, some of them twice on the topics, and in a replay."""
     with TopicAdministration(kafka) as administration:
         administration.create(PARTITIONS, 1)
     chance = random.Random(4)
@@ -316,7 +332,8 @@ def test_kills_and_rebalances_change_nothing(
     async def work(running: Fleet) -> Topics:
         producer = RecordProducer(kafka)
         await producer.start()
-        running.start(2)
+        running.start()
+        running.start()
         async with Topics(kafka) as topics:
             try:
                 await produce(producer, "judgements", embedded.judgements)
@@ -333,6 +350,9 @@ def test_kills_and_rebalances_change_nothing(
 
     with fleet(children, tmp_path, kafka) as running:
         topics = asyncio.run(work(running))
+        for worker in [*running.workers]:
+            running.kill(worker)
+        assert embedded.records["scores"] == running.replayed()
     assert embedded.records == topics.records
 
 
