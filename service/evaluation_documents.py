@@ -7,11 +7,14 @@ names are those of the files.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import duckdb
 import msgspec
 
+from analytics.queries import query_records, query_rows
 from audit.evaluation.result import EvaluationResult
 from schemas.records import Evaluation
 from service.documents import Document, iso_time
@@ -58,6 +61,66 @@ _MORE: Mapping[str, str] = {
 }
 """What is shown beyond that of one evaluation."""
 _DIMENSION = ("policy", "source", "deterministic", "judge", "final", "spread")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationState:
+    """An evaluation that was asked for, whether or not there is a result, and whose it is."""
+
+    project: str
+    document: Document
+
+
+def evaluation_page(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str | None,
+    *,
+    case: str | None = None,
+    model: str | None = None,
+    session: str | None = None,
+    before: tuple[datetime, str] | None = None,
+    limit: int,
+) -> list[Document]:
+    """Evaluations of a project (None: of all) as documents, the one that was judged last first; `before` is where a page ended."""
+    at, identity = before or (None, None)
+    chosen = {"project": project, "case": case, "model": model, "session": session}
+    rows = query_rows(cursor, "project_evaluations", {**chosen, "after_at": at, "after_id": identity, "limit": limit})
+    return [evaluation_row(row) for row in rows]
+
+
+def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> EvaluationState | None:
+    """An evaluation as it is now, with the prompts that its result rests on; None where none of this id was ever asked for."""
+    evaluation = next(query_records(cursor, "evaluations_by_id", Evaluation, {"evaluations": [evaluation_id]}), None)
+    asked = next(iter(query_rows(cursor, "evaluation_detail", {"evaluation": evaluation_id})), None)
+    project = evaluation.project if evaluation else asked["project"] if asked else None
+    if project is None:
+        return None
+    done = -1 if evaluation is None else evaluation.revision
+    attempt = asked["attempt"] if asked else done
+    is_done = done >= attempt
+    set_aside = asked["set_aside"] if asked and not is_done else None
+    prompts = asked if asked and is_done else {"system_prompt": None, "user_prompt": None}
+    return EvaluationState(
+        project,
+        {
+            "id": evaluation_id,
+            "pending": not is_done and set_aside is None,
+            "attempt": attempt,
+            "setAside": set_aside,
+            "evaluation": None if evaluation is None else evaluation_document(evaluation),
+            "systemPrompt": prompts["system_prompt"],
+            "userPrompt": prompts["user_prompt"],
+        },
+    )
+
+
+def evaluation_of(document: Mapping[str, Any]) -> Evaluation:
+    """The record that a document is of, but for checks and iterations, which its result tells. InputError where it is no such document."""
+    fields = {field: document[name] for name, field in (*_ROW.items(), *_MORE.items())}
+    fields["dimensions"] = [{"dimension": name, **one} for name, one in document["dimensions"].items()]
+    result = {"final_result": document["finalResult"], "judge_result": document["judgeResult"]}
+    fields["result"] = EvaluationResult.model_validate_json(msgspec.json.encode(result)).as_json()
+    return msgspec.convert(fields, Evaluation)
 
 
 def evaluation_row(row: Mapping[str, Any]) -> Document:

@@ -21,6 +21,7 @@ from service.api import (
     baselines,
     costs,
     docs,
+    evaluations,
     events,
     exchanges,
     incidents,
@@ -77,6 +78,7 @@ ROUTERS = (
     tokens,
     audit_log,
     query,
+    evaluations,
     operations,
     docs,
 )

@@ -37,6 +37,8 @@ class ApiContext:
     metrics: Metrics
     watch: Watch = field(init=False)
     """Checks the projects, and takes what people decide on incidents."""
+    evaluating: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    """Who holds it asks for evaluations."""
     _readers: anyio.CapacityLimiter = field(init=False)
     _sessions: tuple[asyncio.Lock, ...] = field(
         init=False, default_factory=lambda: tuple(asyncio.Lock() for _ in range(_STRIPES))

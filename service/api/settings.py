@@ -11,7 +11,8 @@ API = "/api/audit"
 """What the path of every call begins with."""
 INGEST = f"{API}/ingest"
 EVENTS = f"{API}/events"
-BODY_LIMITS = {INGEST: 512 * 1024, EVENTS: 4 * 1024 * 1024}
+EVALUATIONS = f"{API}/evaluations"
+BODY_LIMITS = {INGEST: 512 * 1024, EVENTS: 4 * 1024 * 1024, EVALUATIONS: 4 * 1024 * 1024}
 """Bytes of the largest body, by path."""
 DEFAULT_BODY_LIMIT = 64 * 1024
 MAX_EVENTS = 10_000

@@ -30,6 +30,8 @@ class Wanted:
     tags: Sequence[str] = ()
     """One of them is enough: on an exchange of the session, or in `tags` of its session_start."""
     project: str | None = None
+    is_confined: bool = False
+    """Whether nothing is told of what other projects have: who asks may not see them."""
     since: datetime | None = None
     """Only sessions that ended then or later; event time."""
     until: datetime | None = None
@@ -73,12 +75,12 @@ def finished_sessions(cursor: duckdb.DuckDBPyConnection, wanted: Wanted) -> list
     found = [FinishedSession(**row) for row in query_rows(cursor, "evaluable_sessions", values)]
     if named:
         found = [one for one in found if one.session_id in named or _full(one) in named]
-        _check_named(cursor, named, wanted.project, found)
+        _check_named(cursor, named, wanted, found)
     return found
 
 
 def _check_named(
-    cursor: duckdb.DuckDBPyConnection, named: Sequence[str], project: str | None, found: Sequence[FinishedSession]
+    cursor: duckdb.DuckDBPyConnection, named: Sequence[str], wanted: Wanted, found: Sequence[FinishedSession]
 ) -> None:
     """InputError for the first name that does not stand for exactly one session."""
     by_name: dict[str, list[str]] = defaultdict(list)
@@ -88,12 +90,12 @@ def _check_named(
     for name in named:
         full = by_name.get(name, [])
         if not full:
-            raise _why_not(cursor, name, project)
+            raise _why_not(cursor, name, wanted)
         if len(full) > 1:
             raise InputError(f"session {_shown(name)} is in several connections", hint=f"Name one: {', '.join(full)}.")
 
 
-def _why_not(cursor: duckdb.DuckDBPyConnection, name: str, project: str | None) -> InputError:
+def _why_not(cursor: duckdb.DuckDBPyConnection, name: str, wanted: Wanted) -> InputError:
     """Why a named session cannot be evaluated."""
     connection, _, session = name.partition("/")
     asked = [(None, name), (connection, session)]
@@ -101,15 +103,16 @@ def _why_not(cursor: duckdb.DuckDBPyConnection, name: str, project: str | None) 
         row
         for connection, session in asked
         for row in query_rows(cursor, "open_topics", {"session": session, "connection": connection, "as_of": _LONG_AGO})
+        if not wanted.is_confined or row["project"] == wanted.project
     ]
     projects = sorted({row["project"] for row in rows})
     if not rows:
         return InputError(f"there is no session {_shown(name)}", hint="`driftline runs` lists those that have ended.")
     if all(map(is_reserved, projects)):
         return InputError(f"session {_shown(name)} is a round of anchors", hint="Anchors are not evaluated.")
-    if project is not None and project not in projects:
+    if wanted.project is not None and wanted.project not in projects:
         return InputError(
-            f"session {_shown(name)} is not of project {_shown(project)}", hint=f"It is of {', '.join(projects)}."
+            f"session {_shown(name)} is not of project {_shown(wanted.project)}", hint=f"It is of {', '.join(projects)}."
         )
     hint = "End it with `driftline finalize`, or wait until nothing is heard of it for the session gap."
     return InputError(f"session {_shown(name)} has not ended yet", hint=hint)

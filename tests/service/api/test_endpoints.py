@@ -61,6 +61,15 @@ EXCHANGE = {
     },
 }
 NOTHING = ("", [])
+EVALUATE = {
+    "cases": [{"case_id": "c", "title": "C", "input": {"messages": [{"role": "user", "content": "Is it up?"}]}}],
+    "profile": {
+        "profile_id": "p",
+        "judges": [{"judge_id": "j", "model": "claude-haiku-4-5"}],
+        "judge_runs": [{"judge_run_id": "once", "judge_id": "j"}],
+    },
+    "sessions": ["s1"],
+}
 TABLE: Table = {
     ("POST", "/api/audit/ingest"): Row("connection", 201, EXCHANGE, bad=("", {"session_id": "s"})),
     ("POST", "/api/audit/events"): Row("connection", 201, {"session_id": "s", "first_seq": 9, "events": EVENTS}, bad=NOTHING),
@@ -103,6 +112,9 @@ TABLE: Table = {
     ("POST", "/api/audit/{project}/rejudge"): Row(
         "admin", 202, {"reason": "timeout"}, empty=202, bad=("", {"reason": "tired"})
     ),
+    ("POST", "/api/audit/evaluations"): Row("admin", 202, EVALUATE, bad=("", EVALUATE | {"cases": []})),
+    ("GET", "/api/audit/{project}/evaluations"): Row("read", bad=("?cursor=x", NO_BODY)),
+    ("GET", "/api/audit/evaluations/{evaluation_id}"): Row("read", bad=None),
     ("POST", "/api/audit/retention/run"): Row(
         "admin", 200, {"retentionDays": 90}, bad=("", {"retentionDays": 0}), everywhere=True
     ),
@@ -160,7 +172,7 @@ class Asked:
 def ask(call: Call, tokens: Tokens) -> Asked:
     """Calls endpoints where nothing is there yet but names that could be, and those who have tokens."""
     assert tokens.ops
-    names = dict.fromkeys(("score_id", "exchange_id", "incident_id", "anchor_id"), "nothing")
+    names = dict.fromkeys(("score_id", "exchange_id", "incident_id", "anchor_id", "evaluation_id"), "nothing")
     return Asked(call, names | {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor"})
 
 
@@ -188,7 +200,9 @@ def filled(call: Call, tokens: Tokens, exchanges: list[Any], drained: Drained, s
     [incident, *_] = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
     [anchor] = call("POST", "/api/audit/ops/anchors", tokens.root, json={"count": 1}).json()["anchors"]
     [score, *_] = call("GET", "/api/audit/ops/scores", tokens.root, params={"session": "s1"}).json()["scores"]
+    [evaluation] = call("POST", "/api/audit/evaluations", tokens.root, json=EVALUATE).json()["evaluations"]
     names = {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor", "score_id": score["id"]}
+    names["evaluation_id"] = evaluation["id"]
     return Asked(call, names | {"exchange_id": score["exchangeId"], "incident_id": incident["id"], "anchor_id": anchor["id"]})
 
 

@@ -1,0 +1,15 @@
+-- purpose: which of some sessions have ended by their events and have no diagnosis yet
+-- grain: one row a session
+-- parameters: $sessions (list of {connection, session_id})
+WITH wanted AS (
+    SELECT DISTINCT one.connection AS connection, one.session_id AS session_id
+    FROM (SELECT unnest($sessions::STRUCT(connection VARCHAR, session_id VARCHAR)[]) AS one)
+)
+SELECT connection, session_id
+FROM wanted AS w
+WHERE EXISTS (
+        SELECT 1 FROM log.session_closings AS c
+        WHERE c.connection = w.connection AND c.session_id = w.session_id AND c._topic = 'agent-events'
+    )
+    AND NOT EXISTS (SELECT 1 FROM log.diagnoses AS d WHERE d.connection = w.connection AND d.session_id = w.session_id)
+ORDER BY connection, session_id
