@@ -29,6 +29,11 @@ _BLANKS = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\
 _UNASSIGNABLE = "\ud800-\uf8ff\ufdd0-\ufdef\ufffe\uffff\U000f0000-\U0010ffff"
 """Surrogates, characters for private use, and code points that are no characters."""
 _ESCAPED = re.compile(f"[{_MARKUP}{_CONTROLS}{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029"
+    + f"{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]".replace("\ufe00-\ufe0f", "\ufe00-\ufe0e")
+)
+"""What people do not see, tabs and line feeds left out; and the selector that makes an emoji colourful."""
 _quote = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -61,6 +66,14 @@ def literal(text: str) -> Literal:
 def visible(text: str) -> str:
     r"""One line of trusted text without marks and without anything invisible; these are shown as `\uXXXX`."""
     return _ESCAPED.sub(_code, text)
+
+
+def hidden_parts(text: str) -> list[tuple[str, str]]:
+    """A text in parts, in order: what can be seen, and after it one character that cannot, or nothing after the last."""
+    ends = [found.span() for found in _HIDDEN.finditer(text)]
+    starts = [0, *(end for _, end in ends)]
+    stops = [*ends, (len(text), len(text))]
+    return [(text[start:stop], text[stop:end]) for start, (stop, end) in zip(starts, stops, strict=True)]
 
 
 def _escape(text: str) -> str:

@@ -25,6 +25,7 @@ from schemas.errors import InputError
 from schemas.limits import NAME
 from service.audit_log import AuditLog
 from service.shared_file import SharedFile, stamped
+from service.sign_ins import SignIns
 from service.tokens import MARK, digest_of, new_token, prefix_of
 
 Kind = Literal["connection", "operator"]
@@ -55,6 +56,11 @@ _MIGRATIONS = (
         ) STRICT""",
         """CREATE TRIGGER writes_stay BEFORE UPDATE ON writes WHEN old.outcome IS NOT NULL OR new.outcome IS NULL
         BEGIN SELECT RAISE(ABORT, 'a line of the audit log stays as it is'); END""",
+    ),
+    (
+        """CREATE TABLE sign_ins (
+            digest BLOB PRIMARY KEY, prefix TEXT NOT NULL REFERENCES tokens (prefix), created_at TEXT NOT NULL, expires_at TEXT NOT NULL
+        ) STRICT""",
     ),
 )
 _LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
@@ -108,6 +114,8 @@ class AccessStore:
         self._file = SharedFile(path, _MIGRATIONS)
         self.audit_log = AuditLog(self._file, now)
         """What operators and commands have changed."""
+        self.sign_ins = SignIns(self._file, now)
+        """Who is signed in to the pages."""
 
     def __enter__(self) -> Self:
         return self
@@ -204,6 +212,15 @@ class AccessStore:
         digest, *holder = rows[0] if rows else (_NOBODY,)
         same = hmac.compare_digest(digest, digest_of(token))
         return _holder(holder) if same and rows else None
+
+    def signed_in(self, cookie: bytes) -> tuple[Holder, str] | None:
+        """Who has signed in with this cookie, and the prefix of their token; None where nobody has, or the token ended."""
+        prefix = self.sign_ins.prefix_of(cookie)
+        rows = self._file.rows(
+            f"SELECT {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
+            {"prefix": prefix, "now": self._stamp()},
+        )
+        return (_holder(rows[0]), str(prefix)) if rows else None
 
     def _issue(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> str:
         token = new_token()

@@ -11,7 +11,7 @@ from audit.events import normalise_event, to_record
 from audit.fingerprints import canonical_json
 from schemas.arrow import INDEX, decode_batch
 from schemas.codec import encode
-from schemas.records import AgentEvent, Exchange, Judgement, Record, Reservation, Score, SessionClosed
+from schemas.records import AgentEvent, Exchange, Incident, Judgement, Record, Reservation, Score, SessionClosed
 from streams.batches import OFFSET, StageBatch
 
 START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
@@ -133,6 +133,16 @@ def reservation(session: str, number: int, purpose: str = "tier2", **fields: obj
         "reserved_at": said.ingested_at,
     }
     return Reservation(**(values | fields))  # type: ignore[arg-type]
+
+
+def incident(**fields: object) -> Incident:
+    """An open incident of ops."""
+    values: dict[str, object] = {
+        "incident_id": "i1", "revision": 0, "project": "ops", "type": "drift", "tier": "tier2", "direction": "down",
+        "status": "open", "severity": "critical", "title": "Tier 2 fell", "description": "It was 0.85 and is 0.45.",
+        "metadata": "{}", "detected_at": START, "rule": "consecutive_days",
+    }  # fmt: skip
+    return Incident(**(values | fields))  # type: ignore[arg-type]
 
 
 def batch(topic: str, records: Sequence[Record], first_offset: int = 0) -> StageBatch:

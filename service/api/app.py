@@ -35,6 +35,7 @@ from service.api import (
     retention,
     runs,
     sessions,
+    sign_in,
     telemetry,
     tokens,
     trends,
@@ -49,6 +50,8 @@ from service.api.limits import BodyLimits, HostCheck, InFlight
 from service.api.metrics import Metrics
 from service.api.requests import RequestRecord
 from service.api.settings import ApiSettings
+from service.dashboard import entrance, fleet
+from service.dashboard.problems import add_problem_pages
 from service.querying.desk import QueryDesk
 from service.version import version
 from streams.auditing import Auditing
@@ -79,10 +82,13 @@ ROUTERS = (
     audit_log,
     query,
     evaluations,
+    sign_in,
     operations,
     docs,
+    entrance,
+    fleet,
 )
-"""The modules with the endpoints."""
+"""The modules with the endpoints and the pages."""
 log = logging.getLogger(__name__)
 
 
@@ -105,6 +111,7 @@ def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> 
         app.include_router(part.router)
     describe(app)
     add_error_answers(app)
+    add_problem_pages(app)
     app.add_exception_handler(BusyError, _busy)
     app.add_exception_handler(BrokerError, _without_broker)
     app.add_middleware(AuditTrail, access=access)

@@ -1,7 +1,9 @@
 """Who calls: the token of a request, before its body is read. Nothing under /api is answered without one.
 
-1. The token is in the Authorization header (`Bearer dl_…`), never in the address.
-2. Each address may fail so many times a minute; beyond that it is told to wait (429). A right token is always let in: no failures
+1. The token is in the Authorization header (`Bearer dl_…`), never in the address. A browser has a cookie instead, after signing in.
+2. A cookie comes along whoever made the browser call. So with one, what writes has to come from a page of ours: it carries the
+   page's mark, and the browser says no other origin.
+3. Each address may fail so many times a minute; beyond that it is told to wait (429). A right token is always let in: no failures
    of others behind the same proxy lock it out, and 256 random bits need no lock.
 """
 
@@ -19,8 +21,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schemas.limits import NAME
 from service.access import AccessStore, Holder
 from service.api.errors import ApiError, refuse
-from service.api.limits import header_values
+from service.api.limits import header_values, is_same_origin
 from service.api.settings import ApiSettings
+from service.sign_ins import is_mark
 from service.tokens import prefix_of
 
 WINDOW = 60.0
@@ -28,6 +31,11 @@ WINDOW = 60.0
 MAX_ADDRESSES = 10_000
 """Addresses whose failures are remembered: those that failed last."""
 METRICS = "/metrics"
+COOKIE = "driftline"
+"""Name of the cookie of a sign-in."""
+PAGE_MARK = "X-Driftline-Page"
+"""Header in which a page repeats its mark with everything it writes."""
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
 NEEDED = "a Bearer token is needed: Authorization: Bearer dl_…"
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="driftline"'}
 
@@ -64,14 +72,34 @@ class Authentication:
         """Pass a request on with its caller, or refuse it with 401 or 429."""
         if scope["type"] == "http":
             given = list(header_values(scope, b"authorization"))
-            if scope["path"].startswith("/api/") or (scope["path"] == METRICS and given):
-                token = _token(given)
-                caller = self._access.find(token)
-                if caller is None:
-                    await refuse(self._refusal(scope, given), scope, receive, send)
-                    return
-                scope.setdefault("state", {}).update(caller=caller, token=prefix_of(token))
+            cookie = cookie_of(scope)
+            error = self._by_token(scope, given) if given or not cookie else self._by_cookie(scope, cookie)
+            if error is not None:
+                await refuse(error, scope, receive, send)
+                return
         await self._app(scope, receive, send)
+
+    def _by_token(self, scope: Scope, given: list[bytes]) -> ApiError | None:
+        """Note who calls by the Authorization headers; the refusal where one is needed and none opens."""
+        if not (_is_api(scope) or (scope["path"] == METRICS and given)):
+            return None
+        token = _token(given)
+        caller = self._access.find(token)
+        if caller is None:
+            return self._refusal(scope, given)
+        scope.setdefault("state", {}).update(caller=caller, token=prefix_of(token))
+        return None
+
+    def _by_cookie(self, scope: Scope, cookie: bytes) -> ApiError | None:
+        """Note who calls by the cookie; the refusal where it opens nothing, or where no page of ours can have made the call."""
+        found = self._access.signed_in(cookie)
+        if found is None:
+            return ApiError(401, "signed_out", "the sign-in has ended; sign in again") if _is_api(scope) else None
+        caller, prefix = found
+        if scope["method"] not in _READS and not _is_from_page(scope, cookie):
+            return ApiError(403, "forged", "the call does not come from a page of this server; reload the page")
+        scope.setdefault("state", {}).update(caller=caller, token=prefix, cookie=cookie)
+        return None
 
     def _refusal(self, scope: Scope, given: list[bytes]) -> ApiError:
         wait = self._failures.count(client_address(scope))
@@ -94,6 +122,23 @@ def _token(values: list[bytes]) -> bytes:
     """The token of the one Authorization header; nothing where there is none, or several."""
     scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+def cookie_of(scope: Scope) -> bytes:
+    """The cookie of a sign-in; nothing where there is none, or several."""
+    pairs = (pair.strip().partition(b"=") for value in header_values(scope, b"cookie") for pair in value.split(b";"))
+    found = [value for name, _, value in pairs if name == COOKIE.encode()]
+    return found[0] if len(found) == 1 else b""
+
+
+def _is_api(scope: Scope) -> bool:
+    return bool(scope["path"].startswith("/api/"))
+
+
+def _is_from_page(scope: Scope, cookie: bytes) -> bool:
+    """Whether a page of ours made the call: it carries the mark, and the browser names no other origin."""
+    marks = list(header_values(scope, PAGE_MARK.lower().encode()))
+    return len(marks) == 1 and is_mark(marks[0], cookie) and is_same_origin(scope)
 
 
 def _why(values: list[bytes]) -> str:

@@ -14,24 +14,25 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.limits import header_values
-from service.api.settings import API
 
 MAX_HELD = 8 * 1024 * 1024
 """Bytes of an answer that is held back until its digest is known; a larger one is sent as it comes, without an ETag."""
 _TAG = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_OWN = ("/static/", "/docs", "/openapi.json", "/metrics", "/healthz", "/readyz")
+"""Paths that see to it themselves, or that nobody polls."""
 REVALIDATED = "private, no-cache"
 """May be kept by the caller's own cache, and asked for each time whether it is still so."""
 
 
 class Etags:
-    """Middleware around the endpoints under /api/audit."""
+    """Middleware around the endpoints and the pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and its answer back: whole, or as a 304."""
-        if scope["type"] != "http" or scope["method"] != "GET" or not scope["path"].startswith(f"{API}/"):
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].startswith(_OWN):
             await self._app(scope, receive, send)
             return
         known = [tag for value in header_values(scope, b"if-none-match") for tag in _tags(value)]
@@ -65,7 +66,7 @@ class _Held:
         headers = MutableHeaders(raw=list(start["headers"]))
         headers["ETag"] = tag.decode()
         headers.setdefault("Cache-Control", REVALIDATED)
-        headers.setdefault("Vary", "Authorization")
+        headers.setdefault("Vary", "Authorization, Cookie")
         status = HTTPStatus.OK
         if tag in self._known or b"*" in self._known:
             status = HTTPStatus.NOT_MODIFIED

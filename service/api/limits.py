@@ -110,6 +110,14 @@ def header_values(scope: Scope, name: bytes) -> Iterator[bytes]:
     return (value for given, value in scope["headers"] if given == name)
 
 
+def is_same_origin(scope: Scope) -> bool:
+    """Whether the browser that sent this says nothing of another origin: browsers send at least one of the two headers with writes."""
+    sites = set(header_values(scope, b"sec-fetch-site"))
+    origins = set(header_values(scope, b"origin"))
+    own = {scheme + host for scheme in (b"http://", b"https://") for host in header_values(scope, b"host")}
+    return bool(sites or origins) and sites <= {b"same-origin"} and origins <= own
+
+
 def host_name(value: bytes) -> str:
     """The name in a Host header, without port and brackets; empty for what is none."""
     text = value.decode("latin-1").strip().lower()

@@ -11,7 +11,7 @@ from analytics.queries import query_rows
 from schemas.limits import EARLIEST
 from service.api.answers import Answer
 from service.api.authentication import Reader
-from service.api.context import Services
+from service.api.context import ApiContext, Services
 from service.api.errors import documented
 from service.api.paging import Cursor, NextCursor, Place, page_of
 from service.api.project_answers import Moment, ProjectAnswer, Share
@@ -24,6 +24,11 @@ MAX_PROJECTS = 5000
 Limit = Annotated[int, Query(ge=1, le=MAX_PROJECTS, description="At most so many.")]
 Health = Literal["critical", "warning", "ok", "empty"]
 _COUNTS = ("exchanges", "scores", "scored", "anomalies", "open_incidents", "critical_incidents", "runs")
+_EMPTY = dict.fromkeys((*_COUNTS, "recent_scores", "recent_anomalies"), 0) | dict.fromkeys(
+    ("recent_tier1", "recent_tier2", "recent_tier2_5", "recent_tier3", "last_exchange_at")
+)
+"""The row of a project of which nothing is known."""
+Row = dict[str, Any]
 
 
 class RecentAnswer(ProjectAnswer):
@@ -73,41 +78,49 @@ async def projects(
     cursor: Cursor = None,
 ) -> ProjectsAnswer:
     """List every project that the caller may see with its health: those with records, and those that have a connection."""
-    engine, own = services.engine, caller.project
-    asked = {"project": own, "as_of": engine.now(), "days": RECENT_DAYS}
+    rows = await project_rows(services, caller.project)
+    wanted = [row for row in rows if health in (None, health_of(row)) and (cursor is None or row["project"] > cursor.id)]
+    shown, following = page_of(wanted, limit, lambda row: Place(EARLIEST, row["project"]))
+    return ProjectsAnswer(projects=[_answer(row) for row in shown], count=len(shown), next_cursor=following)
+
+
+async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
+    """Every project, or `own`, by name: rows of the query `projects`, and those that only have a connection yet."""
+    asked = {"project": own, "as_of": services.engine.now(), "days": RECENT_DAYS}
     rows = {row["project"]: row for row in await services.ask(lambda asking: query_rows(asking, "projects", asked))}
     connected = {one.project for one, _ in services.access.holders("connection") if one.project and own in (None, one.project)}
-    names = sorted(name for name in rows.keys() | connected if cursor is None or name > cursor.id)
-    found = (_answer(name, rows.get(name, {}), enabled=engine.policy.for_project(name).settings.enabled) for name in names)
-    wanted = [one for one in found if health in (None, one.health)]
-    shown, following = page_of(wanted, limit, lambda one: Place(EARLIEST, one.project))
-    return ProjectsAnswer(projects=shown, count=len(shown), next_cursor=following)
+    policy = services.engine.policy
+    return [
+        {"project": name, **(rows.get(name) or _EMPTY), "enabled": policy.for_project(name).settings.enabled}
+        for name in sorted(rows.keys() | connected)
+    ]
 
 
-def _answer(name: str, row: dict[str, Any], *, enabled: bool) -> ProjectHealthAnswer:
-    recent, anomalies = row.get("recent_scores", 0), row.get("recent_anomalies", 0)
+def _answer(row: Row) -> ProjectHealthAnswer:
+    recent, anomalies = row["recent_scores"], row["recent_anomalies"]
     return ProjectHealthAnswer(
-        project=name,
-        health=_health(row),
-        enabled=enabled,
-        last_exchange_at=iso_time(row.get("last_exchange_at")),
+        project=row["project"],
+        health=health_of(row),
+        enabled=row["enabled"],
+        last_exchange_at=iso_time(row["last_exchange_at"]),
         recent=RecentAnswer(
             days=RECENT_DAYS,
             scores=recent,
             anomalies=anomalies,
             anomaly_rate=round(anomalies / recent, 3) if recent else None,
-            avg_tier1=row.get("recent_tier1"),
-            avg_tier2=row.get("recent_tier2"),
-            avg_tier2_5=row.get("recent_tier2_5"),
-            avg_tier3=row.get("recent_tier3"),
+            avg_tier1=row["recent_tier1"],
+            avg_tier2=row["recent_tier2"],
+            avg_tier2_5=row["recent_tier2_5"],
+            avg_tier3=row["recent_tier3"],
         ),
-        **{count: row.get(count, 0) for count in _COUNTS},
+        **{count: row[count] for count in _COUNTS},
     )
 
 
-def _health(row: dict[str, Any]) -> Health:
-    if row.get("critical_incidents"):
+def health_of(row: Row) -> Health:
+    """How a project is, by its open incidents."""
+    if row["critical_incidents"]:
         return "critical"
-    if row.get("open_incidents"):
+    if row["open_incidents"]:
         return "warning"
-    return "ok" if row.get("exchanges") or row.get("runs") else "empty"
+    return "ok" if row["exchanges"] or row["runs"] else "empty"

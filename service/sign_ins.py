@@ -1,0 +1,68 @@
+"""Signing in to the pages: a random cookie that stands for a token, for a while.
+
+1. The cookie is no token: it opens nothing without this file, ends by itself, and ends with the token it stands for.
+2. Only its SHA-256 is stored.
+3. A cookie travels by itself, so what writes must show that the page meant it: it repeats a mark that only our pages can read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from service.shared_file import SharedFile, stamped
+
+LASTS = timedelta(hours=12)
+"""How long one is signed in."""
+_SECRET = re.compile(rb"[A-Za-z0-9_-]{43}")
+
+
+class SignIns:
+    """The sign-ins in the file of tokens. It can be shared between threads."""
+
+    def __init__(self, file: SharedFile, now: Callable[[], datetime]) -> None:
+        self._file = file
+        self._now = now
+
+    def begin(self, prefix: str) -> str:
+        """Sign in with the token of this prefix, which has opened; answers the cookie. Those that have ended are forgotten."""
+        secret = secrets.token_urlsafe(32)
+        now = self._now()
+        with self._file.transaction() as cursor:
+            cursor.execute("DELETE FROM sign_ins WHERE expires_at <= ?", [stamped(now)])
+            cursor.execute(
+                "INSERT INTO sign_ins VALUES (?, ?, ?, ?)",
+                [_digest(secret.encode()), prefix, stamped(now), stamped(now + LASTS)],
+            )
+        return secret
+
+    def prefix_of(self, secret: bytes) -> str | None:
+        """The prefix of the token that a cookie stands for; None for one that is unknown, malformed or has ended."""
+        if not _SECRET.fullmatch(secret):
+            return None
+        values = [_digest(secret), stamped(self._now())]
+        rows = self._file.rows("SELECT prefix FROM sign_ins WHERE digest = ? AND expires_at > ?", values)
+        return str(rows[0][0]) if rows else None
+
+    def end(self, secret: bytes) -> None:
+        """Sign out."""
+        with self._file.transaction() as cursor:
+            cursor.execute("DELETE FROM sign_ins WHERE digest = ?", [_digest(secret)])
+
+
+def mark_of(secret: bytes) -> str:
+    """What a page repeats with everything it writes: made from the cookie, and tells nothing of it."""
+    return hmac.new(secret, b"driftline page", hashlib.sha256).hexdigest()[:32]
+
+
+def is_mark(given: bytes, secret: bytes) -> bool:
+    """Whether this is the mark of the cookie; compared in constant time."""
+    return hmac.compare_digest(given, mark_of(secret).encode())
+
+
+def _digest(secret: bytes) -> bytes:
+    return hashlib.sha256(secret).digest()

@@ -1,0 +1,198 @@
+"use strict";
+// What every page does: keeps itself fresh without a reload, sends what people decide, and signs in and out.
+
+const meta = document.querySelector('meta[name="driftline-page"]');
+
+/** Sends JSON as this page; answers the response. */
+async function send(method, address, body, headers = {}) {
+  const mark = meta ? { [meta.dataset.header]: meta.content } : {};
+  return fetch(address, {
+    method,
+    headers: { "Content-Type": "application/json", ...mark, ...headers },
+    body: body === undefined ? undefined : JSON.stringify(body),
+    credentials: "same-origin",
+    redirect: "error",
+  });
+}
+
+/** What went wrong, in the server's words where it has any. */
+async function problemOf(response) {
+  try {
+    return (await response.json()).error;
+  } catch {
+    return `The server answered ${response.status}.`;
+  }
+}
+
+function show(element, words) {
+  element.textContent = words;
+  element.hidden = !words;
+}
+
+/** Does something while a button is out of use; says beside it what went wrong. */
+async function attempt(button, problem, action) {
+  button.disabled = true;
+  show(problem, "");
+  try {
+    const words = await action();
+    if (words) show(problem, words);
+  } catch {
+    show(problem, "The server cannot be reached. Nothing was changed; try again.");
+  } finally {
+    button.disabled = false;
+  }
+}
+
+function problemBeside(element) {
+  const place = element.closest("form, section, .panel, .card") || element.parentElement;
+  let problem = place.querySelector("[data-problem]");
+  if (!problem) {
+    problem = document.createElement("p");
+    problem.className = "problem";
+    problem.setAttribute("role", "alert");
+    problem.dataset.problem = "";
+    place.append(problem);
+  }
+  return problem;
+}
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.matches("[data-sign-in]")) {
+    event.preventDefault();
+    const token = form.elements.token.value.trim();
+    attempt(form.querySelector("button"), problemBeside(form), async () => {
+      const response = await send("POST", "/api/audit/sign-in", {}, { Authorization: `Bearer ${token}` });
+      if (!response.ok) return problemOf(response);
+      location.assign(form.dataset.then || "/");
+    });
+  } else if (form.matches("[data-send]")) {
+    // A form whose fields are sent as one JSON object; empty fields are left out, those marked data-number are numbers.
+    event.preventDefault();
+    const body = {};
+    for (const field of form.elements) {
+      if (!field.name || field.value === "" || (field.type === "radio" && !field.checked)) continue;
+      body[field.name] = "number" in field.dataset ? Number(field.value) : field.value;
+    }
+    if (event.submitter?.name) body[event.submitter.name] = event.submitter.value;
+    attempt(event.submitter || form.querySelector("button"), problemBeside(form), async () => {
+      const response = await send(form.dataset.send, form.getAttribute("action"), body);
+      if (!response.ok) return problemOf(response);
+      if (form.dataset.then) location.assign(form.dataset.then);
+      else await refresh(true);
+    });
+  }
+});
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-post], button[data-copy]");
+  if (!button) return;
+  if (button.dataset.post) {
+    attempt(button, problemBeside(button), async () => {
+      const response = await send("POST", button.dataset.post, {});
+      if (!response.ok && response.status !== 401) return problemOf(response);
+      if (button.dataset.then) location.assign(button.dataset.then);
+      else await refresh(true);
+    });
+  } else {
+    navigator.clipboard.writeText(document.querySelector(button.dataset.copy).textContent.trim()).then(() => {
+      const before = button.textContent;
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = before; }, 1500);
+    });
+  }
+});
+
+// Live pages: parts with an id inside main[data-live] are replaced where the server says something new, and nothing else moves.
+const main = document.querySelector("main[data-live]");
+const fresh = document.querySelector("[data-fresh]");
+let tag = null;
+
+function busy(part) {
+  return part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
+}
+
+function keepOpen(before, after) {
+  for (const details of before.querySelectorAll("details[id]")) {
+    const twin = after.querySelector(`#${CSS.escape(details.id)}`);
+    if (twin) twin.open = details.open;
+  }
+}
+
+async function refresh(always = false) {
+  if (!main || (document.hidden && !always)) return;
+  let response;
+  try {
+    response = await fetch(location.href, { headers: tag && !always ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
+  } catch {
+    fresh.textContent = "The server cannot be reached; this may be old";
+    return;
+  }
+  if (response.redirected) { location.assign(response.url); return; }
+  if (response.status === 304) { fresh.textContent = ""; return; }
+  if (!response.ok) { fresh.textContent = `The server answered ${response.status}; this may be old`; return; }
+  tag = response.headers.get("ETag");
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  for (const part of main.querySelectorAll("[data-part]")) {
+    const now = page.getElementById(part.id);
+    if (!now || busy(part) || now.innerHTML === part.dataset.seen) continue;
+    const seen = now.innerHTML;
+    if (part.dataset.seen !== undefined || seen !== part.innerHTML) {
+      keepOpen(part, now);
+      part.replaceChildren(...now.childNodes);
+      part.classList.add("changed");
+      part.addEventListener("animationend", () => part.classList.remove("changed"), { once: true });
+      document.dispatchEvent(new CustomEvent("driftline:part", { detail: part }));
+    }
+    part.dataset.seen = seen;
+  }
+  fresh.textContent = "";
+}
+
+if (main) {
+  for (const part of main.querySelectorAll("[data-part]")) part.dataset.seen = part.innerHTML;
+  setInterval(refresh, 1000 * Number(main.dataset.live));
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+}
+
+// Narrowing a list that is on the page already: by text and by order, kept in the address so that it can be shared.
+const filter = document.querySelector("[data-filter]");
+if (filter) {
+  const apply = () => {
+    const list = document.getElementById(filter.dataset.filter);
+    const count = document.querySelector("[data-count]");
+    if (!list) return;
+    const text = filter.elements.q.value.trim().toLowerCase();
+    const order = filter.elements.sort.value;
+    let found = 0;
+    const cards = [...list.children];
+    for (const card of cards) {
+      const fits = card.dataset.name.includes(text);
+      card.hidden = !fits;
+      found += fits;
+    }
+    const key = (card) => Number(card.dataset[order]);
+    cards.sort((a, b) => (order === "name" ? 0 : key(b) - key(a)) || (a.dataset.name < b.dataset.name ? -1 : 1));
+    if (cards.some((card, place) => card !== list.children[place])) list.append(...cards);
+    if (count) count.textContent = `${found} of ${cards.length}`;
+    const query = new URLSearchParams(location.search);
+    for (const [name, value] of [["q", text], ["sort", order === "worst" ? "" : order]]) {
+      if (value) query.set(name, value);
+      else query.delete(name);
+    }
+    history.replaceState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}`);
+  };
+  const query = new URLSearchParams(location.search);
+  filter.elements.q.value = query.get("q") || "";
+  if (query.get("sort")) filter.elements.sort.value = query.get("sort");
+  filter.addEventListener("input", apply);
+  filter.addEventListener("submit", (event) => event.preventDefault());
+  document.addEventListener("driftline:part", apply);
+  apply();
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "/" && !event.target.matches("input, textarea, select")) {
+      event.preventDefault();
+      filter.elements.q.focus();
+    }
+  });
+}

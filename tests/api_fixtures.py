@@ -1,0 +1,121 @@
+"""An application over a real engine, called in one event loop; and the same behind a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from api_server import NOW, BodyBuilder, Call, LiveServer, Tokens, engine_of
+from fastapi import FastAPI
+
+from analytics.store import Store
+from service.access import AccessStore
+from service.api.app import create_app
+from service.api.settings import ApiSettings
+from streams.engine import Engine
+
+
+@pytest.fixture(scope="session")
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that a store has just made."""
+    path = tmp_path_factory.mktemp("empty") / "fleet.duckdb"
+    Store(path).close()
+    return path
+
+
+@pytest.fixture
+def store(empty_file: Path, tmp_path: Path) -> Iterator[Store]:
+    """An empty store. Its file is a copy, because making the tables takes longer than most tests."""
+    with Store(Path(shutil.copy(empty_file, tmp_path / "fleet.duckdb"))) as opened:
+        yield opened
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Iterator[AccessStore]:
+    """An empty file of tokens."""
+    with AccessStore(tmp_path / "fleet.access", lambda: NOW) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tokens(access: AccessStore) -> Tokens:
+    """A token of every sort."""
+    return Tokens(access)
+
+
+@pytest.fixture
+def settings() -> ApiSettings:
+    """Every default; a test overrides it with its own limits."""
+    return ApiSettings()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.Runner]:
+    """The event loop of a test."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def engine(store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
+    """A started engine."""
+    started = engine_of(store)
+    loop.run(started.start())
+    yield started
+    loop.run(started.stop())
+
+
+@pytest.fixture
+def app(engine: Engine, access: AccessStore, settings: ApiSettings) -> FastAPI:
+    """The application."""
+    return create_app(engine, access, settings)
+
+
+@pytest.fixture
+def call(app: FastAPI, loop: asyncio.Runner) -> Call:
+    """Calls the application: `call("GET", path, token, json=…)`; `address` is where the call comes from."""
+
+    def made(
+        method: str, path: str, token: str | None = None, *, address: str = "203.0.113.9", **request: Any
+    ) -> httpx2.Response:
+        async def send() -> httpx2.Response:
+            transport = httpx2.ASGITransport(app, raise_app_exceptions=True, client=(address, 4711))
+            async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8321") as client:
+                headers = httpx2.Headers(request.pop("headers", {}))
+                if token:
+                    headers["authorization"] = f"Bearer {token}"
+                return await client.request(method, path, headers=headers, **request)
+
+        return loop.run(send())
+
+    return made
+
+
+@pytest.fixture
+def exchange_body() -> BodyBuilder:
+    """Builds the body of an ingest; what is said replaces what is neutral."""
+
+    def body(number: int = 1, response: str = "It is done.", session: str = "s1", **exchange: Any) -> dict[str, Any]:
+        neutral = {
+            "id": f"{session}:{number}",
+            "timestamp": f"2026-10-01T09:{number % 60:02}:00Z",
+            "turn_number": number,
+            "user_message": {"content": "Is the backup healthy?"},
+            "agent_response": {"content": response},
+        }
+        return {"session_id": session, "exchange": neutral | exchange}
+
+    return body
+
+
+@pytest.fixture
+def server(store: Store, access: AccessStore, settings: ApiSettings) -> Iterator[LiveServer]:
+    """A running server."""
+    live = LiveServer(store, access, settings)
+    yield live
+    live.stop()
