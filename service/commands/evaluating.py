@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +22,7 @@ from service.commands.options import Database, PolicyFile, moment_of, print_json
 from service.evaluating import catch_up
 from service.evaluating import evaluate as make_evaluations
 from service.evaluation_chart import require_charts, write_chart
+from service.evaluation_client import EvaluationClient, Terms, token_of_environment
 from service.evaluation_files import readable_json, write_files
 from service.evaluation_inputs import chosen_plans, load_cases
 from service.evaluation_tables import evaluation_view
@@ -33,6 +35,14 @@ from service.workspace import open_workspace
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import MOST, Wanted
 from streams.purses import StoppedError
+
+Sessions = Annotated[list[str] | None, typer.Option("--session", metavar="ID", help="This finished session; may be repeated.")]
+OfConnection = Annotated[
+    str | None, typer.Option("--connection", metavar="NAME", help="The connection of the sessions that are named.")
+]
+Server = Annotated[
+    str | None, typer.Option("--server", metavar="URL", help="Have a server do it; its token is in DRIFTLINE_TOKEN.")
+]
 
 
 class Output(StrEnum):
@@ -83,12 +93,8 @@ class Work:
 def evaluate(
     case: Annotated[list[Path], typer.Option("--case", metavar="FILE", help="A case, or a folder of them; may be repeated.")],
     profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="Who judges, how often, and what counts.")],
-    session: Annotated[
-        list[str] | None, typer.Option("--session", metavar="ID", help="This finished session; may be repeated.")
-    ] = None,
-    connection: Annotated[
-        str | None, typer.Option("--connection", metavar="NAME", help="The connection of the sessions that are named.")
-    ] = None,
+    session: Sessions = None,
+    connection: OfConnection = None,
     tag: Annotated[
         list[str] | None, typer.Option("--tag", metavar="TAG", help="Sessions with this tag; may be repeated.")
     ] = None,
@@ -115,6 +121,7 @@ def evaluate(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take and cost.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
+    server: Server = None,
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
@@ -122,13 +129,18 @@ def evaluate(
 
     Exit 1 when an evaluation has no score or one below --fail-under. What was evaluated before is reused.
     """
+    if server is not None and (database is not None or policy is not None):
+        raise SettingsError(
+            "--server goes without --db and --policy", hint="The server has a database and a policy of its own."
+        )
     cases, loaded = load_cases(case), load_profile(profile)
     wanted = _wanted(session, connection, tag, project, since, limit)
     plans = chosen_plans(loaded, judge_run, profile)
     work = Work(settings_of(database, policy), cases, loaded, plans, wanted, retry_failed)
     if not dry_run:
         _require(folder, chart)
-    found = _evaluate_here(work, Agreement(dry_run, yes, output))
+    agreement = Agreement(dry_run, yes, output)
+    found = _evaluate_here(work, agreement) if server is None else _evaluate_there(work, agreement, server)
     if found is None:
         return
     report = report_of(found, fail_under)
@@ -197,6 +209,20 @@ def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | No
                 return make_evaluations(workspace, work.settings, prepared, tell)
         except (KeyboardInterrupt, StoppedError):
             err.print("stopped; the same command goes on from here", markup=False)
+            raise typer.Exit(1) from None
+
+
+def _evaluate_there(work: Work, agreement: Agreement, server: str) -> Sequence[Evaluated] | None:
+    """Evaluations made by a server, over the database that it has; None where it was agreed to make none."""
+    terms = Terms(work.cases, work.profile, work.plans, work.wanted, work.retry_failed)
+    with closing(EvaluationClient(server, token_of_environment())) as client:
+        if not agreement.given(client.estimate(terms)):
+            return None
+        try:
+            with telling() as tell:
+                return client.evaluate(terms, tell)
+        except KeyboardInterrupt:
+            err.print("not waiting any more; the server goes on, and the same command reads what it has made", markup=False)
             raise typer.Exit(1) from None
 
 

@@ -1,0 +1,236 @@
+"""Evaluations by a server: asked for over HTTP, waited for, and read back as if they had been made here.
+
+1. Asking twice asks nobody twice: a call whose answer was lost is made again.
+2. The server does the work. Whoever stops waiting loses nothing; asked for again, it is found.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+from pydantic.alias_generators import to_camel
+
+from audit.evaluation.case import Case
+from audit.evaluation.files import LoadedProfile
+from audit.evaluation.profile import Plan
+from audit.evaluation.report import Evaluated
+from schemas.errors import DriftlineError, InputError, SettingsError
+from service.api.settings import EVALUATIONS
+from service.evaluating import Progress
+from service.evaluation_documents import evaluation_of
+from streams.evaluations.estimating import Estimate
+from streams.evaluations.preparing import Prepared
+from streams.evaluations.selecting import Wanted
+
+TOKEN = "DRIFTLINE_TOKEN"  # noqa: S105 - the name of the variable
+"""Where the operator's token is taken from; on a command line others could read it."""
+QUIET = 1800.0
+"""Seconds without any new evaluation after which waiting is given up."""
+_CALL_SECONDS = 600.0
+"""Preparing hundreds of evaluations takes a while."""
+_CONNECT_SECONDS = 10.0
+_ATTEMPTS = 6
+_LATER = frozenset({408, 429, 503})
+"""Statuses after which the same call may be made again."""
+_LOOKS = (0.2, 2.0)
+"""Seconds between two looks at an evaluation: at first, and at most."""
+_NAMED = 5
+_HINTS = {
+    401: f"{TOKEN} must hold the token of an operator.",
+    403: "The token must be an operator's, with the scope admin, for the project that is asked for.",
+    404: "Name the address of a Driftline server of this version, such as http://127.0.0.1:8377.",
+}
+
+
+class ServerError(DriftlineError):
+    """The server did not do what it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What sessions are held against, and which."""
+
+    cases: Sequence[Case]
+    profile: LoadedProfile
+    plans: Sequence[Plan]
+    wanted: Wanted
+    retry_failed: bool
+
+
+class EvaluationClient:
+    """Calls a server; to be closed. SettingsError for an address that is none, or without a token."""
+
+    def __init__(
+        self,
+        server: str,
+        token: str,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        url = _url(server)
+        self._sleep = sleep
+        self._clock = clock
+        # A proxy that the environment names has nothing to do with a server on this machine, and would see the token.
+        self._client = httpx2.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx2.Timeout(_CALL_SECONDS, connect=_CONNECT_SECONDS),
+            trust_env=not is_loopback(url.host),
+        )
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._client.close()
+
+    def estimate(self, terms: Terms) -> Prepared:
+        """What it would take, with nothing but the numbers: nobody is asked."""
+        answer = self._post(terms, dry_run=True)
+        known = {field.name: answer["estimate"].get(to_camel(field.name)) or 0 for field in fields(Estimate)}
+        return Prepared(estimate=Estimate(**known), sessions=answer["sessions"])
+
+    def evaluate(self, terms: Terms, report: Callable[[Progress], None]) -> list[Evaluated]:
+        """Have them made, and answer them in the server's order. InputError for those that came to nothing."""
+        asked = self._post(terms, dry_run=False)["evaluations"]
+        calls: Counter[str] = Counter()
+        made: list[Evaluated] = []
+        missing = []
+        spent, total = 0.0, sum(not one["reused"] for one in asked)
+        for one in asked:
+            document = self._awaited(one)
+            if document["setAside"] is not None:
+                missing.append(f"{one['caseId']} on {one['sessionId']} ({document['setAside']})")
+                continue
+            found = _evaluated(one, document)
+            made.append(found)
+            if not found.reused:
+                calls.update(answer["outcome"] for answer in document["evaluation"]["judgeResult"]["iterations"])
+                spent += found.evaluation.cost_usd or 0.0
+                report(Progress(sum(not each.reused for each in made), total, dict(calls), spent))
+        if missing:
+            more = ", …" if len(missing) > _NAMED else ""
+            raise InputError(
+                f"{len(missing)} of {len(asked)} evaluations came to nothing: {', '.join(missing[:_NAMED])}{more}",
+                hint="`driftline dead-letters list --stage evaluation` on the server says why; the others are reused by the next call.",
+            )
+        return made
+
+    def _awaited(self, one: Mapping[str, Any]) -> Any:
+        """The document of an evaluation as soon as the attempt that was asked for is answered."""
+        path = f"{EVALUATIONS}/{quote(one['id'], safe='')}"
+        pause, most = _LOOKS
+        ends_at = self._clock() + QUIET
+        while True:
+            document = self._call("GET", path)
+            found = document["evaluation"]
+            if document["setAside"] is not None or (found is not None and found["revision"] >= one["attempt"]):
+                return document
+            if self._clock() >= ends_at:
+                raise ServerError(
+                    f"nothing was evaluated for {QUIET / 60:g} minutes",
+                    hint="Is a judge at work there (`driftline doctor`, and over Kafka `driftline worker`)? The same command goes on from here.",
+                )
+            self._sleep(pause)
+            pause = min(pause * 1.5, most)
+
+    def _post(self, terms: Terms, *, dry_run: bool) -> Any:
+        return self._call("POST", EVALUATIONS, _body(terms, dry_run=dry_run))
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Make a call, again where it may be; ServerError with the server's words."""
+        why, hint = "", ""
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self._sleep(0.25 * 2**attempt)
+            try:
+                answer = self._client.request(method, path, json=body)
+            except httpx2.TransportError as error:
+                why, hint = type(error).__name__, "Is the server running, and reachable from here?"
+                continue
+            if answer.is_success:
+                return _json(answer)
+            why, hint = _words(answer), _HINTS.get(answer.status_code, "")
+            if answer.status_code not in _LATER:
+                break
+        raise ServerError(f"{self._client.base_url}: {method} {path}: {why}", hint=hint)
+
+
+def token_of_environment() -> str:
+    """The token; SettingsError where there is none."""
+    token = os.environ.get(TOKEN, "").strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise SettingsError(
+            f"{TOKEN}: {'is not set' if not token else 'is no token'}",
+            hint="Set it to the token of an operator with the scope admin: `driftline operators add NAME` makes one.",
+        )
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _url(server: str) -> httpx2.URL:
+    try:
+        url = httpx2.URL(server)
+    except httpx2.InvalidURL:
+        url = httpx2.URL("")
+    if url.scheme not in {"http", "https"} or not url.host or url.userinfo or url.query or url.fragment:
+        raise SettingsError("--server: this is no address of a server", hint="Write it as http://127.0.0.1:8377.")
+    return url
+
+
+def _body(terms: Terms, *, dry_run: bool) -> dict[str, Any]:
+    wanted, profile = terms.wanted, terms.profile.profile
+    body: dict[str, Any] = {
+        "cases": [case.model_dump(mode="json", exclude_unset=True) for case in terms.cases],
+        "profile": profile.model_dump(mode="json", exclude_unset=True, exclude={"judge_system_prompt_path"}),
+        "judgeRuns": [plan.judge_run_id for plan in terms.plans],
+        "sessions": list(wanted.sessions),
+        "tags": list(wanted.tags),
+        "limit": wanted.limit,
+        "retryFailed": terms.retry_failed,
+        "dryRun": dry_run,
+    }
+    if profile.judge_system_prompt_path is not None:
+        body["systemPrompt"] = terms.profile.system_prompt
+    if wanted.project is not None:
+        body["project"] = wanted.project
+    if wanted.since is not None:
+        body["since"] = wanted.since.isoformat()
+    return body
+
+
+def _evaluated(one: Mapping[str, Any], document: Mapping[str, Any]) -> Evaluated:
+    """The evaluation, numbered as it was asked for."""
+    evaluation = msgspec.structs.replace(evaluation_of(document["evaluation"]), repetition=one["repetition"])
+    return Evaluated(evaluation, document["systemPrompt"] or "", document["userPrompt"] or "", reused=one["reused"])
+
+
+def _json(answer: httpx2.Response) -> Any:
+    try:
+        return msgspec.json.decode(answer.content)
+    except msgspec.DecodeError:
+        raise ServerError(f"{answer.request.url}: answers no JSON", hint=_HINTS[404]) from None
+
+
+def _words(answer: httpx2.Response) -> str:
+    """What the server says is wrong: its own words, where it has any."""
+    try:
+        said = msgspec.json.decode(answer.content, type=dict[str, Any]).get("error")
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        said = None
+    return f"{answer.status_code} {said}" if isinstance(said, str) else str(answer.status_code)
