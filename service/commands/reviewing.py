@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from schemas.errors import InputError
+from service.agreement_table import agreement_cells
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.documents import score_by_id
 from service.people import agreement_document, next_to_review, with_human_score
@@ -90,7 +91,7 @@ def agreement(
     rows = [("everybody", found["overall"]), *((one["rater"], one) for one in found["raters"])]
     rows.append(("people among themselves", found["betweenRaters"]))
     headers = ["judge against", "labels", "exchanges", "sessions", "kappa", "judge is higher by"]
-    out.print(table(headers, [_estimate_row(name, one) for name, one in rows], right=headers[1:4]))
+    out.print(table(headers, [agreement_cells(name, one) for name, one in rows], right=headers[1:4]))
     if found["covered"] is not None:
         out.print(f"The labels speak for {found['covered']:.0%} of what Tier 3 has judged.")
     if found["unjudged"]:
@@ -119,11 +120,3 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"judge: tiers 2, 2.5, 3: {', '.join(MISSING if one is None else f'{one:.2f}' for one in tiers)}")
         lines += [f"anomaly: {plain(score['anomalyReason'], _SHOWN)}"] if score["anomalyReason"] else []
     return lines
-
-
-def _estimate_row(name: str, found: Mapping[str, Any]) -> list[Any]:
-    kappa = found["state"].replace("_", " ")
-    if found["kappa"] is not None:
-        kappa = f"{found['kappa']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
-    bias = MISSING if found["bias"] is None else f"{found['bias']:+.2f} ({found['biasLow']:+.2f} to {found['biasHigh']:+.2f})"
-    return [name, found["labels"], found["exchanges"], found["sessions"], kappa, bias]

@@ -1,0 +1,146 @@
+"""`driftline evaluations`: what was evaluated, one of them whole, and what they come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from builders import START, score
+from evaluated import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
+from finished import filled
+
+from analytics.store import Store
+from audit.evaluation.people import Said, agreement_with_people, on_the_scale_of_people
+from schemas.records import Evaluation, Review
+
+Command = Callable[..., tuple[int, str, str]]
+RUNS = 32
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path) -> Path:
+    """A database with five evaluations, where commands run."""
+    path = tmp_path / "driftline.duckdb"
+    with Store(path) as store:
+        filled(store, *(("evaluations", evaluated(made).evaluation) for made in SET))
+    return path
+
+
+def more_runs() -> list[Evaluation]:
+    """Runs of one case by both models, two days apart: those of one are better by two."""
+    made = [
+        Made(model, REFUND, f"run-{number}-{model[:3]}", (level + number % 3,) * 3, simulated=True)
+        for number in range(RUNS // 2)
+        for model, level in ((MINIMAX, 5.0), (CLAUDE, 7.0))
+    ]
+    found = [evaluated(one).evaluation for one in made]
+    return [msgspec.structs.replace(one, run_at=START + timedelta(days=2 * number)) for number, one in enumerate(found)]
+
+
+def test_evaluations_are_listed_newest_first_and_narrowed(driftline: Command) -> None:
+    """Who looks wants the last ones, of a case or a run."""
+    code, out, _ = driftline("evaluations")
+    lines = out.splitlines()
+    assert (0, 5) == (code, sum("shop" in line for line in lines))
+    [failed] = [line for line in lines if "failed" in line]
+    assert all(word in failed for word in ("monthly-report", CLAUDE, "s-0005", "0 of 3"))
+    documents = [json.loads(line) for line in driftline("evaluations", "--output", "json")[1].splitlines()]
+    times = [one["evaluatedAt"] for one in documents]
+    assert sorted(times, reverse=True) == times
+    counts = [
+        len(driftline("evaluations", *narrowed, "--output", "json")[1].splitlines())
+        for narrowed in (("--case", "refund-policy"), ("--model", CLAUDE), ("--session", "s-0001"), ("--limit", "2"))
+    ]
+    assert [3, 2, 1, 2] == counts
+    code, out, err = driftline("evaluations", "--project", "nowhere")
+    assert (0, "", True) == (code, out, "nothing is like that" in err)
+
+
+def test_one_is_shown_whole(driftline: Command) -> None:
+    """As in its file, or with every answer of the judge as JSON."""
+    code, out, _ = driftline("evaluations", "s-0001:refund-policy")
+    assert (0, "# Evaluation result") == (code, out.splitlines()[0])
+    document = json.loads(driftline("evaluations", "s-0001:refund-policy", "--output", "json")[1])
+    assert 3 == len(document["evaluation"]["judgeResult"]["iterations"])
+    code, _, err = driftline("evaluations", "nothing")
+    assert (2, True) == (code, "no evaluation 'nothing'" in err)
+
+
+def test_models_are_set_against_each_other(driftline: Command, database: Path) -> None:
+    """With an interval, or with why there is none; on fewer runs than that nobody should choose a model."""
+    _, few, _ = driftline("evaluations", "--by", "model")
+    assert "not enough runs" in few
+    with Store(database) as store:
+        filled(store, *(("evaluations", one) for one in more_runs()))
+    code, out, err = driftline("evaluations", "--by", "model", "--case", "refund-policy")
+    [line] = [line for line in out.splitlines() if "refund-policy" in line]
+    assert 0 == code
+    assert "Simulated judge" in err
+    [found] = [
+        json.loads(line)
+        for line in driftline("evaluations", "--by", "model", "--case", "refund-policy", "--output", "json")[1].splitlines()
+    ]
+    assert (CLAUDE, MINIMAX, 17, 18, "enough") == tuple(found[name] for name in ("modelA", "modelB", "runsA", "runsB", "state"))
+    assert found["low"] < found["difference"] < found["high"] < 0
+    assert f"{found['difference']:+.2f}" in line
+
+
+def test_quality_is_told_case_by_case_over_time(driftline: Command, database: Path) -> None:
+    """By the day, week or month in which the runs ended."""
+    with Store(database) as store:
+        filled(store, *(("evaluations", one) for one in more_runs()))
+    months, weeks = (
+        [
+            json.loads(line)
+            for line in driftline("evaluations", "--by", "case", "--unit", unit, "--output", "json")[1].splitlines()
+        ]
+        for unit in ("month", "week")
+    )
+    assert len(months) < len(weeks)
+    assert sum(one["evaluations"] for one in months) == sum(one["evaluations"] for one in weeks) == RUNS + len(SET)
+    _, out, _ = driftline("evaluations", "--by", "case")
+    assert "95 % INTERVAL" in out
+    code, _, err = driftline("evaluations", "--by", "case", "--model", CLAUDE)
+    assert (2, True) == (code, "--by goes without --model and --session" in err)
+
+
+def test_verdicts_are_set_beside_what_people_say(driftline: Command, database: Path) -> None:
+    """The judge of runs is a ruler like the others: whether people agree with it is measured."""
+    runs = more_runs()
+    with Store(database) as store:
+        for number, one in enumerate(runs):
+            given = score(one.session_id, 1, connection=one.connection, project=one.project)
+            said = Review(
+                review_id=f"r{number}", project=one.project, kind="human_score", subject_id=given.score_id, reviewer="ann",
+                score=2 + round((one.final_score or 0) / 4), occurred_at=START, ingested_at=START,
+            )  # fmt: skip
+            filled(store, ("scores", given), ("reviews", said))
+        filled(store, *(("evaluations", one) for one in runs))
+    code, out, _ = driftline("evaluations", "--by", "people")
+    [found] = [json.loads(line) for line in driftline("evaluations", "--by", "people", "--output", "json")[1].splitlines()]
+
+    assert (0, "claude-haiku-4-5", 0) == (code, found["judgeModel"], found["unjudged"])
+    assert ("enough", RUNS, RUNS, ["ann"]) == (
+        found["overall"]["state"], found["overall"]["labels"], found["overall"]["sessions"], [one["rater"] for one in found["raters"]],
+    )  # fmt: skip
+    assert 0 < found["overall"]["kappa"] < 1
+    assert "everybody" in out
+    assert "ann" in out
+
+
+@pytest.mark.parametrize(("final", "human"), [(0.0, 1.0), (5.0, 3.0), (10.0, 5.0), (7.5, 4.0)])
+def test_verdicts_are_put_onto_the_scale_of_people(final: float, human: float) -> None:
+    """The worst is the worst on both, and the best the best."""
+    assert human == on_the_scale_of_people(final)
+
+
+def test_people_and_verdicts_that_say_the_same_agree() -> None:
+    """Few of them are no number."""
+    said = [Said(f"e{number}", ("c", f"s{number}"), "ann", 1.0 + number % 5, 2.5 * (number % 5)) for number in range(40)]
+    agreed = agreement_with_people(said).overall
+    assert (1.0, 0.0) == (agreed.kappa, agreed.bias)
+    assert "not_enough_labels" == agreement_with_people(said[:5]).overall.state
