@@ -1,0 +1,7 @@
+-- purpose: what people were or are to be told about one incident, and how far that has come
+-- grain: one row an alert, oldest first
+-- parameters: $project, $subject (id of the incident)
+SELECT alert_id, channel, kind, severity, created_at, not_before, attempts, status, settled_at, last_error
+FROM log.alerts
+WHERE project = $project AND kind = 'incident' AND subject_id = $subject
+ORDER BY created_at, alert_id
