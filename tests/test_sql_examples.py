@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from evaluated import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
 
 from analytics.adhoc import read_only_rows
 from analytics.bounded import limited_frame, open_snapshot
@@ -29,6 +30,11 @@ CHANGE = 20
 MIX = 13
 """Days before more of the agent helper's weaker turns are sampled."""
 SPOKEN = "It left out what was asked."
+RUNS = (
+    *SET,
+    Made(CLAUDE, REFUND, "s-0006", (9.0, 9.0, 9.0), answer="Done."),
+)
+"""Runs that were evaluated: two cases by two models."""
 
 
 def score(day: int, number: int, agent: str, tier2: float | None, **said: Any) -> Score:
@@ -73,6 +79,8 @@ def fleet() -> Iterator[tuple[str, Record]]:
         severity="critical", title="Tier 2 fell", description="", metadata=json.dumps(evidence), detected_at=FIRST + timedelta(days=23),
         rule="sequential", cause="agent",
     )  # fmt: skip
+    for made in RUNS:
+        yield "evaluations", evaluated(made).evaluation
     for number, given in ((3, 2), (6, 3)):
         at = FIRST + timedelta(days=26)
         yield "reviews", Review(
@@ -116,10 +124,10 @@ def answers(files: tuple[Path, Path]) -> list[pl.DataFrame]:
         return [limited_frame(connection, example, {}, 1000).frame for example in EXAMPLES]
 
 
-def test_the_page_has_ten_examples() -> None:
-    """The last one is a pair."""
-    assert 10 == len(re.findall(r"^### \d+\.", PAGE, re.MULTILINE))
-    assert 11 == len(EXAMPLES)
+def test_the_page_has_twelve_examples() -> None:
+    """The tenth is a pair."""
+    assert 12 == len(re.findall(r"^### \d+\.", PAGE, re.MULTILINE))
+    assert 13 == len(EXAMPLES)
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
@@ -193,3 +201,21 @@ def test_people_and_the_judge_are_compared(answers: list[pl.DataFrame]) -> None:
 def test_the_sessions_of_the_worst_day_are_shown_with_the_judge_s_words(answers: list[pl.DataFrame]) -> None:
     """Example 10, second part."""
     assert [(date(2026, 9, 22), "deployer", "deployer-21", 6, 0.45, "information_completeness", SPOKEN)] == answers[10].rows()
+
+
+def test_models_are_set_beside_each_other_case_by_case(answers: list[pl.DataFrame]) -> None:
+    """Example 11: one whose judge failed counts as failed, and in no mean."""
+    shown = answers[11].select("case_id", "model", "runs", "failed", "mean", "judge_spread")
+    assert [
+        ("monthly-report", MINIMAX, 1, 0, 6.5, 0.0),
+        ("monthly-report", CLAUDE, 0, 1, None, None),
+        ("refund-policy", CLAUDE, 2, 0, 9.25, 0.25),
+        ("refund-policy", MINIMAX, 2, 0, 7.75, 0.75),
+    ] == shown.rows()
+
+
+def test_the_dimension_that_pulls_a_score_down_comes_with_its_checks(answers: list[pl.DataFrame]) -> None:
+    """Example 12: two answers do not name the amount."""
+    weakest = answers[12].select("case_id", "dimension", "runs", "failing").rows()
+    assert [("refund-policy", "task", 4, ["names-the-amount"])] == weakest[:1]
+    assert [None] * 5 == [failing for *_, failing in weakest[1:]]
