@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from collections.abc import Mapping
+from datetime import datetime
+from urllib.parse import quote, urlencode
+
+from service.documents import iso_time
 
 
 class Links:
@@ -37,10 +41,40 @@ class Links:
         """What waits for a person's score."""
         return f"{self.project(project)}/review"
 
-    def exchange(self, project: str, score: str) -> str:
-        """An exchange, by the id of its score."""
-        return f"{self.project(project)}/exchanges/{_part(score)}"
+    def agreement(self, project: str) -> str:
+        """How far people and the judge agree."""
+        return f"{self.project(project)}/agreement"
+
+    def scoring(self, project: str, score: str) -> str:
+        """Where a person's score of an exchange is sent, by the id of the judge's."""
+        return f"/api/audit/{quote(project)}/scores/{_part(score)}/human"
+
+    def incidents(self, project: str, **asked: str | None) -> str:
+        """The incidents of a project: of a `status` and a `type`, from a `cursor` on; None is any."""
+        return _asked(f"{self.project(project)}/incidents", asked)
+
+    def deciding(self, project: str, incident: str) -> str:
+        """Where a decision on an incident is sent."""
+        return f"/api/audit/{quote(project)}/incidents/{_part(incident)}"
+
+    def exchange(self, project: str, score: str, at: datetime | str | None = None) -> str:
+        """An exchange, by the id of its score; with `at`, the time of the exchange, it is found sooner among millions."""
+        return _asked(f"{self.project(project)}/exchanges/{_part(score)}", {"at": _time(at)})
+
+    def exchange_text(self, project: str, score: str, name: str, at: datetime | str | None = None) -> str:
+        """A text of an exchange in full, as a file."""
+        return _asked(f"{self.project(project)}/exchanges/{_part(score)}/texts/{_part(name)}", {"at": _time(at)})
 
 
 def _part(text: str) -> str:
     return quote(text, safe="")
+
+
+def _asked(path: str, asked: Mapping[str, str | None]) -> str:
+    """A path with what is asked of it."""
+    said = {name: value for name, value in asked.items() if value is not None}
+    return f"{path}?{urlencode(said, quote_via=quote)}" if said else path
+
+
+def _time(at: datetime | str | None) -> str | None:
+    return iso_time(at) if isinstance(at, datetime) else at
