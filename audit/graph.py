@@ -7,15 +7,24 @@ built when somebody asks for it, from the events and the causes; it is not store
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from audit.detectors import FAILURE_TYPES, Cause, shown
 from audit.events import TOOL_EVENTS, tool_name
 
 FAILURE_NODES = frozenset(failure.node for failure in FAILURE_TYPES.values())
 """Ids of the failure nodes; no event may have one of them."""
+
+
+class EvidenceLink(NamedTuple):
+    """An edge that a cause makes, from an event, by the id; `failure` is the node of the cause's failure type."""
+
+    source: str
+    target: str
+    relation: str
+    failure: str
 
 
 def causal_graph(
@@ -34,12 +43,18 @@ def causal_graph(
     for cause in causes:
         node = cause.failure.node
         failures[node] = {"id": node, "type": "failure", "label": cause.type}
-        ids = [id_by_seq[seq] for seq, _ in cause.evidence if seq in id_by_seq]
-        links.update(dict.fromkeys((event_id, node, "causes") for event_id in ids))
-        links.update(dict.fromkeys((earlier, later, "reinforces") for earlier, later in pairwise(ids)))
+        links.update(dict.fromkeys(link[:3] for link in evidence_links(cause, id_by_seq)))
     nodes.extend(failures.values())
     edges.extend({"from": source, "to": target, "relation": relation} for source, target, relation in links)
     return {"nodes": nodes, "edges": edges}
+
+
+def evidence_links(cause: Cause, id_by_seq: Mapping[int, str]) -> Iterator[EvidenceLink]:
+    """What a cause links: each of its evidence events to its failure, then its consecutive evidence events."""
+    node = cause.failure.node
+    ids = [id_by_seq[seq] for seq, _ in cause.evidence if seq in id_by_seq]
+    yield from (EvidenceLink(event_id, node, "causes", node) for event_id in ids)
+    yield from (EvidenceLink(earlier, later, "reinforces", node) for earlier, later in pairwise(ids))
 
 
 def _label(event: Mapping[str, Any]) -> str:

@@ -35,18 +35,25 @@ def runs_of(store: Store, project: str | None) -> list[Row]:
     return query_rows(store.cursor(), "runs", {"project": project})
 
 
-def run_page(cursor: duckdb.DuckDBPyConnection, project: str, before: int | None, limit: int) -> list[Row]:
-    """Runs of a project, the one that was finished last first: those before a number, or from the newest on."""
-    return query_rows(cursor, "project_runs", {"project": project, "before": before, "limit": limit})
+def run_page(
+    cursor: duckdb.DuckDBPyConnection, project: str, before: int | None, limit: int, readiness: str | None = None
+) -> list[Row]:
+    """Runs of a project, the one that was finished last first: those before a number, or from the newest on; of one readiness level, or of all."""
+    asked = {"project": project, "before": before, "limit": limit, "readiness": readiness}
+    return query_rows(cursor, "project_runs", asked)
+
+
+def run_row(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Row | None:
+    """The row of one run of a project; None where it has none of that id."""
+    number = _RUN_ID.fullmatch(run_id)
+    rows = run_page(cursor, project, int(number[1]) + 1, 1) if number else []
+    return rows[0] if rows and rows[0]["run_id"] == run_id else None
 
 
 def run_document(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> tuple[Row, Document] | None:
     """Row and full diagnosis of one run of a project; None where it has none of that id."""
-    number = _RUN_ID.fullmatch(run_id)
-    rows = run_page(cursor, project, int(number[1]) + 1, 1) if number else []
-    if not rows or rows[0]["run_id"] != run_id:
-        return None
-    return rows[0], diagnose_events(rows[0]["session_id"], events_of(cursor, rows[0]["connection"], rows[0]["session_id"]))
+    row = run_row(cursor, project, run_id)
+    return row and (row, diagnose_events(row["session_id"], events_of(cursor, row["connection"], row["session_id"])))
 
 
 def events_of(cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str) -> list[Document]:

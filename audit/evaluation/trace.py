@@ -36,11 +36,13 @@ _FINAL = ("final_response", "response", "answer", "output", "result", "text", "m
 _WORDS = ("message", "error", "errorMessage", "reason", "text", "description", "detail")
 _CALL_ID = ("tool_call_id", "call_id")
 _EXIT_CODE = ("exit_code", "exitCode", "returncode", "return_code")
-_FAILED = frozenset({"error", "errored", "failed", "failure", "fail", "timeout", "timed_out", "crashed", "denied", "refused"})
+FAILED_STATUSES = frozenset(
+    {"error", "errored", "failed", "failure", "fail", "timeout", "timed_out", "crashed", "denied", "refused"}
+)
 _DELETED = frozenset({"delete", "deleted", "remove", "removed"})
 _STATUSES: Mapping[str, Status] = {
     **dict.fromkeys(("answered", "ok", "success", "succeeded", "completed", "complete", "done", "finished"), "answered"),
-    **dict.fromkeys(_FAILED, "error"),
+    **dict.fromkeys(FAILED_STATUSES, "error"),
     **dict.fromkeys(("aborted", "abort", "cancelled", "canceled", "killed", "interrupted", "stopped"), "aborted"),
     "no_response": "no_response",
 }
@@ -170,7 +172,7 @@ def has_failed(event: Event) -> bool:
         or (isinstance(error, str | dict) and bool(error))
         or any(event.get(name) is False for name in ("ok", "success"))
         or (type(code) in {int, float} and code != 0)
-        or any(_text(event, (name,)).lower() in _FAILED for name in ("status", "tool_status"))
+        or any(_text(event, (name,)).lower() in FAILED_STATUSES for name in ("status", "tool_status"))
     )
 
 
