@@ -50,7 +50,7 @@ from service.api.limits import BodyLimits, HostCheck, InFlight
 from service.api.metrics import Metrics
 from service.api.requests import RequestRecord
 from service.api.settings import ApiSettings
-from service.dashboard import entrance, fleet
+from service.dashboard import entrance, fleet, review
 from service.dashboard.problems import add_problem_pages
 from service.querying.desk import QueryDesk
 from service.version import version
@@ -87,6 +87,7 @@ ROUTERS = (
     docs,
     entrance,
     fleet,
+    review,
 )
 """The modules with the endpoints and the pages."""
 log = logging.getLogger(__name__)
