@@ -67,8 +67,9 @@ export function exchangeOf(session, run) {
   return run?.exchangeId ?? (session.turn ? exchangeId(session.id, session.turn) : run && session.labelOf(run));
 }
 
-/** A time as ISO 8601; `now` where none is given that can be read. */
+/** A time as the import writes it; `now` where none is given that can be read. */
 export function timeOf(given, now = Date.now()) {
   const at = new Date(given ?? now);
-  return (Number.isNaN(at.getTime()) ? new Date(now) : at).toISOString();
+  const text = (Number.isNaN(at.getTime()) ? new Date(now) : at).toISOString();
+  return text.replace(/(?:\.000|(\.\d{3}))Z$/, (_, fraction) => (fraction ? `${fraction}000+00:00` : "+00:00"));
 }

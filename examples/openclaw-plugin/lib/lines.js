@@ -1,6 +1,9 @@
 /** Files of lines, read from a place on. */
 import { open } from "node:fs/promises";
 
+/** The event that tells of a loss. */
+export const LOSS = "records_dropped";
+
 /**
  * The records of whole lines from `offset` on, of about `most` bytes, and the place after them.
  *
@@ -28,9 +31,15 @@ export async function readLines(path, { segment, offset, size, most, isWritten }
 /** How many records of each sort every session has among these, with its agent. */
 export function lostOf(records) {
   const lost = new Map();
-  for (const { k: kind, s: session, a: agent } of records) {
+  for (const { k: kind, s: session, a: agent, b: body } of records) {
     const counts = lost.get(session) ?? { agent, exchange: 0, event: 0, end: 0 };
-    counts[kind] += 1;
+    if (body?.event === LOSS) {
+      // A note of an earlier loss goes on in the note of this one.
+      counts.exchange += body.exchanges;
+      counts.event += body.events;
+    } else {
+      counts[kind] += 1;
+    }
     lost.set(session, counts);
   }
   return lost;

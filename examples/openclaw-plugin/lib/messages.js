@@ -4,7 +4,7 @@
  * The response is the text of the last message that does not ask for a tool; thinking is all thinking blocks; usage is the sum, in
  * which tokens read from and written to the prompt cache count as read. Zero usage beside content means that it is missing.
  */
-import { blocksOf, cut, isObject, isTooDeep, jsonText, textOf } from "./texts.js";
+import { blocksOf, cut, isObject, isTooDeep, jsonCopy, jsonText, textOf } from "./texts.js";
 
 const MAX_RESULT = 16 * 1024;
 const MAX_ARGUMENTS = 64 * 1024;
@@ -12,6 +12,7 @@ const MAX_NAME = 256;
 const MAX_TOKENS = 2 ** 53;
 const MIRROR = "delivery-mirror";
 const MEMORY_TOOLS = new Set(["memory_search", "memory_get"]);
+const NO_JSON = "[no JSON]";
 const NO_HITS = new Set(["", "[]", "{}", "null", "no results", "no results.", "no matches", "no matches."]);
 
 /** The last user message of a conversation and what came after it; null where nobody asked. */
@@ -162,15 +163,21 @@ function argumentsOf(given) {
   if (given === undefined || given === null) {
     return undefined;
   }
-  if (isTooDeep(given)) {
-    return cut(jsonText(given), MAX_ARGUMENTS);
+  const copy = jsonCopy(given);
+  if (copy === undefined) {
+    return NO_JSON;
   }
-  const text = jsonText(given);
-  return text.length <= MAX_ARGUMENTS ? JSON.parse(text || "null") : cut(text, MAX_ARGUMENTS);
+  const text = JSON.stringify(copy);
+  // The order of keys is only worth its cost where the text is what is sent.
+  return text.length <= MAX_ARGUMENTS && !isTooDeep(copy) ? copy : cut(jsonText(copy), MAX_ARGUMENTS);
 }
 
 function plain(result) {
-  return result === undefined || result === null ? "" : jsonText(result);
+  if (result === undefined || result === null) {
+    return "";
+  }
+  const copy = jsonCopy(result);
+  return copy === undefined ? NO_JSON : jsonText(copy);
 }
 
 function recall(text, details, isError) {

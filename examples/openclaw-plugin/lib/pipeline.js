@@ -5,12 +5,15 @@ import { join } from "node:path";
 
 import { keeper } from "./aside.js";
 import { Client, DONE } from "./client.js";
+import { LOSS } from "./lines.js";
 import { claim, claimLeft, release } from "./lanes.js";
 import { Queue } from "./queue.js";
 import { Recorder } from "./recorder.js";
 import { Sender } from "./sender.js";
 
 const MAX_EARLY = 10_000;
+/** How often lanes are looked for that nobody owns any more. */
+const ADOPTION_MS = 5 * 60 * 1000;
 const MAX_NOTES = 100;
 
 export class Pipeline {
@@ -26,6 +29,7 @@ export class Pipeline {
     this._work = [];
     this._faults = new Set();
     this._beat = null;
+    this._adoption = null;
     this._started = null;
     this._before = before;
   }
@@ -52,6 +56,7 @@ export class Pipeline {
   /** Keep what was recorded, and stop sending. */
   async stop() {
     clearInterval(this._beat);
+    clearInterval(this._adoption);
     this.recorder.settle();
     await this._started;
     this._senders.forEach((sender) => sender.stop());
@@ -90,8 +95,13 @@ export class Pipeline {
     const folder = await claim(queueDir);
     this._queue = await Queue.open(folder, { maxBytes, fsync, onFault, onDrop: (lost) => this._noteLost(lost) });
     this._early.splice(0).forEach((record) => this._queue.append(record));
-    const left = await claimLeft(queueDir, folder);
-    this._work = [this._send(this._queue), ...left.map((lane) => this._sendLeft(lane, { maxBytes, fsync, onFault }))];
+    this._work.push(this._senderOf(this._queue).run().catch(onFault));
+    const adopt = async () => {
+      const left = await claimLeft(queueDir);
+      this._work.push(...left.map((lane) => this._sendLeft(lane, { maxBytes, fsync, onFault })));
+    };
+    await adopt();
+    this._adoption = setInterval(() => adopt().catch(onFault), ADOPTION_MS).unref();
     if (heartbeatSeconds > 0) {
       this._beat = setInterval(() => this.recorder.busy().forEach((session) => this.beat(session)), heartbeatSeconds * 1000);
       this._beat.unref();
@@ -100,15 +110,17 @@ export class Pipeline {
 
   async _sendLeft(folder, options) {
     const queue = await Queue.open(folder, options);
-    await this._send(queue, true);
+    const sender = this._senderOf(queue);
+    await sender.run(true).catch((error) => this.fault(error));
     await queue.close();
     await release(folder);
+    this._senders = this._senders.filter((one) => one !== sender);
   }
 
-  _send(queue, isFinite = false) {
+  _senderOf(queue) {
     const sender = new Sender(queue, this._client, keeper(queue.folder, (error) => this.fault(error)), this.settings, this._log);
     this._senders.push(sender);
-    return sender.run(isFinite).catch((error) => this.fault(error));
+    return sender;
   }
 
   _take(record) {
@@ -126,7 +138,7 @@ export class Pipeline {
     const timestamp = new Date().toISOString();
     for (const [session, { agent, exchange, event }] of [...lost].slice(0, MAX_NOTES)) {
       const message = `the plugin's queue was full: ${exchange} exchanges and ${event} events of this session were dropped`;
-      const note = { event: "records_dropped", event_id: `dropped:${randomBytes(8).toString("hex")}`, timestamp, action: "queue_full" };
+      const note = { event: LOSS, event_id: `dropped:${randomBytes(8).toString("hex")}`, timestamp, action: "queue_full" };
       this._take({ k: "event", s: session, a: agent, b: { ...note, exchanges: exchange, events: event, message } });
     }
   }

@@ -12,7 +12,8 @@ import { join } from "node:path";
 
 import { lostOf, readLines } from "./lines.js";
 
-const SEGMENT = /^(\d{10})\.jsonl$/;
+/** Names of the files of a queue. */
+export const SEGMENT = /^(\d{10})\.jsonl$/;
 const WINDOW_BYTES = 1024 * 1024;
 const MAX_PENDING_BYTES = 16 * 1024 * 1024;
 const RETRY_MS = 5000;

@@ -196,6 +196,15 @@ export class Recorder {
 
   /** Write a run's exchange, of what has come. */
   _complete(session, run) {
+    // What ended before it comes before it.
+    for (const other of [...session.runs.values()]) {
+      if (other === run) {
+        break;
+      }
+      if (other.ended) {
+        this._complete(session, other);
+      }
+    }
     if (!session.close(run) || run.ended?.isTold) {
       return;
     }

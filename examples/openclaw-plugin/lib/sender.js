@@ -26,19 +26,14 @@ export class Sender {
   /** Deliver until stopped; with `isFinite` until the queue is empty. */
   async run(isFinite = false) {
     while (!this._stop.signal.aborted) {
-      const { records, end } = await this._queue.window();
-      if (records.length === 0) {
-        await this._queue.commit(end);
-        if (isFinite) {
+      try {
+        if (!(await this._next(isFinite))) {
           return;
         }
-        await this._queue.waitForMore();
-        await this._pause(this._settings.flushMs);
-        continue;
-      }
-      const told = await this._deliver(callsOf(records));
-      if (told) {
-        await this._queue.commit(end, told);
+      } catch (error) {
+        // A disk that fails may work again.
+        this._isIll({ reason: `the queue: ${error.code ?? error.message}` });
+        await this._pause(this._settings.retryMaxMs);
       }
     }
   }
@@ -46,6 +41,25 @@ export class Sender {
   /** Stop at once; what was not answered is delivered another time. */
   stop() {
     this._stop.abort();
+  }
+
+  /** Deliver the next window, or wait for one; answers whether to go on. */
+  async _next(isFinite) {
+    const { records, end } = await this._queue.window();
+    if (records.length === 0) {
+      await this._queue.commit(end);
+      if (isFinite) {
+        return false;
+      }
+      await this._queue.waitForMore();
+      await this._pause(this._settings.flushMs);
+      return true;
+    }
+    const told = await this._deliver(callsOf(records));
+    if (told) {
+      await this._queue.commit(end, told);
+    }
+    return true;
   }
 
   async _deliver(calls) {

@@ -78,7 +78,7 @@ export class Session {
       const attempt = (this._attempts.get(name) ?? 0) + 1;
       this._attempts.set(name, attempt);
       trim(this._attempts);
-      run = { name, label: attempt === 1 ? name : `${name}~${attempt}`, since: Date.now(), ended: null, output: null, timer: null };
+      run = { name, label: attempt === 1 ? name : `${name}-${attempt}`, since: Date.now(), ended: null, output: null, timer: null };
       this.runs.set(name, run);
     }
     return run;

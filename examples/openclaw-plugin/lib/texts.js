@@ -60,16 +60,21 @@ export function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** The value as canonical JSON, or words for what is none. */
-export function jsonText(value) {
+/** The value as JSON has it: a copy of its own; undefined for what is none, as what refers to itself is. */
+export function jsonCopy(value) {
   try {
-    return JSON.stringify(sorted(value, 0)) ?? "";
+    return JSON.parse(JSON.stringify(value));
   } catch {
-    return "[no JSON]";
+    return undefined;
   }
 }
 
-/** Whether a value nests deeper than the server takes; what refers to itself does. */
+/** A value of JSON as canonical text. */
+export function jsonText(value) {
+  return JSON.stringify(sorted(value));
+}
+
+/** Whether a value of JSON nests deeper than the server takes. */
 export function isTooDeep(value, left = MAX_DEPTH) {
   if (typeof value !== "object" || value === null) {
     return false;
@@ -85,13 +90,9 @@ function shown(text, end) {
   return `${text.slice(0, end)}[cut: ${more} more characters]`;
 }
 
-function sorted(value, depth) {
-  if (Array.isArray(value) && depth < 200) {
-    return value.map((inner) => sorted(inner, depth + 1));
+function sorted(value) {
+  if (Array.isArray(value)) {
+    return value.map(sorted);
   }
-  if (!isObject(value) || depth >= 200 || typeof value.toJSON === "function") {
-    return value;
-  }
-  const names = Object.keys(value).sort();
-  return Object.fromEntries(names.map((name) => [name, sorted(value[name], depth + 1)]));
+  return isObject(value) ? Object.fromEntries(Object.keys(value).sort().map((name) => [name, sorted(value[name])])) : value;
 }

@@ -69,11 +69,9 @@ async function main() {
 
 async function done(what, pipeline) {
   await pipeline?.kept();
-  if (what === "settle") {
+  if (what === "drained") {
     pipeline.recorder.settle();
     await pipeline.kept();
-  }
-  if (what === "drained") {
     while (pipeline.status().queuedBytes > 0) {
       await new Promise((resolve) => setTimeout(resolve, 5));
     }

@@ -1,0 +1,158 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { MAX_EXCHANGE } from "../lib/bodies.js";
+import { Recorder } from "../lib/recorder.js";
+import { SETTINGS } from "./support.js";
+
+const CONTEXT = { agentId: "main", sessionId: "s", sessionKey: "agent:main:s", runId: "r" };
+const AT = Date.UTC(2026, 10, 3, 9);
+const user = (text, at = AT) => ({ role: "user", content: text, timestamp: at });
+const said = (text, at = AT + 1, more = {}) => ({
+  role: "assistant", content: [{ type: "text", text }], stopReason: "stop", model: "m", provider: "p", timestamp: at, ...more,
+});
+
+/** A recorder, its records, and a shorter way to call it. */
+function recording(settings = {}) {
+  const records = [];
+  const recorder = new Recorder({ ...SETTINGS, ...settings }, (record) => records.push(structuredClone(record)));
+  const exchanges = () => records.filter(({ k }) => k === "exchange").map(({ b }) => b.exchange);
+  const events = () => records.filter(({ k }) => k === "event").map(({ b }) => b);
+  return { recorder, records, exchanges, events };
+}
+
+test("an exchange is written once both hooks have come, in either order", () => {
+  for (const isEndFirst of [true, false]) {
+    const { recorder, exchanges } = recording();
+    const end = () => recorder.agentEnd({ messages: [user("Hi"), said("Hello")], success: true }, CONTEXT);
+    const output = () => recorder.llmOutput({ prompt: "Hi", assistantTexts: ["Hello"], model: "m", usage: { input: 3, cacheRead: 2, output: 1 } }, CONTEXT);
+    (isEndFirst ? [end, output] : [output, end]).forEach((call) => call());
+
+    assert.deepEqual(exchanges().map(({ id, agent_response: answer }) => [id, answer.content, answer.usage]), [
+      ["s:run-r", "Hello", { input_tokens: 5, output_tokens: 1 }],
+    ]);
+  }
+});
+
+test("without agent_end an exchange is what llm_output tells", () => {
+  const { recorder, exchanges } = recording();
+  recorder.llmOutput({ prompt: "Hi", assistantTexts: ["Hello"], model: "m" }, CONTEXT);
+  assert.deepEqual(exchanges(), []);
+  recorder.settle();
+
+  assert.equal(exchanges()[0].user_message.content, "Hi");
+  recorder.agentEnd({ messages: [user("Hi"), said("Hello")], success: true }, CONTEXT);
+  recorder.settle();
+  assert.equal(exchanges().length, 1, "what comes late is not told again");
+});
+
+test("another attempt of a run is an exchange of its own, and what was told is not told again", () => {
+  const { recorder, exchanges, events } = recording();
+  const failed = said("", AT + 1, { content: [], stopReason: "error", errorMessage: "529" });
+  recorder.agentEnd({ messages: [user("Hi"), failed], success: false, error: "529" }, CONTEXT);
+  recorder.llmOutput({ assistantTexts: [] }, CONTEXT);
+  recorder.agentEnd({ messages: [user("Hi"), failed, user("Hi", AT + 9), said("Hello", AT + 10)], success: true }, CONTEXT);
+  recorder.llmOutput({ assistantTexts: ["Hello"] }, CONTEXT);
+  recorder.agentEnd({ messages: [user("Hi", AT + 9), said("Hello", AT + 10)], success: true }, { ...CONTEXT, runId: "r2" });
+
+  assert.deepEqual(exchanges().map(({ id }) => id), ["s:run-r", "s:run-r-2"]);
+  assert.deepEqual(events().map(({ event, action }) => [event, action]), [["error_event", "error"]]);
+});
+
+test("a further answer to the same message is an exchange of its own, named as the import names it", () => {
+  const { recorder, exchanges } = recording();
+  const messages = [user("Hi"), said("Hello")];
+  recorder.transcribed({ ...CONTEXT, message: messages[0], messageId: "u:1" });
+  recorder.transcribed({ ...CONTEXT, message: messages[1], messageId: "a1" });
+  recorder.agentEnd({ messages, success: true }, CONTEXT);
+  const more = said("And more", AT + 5);
+  recorder.transcribed({ ...CONTEXT, message: more, messageId: "a2" });
+  recorder.agentEnd({ messages: [...messages, more], success: true }, { ...CONTEXT, runId: "r2" });
+  recorder.settle();
+
+  assert.deepEqual(exchanges().map(({ id }) => id), ["s:u%3A1", "s:u%3A1~a2"]);
+  assert.equal(exchanges()[1].agent_response.content, "And more");
+});
+
+test("calls that repeat an id within a run stay apart", () => {
+  const { recorder, events } = recording();
+  recorder.beforeToolCall({ toolName: "exec", params: { n: 1 }, toolCallId: "call_0" }, CONTEXT);
+  recorder.beforeToolCall({ toolName: "exec", params: { n: 2 }, toolCallId: "call_0" }, CONTEXT);
+
+  assert.equal(new Set(events().map(({ event_id: id }) => id)).size, 2);
+});
+
+test("a failed call is an error, with the words there are", () => {
+  const { recorder, events } = recording();
+  recorder.afterToolCall({ toolName: "exec", params: {}, toolCallId: "t", error: "ENOENT", durationMs: 3 }, CONTEXT);
+  recorder.afterToolCall({ toolName: "memory_search", params: {}, toolCallId: "m", result: { results: [] } }, CONTEXT);
+
+  const [output, search, memory] = events();
+  assert.deepEqual([output.is_error, output.result, output.duration_ms], [true, "ENOENT", 3]);
+  assert.deepEqual([search.event, memory.event, memory.action], ["tool_output", "memory_event", "miss"]);
+});
+
+test("a change of the model is told, its first mention is not", () => {
+  const { recorder, events } = recording();
+  for (const model of ["a", "a", "b"]) {
+    recorder.llmOutput({ provider: "p", model, assistantTexts: ["x"] }, CONTEXT);
+  }
+  assert.deepEqual(events().map(({ event, action, model }) => [event, action, model]), [["state_transition", "model_change", "b"]]);
+});
+
+test("what the agent changes afterwards does not change what was recorded", () => {
+  const { recorder, records } = recording();
+  const params = { command: "ls" };
+  const kept = [];
+  recorder._emit = (record) => kept.push(record);
+  recorder.beforeToolCall({ toolName: "exec", params, toolCallId: "t" }, CONTEXT);
+  params.command = "rm";
+
+  assert.equal(records.length, 0);
+  assert.equal(kept[0].b.arguments.command, "ls");
+});
+
+test("bodies stay within the server's limits, and cuts are shown", () => {
+  const { recorder, exchanges, events } = recording();
+  const long = "\u0001ü😀".repeat(200_000);
+  recorder.agentEnd({ messages: [user(long), said(long)], success: true }, CONTEXT);
+  recorder.settle();
+  let deep = {};
+  for (let level = 0; level < 100; level += 1) {
+    deep = { deep };
+  }
+  recorder.beforeToolCall({ toolName: "x".repeat(999), params: { text: long }, toolCallId: "t" }, CONTEXT);
+  recorder.beforeToolCall({ toolName: "deep", params: deep, toolCallId: "d" }, CONTEXT);
+
+  assert.ok(Buffer.byteLength(JSON.stringify({ exchange: exchanges()[0] })) <= MAX_EXCHANGE);
+  assert.match(exchanges()[0].user_message.content, /\[cut: \d+ more characters\]$/);
+  assert.match(events()[0].arguments, /\[cut: \d+ more characters\]$/);
+  assert.match(events()[0].tool, /^x{256}\[cut: 743 more characters\]$/);
+  assert.equal(typeof events()[1].arguments, "string");
+});
+
+test("agents that are not to be sent are not, and records without a session are counted", () => {
+  const { recorder, records } = recording({ agents: new Set(["ops"]) });
+  recorder.beforeToolCall({ toolName: "exec", params: {} }, CONTEXT);
+  recorder.beforeToolCall({ toolName: "exec", params: {} }, {});
+
+  assert.deepEqual(records, []);
+  assert.equal(recorder.unattributed, 1);
+});
+
+test("a session ends when OpenClaw says so, and does not when the gateway only pauses", () => {
+  const { recorder, records } = recording();
+  recorder.sessionEnd({ sessionId: "s", reason: "restart" }, CONTEXT);
+  assert.deepEqual(records, []);
+  recorder.sessionEnd({ sessionId: "s", reason: "daily" }, CONTEXT);
+  assert.deepEqual(records, [{ k: "end", s: "s" }]);
+});
+
+test("a session is busy from the first call of its run to the end", () => {
+  const { recorder } = recording();
+  recorder.beforeToolCall({ toolName: "exec", params: {}, toolCallId: "t" }, CONTEXT);
+  assert.deepEqual(recorder.busy(), ["s"]);
+  recorder.agentEnd({ messages: [user("Hi"), said("Hello")], success: true }, CONTEXT);
+  assert.deepEqual(recorder.busy(), []);
+  recorder.settle();
+});

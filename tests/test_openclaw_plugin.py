@@ -1,0 +1,371 @@
+"""The OpenClaw plugin against a real server: what its hooks are told arrives once, whatever breaks on the way, and is scored and diagnosed."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from clients import bearer
+from invariants import rows
+from openclaw_host import ALLOWED, NODE, PLUGIN, Host, entries, host
+from servers import PATIENCE, ROOT, Home, Nursery, nursery, until
+
+from analytics.store import Store
+from audit.policy_settings import RedactionSettings
+from audit.redaction import Redactor
+from schemas.records import AgentEvent, Exchange, Record
+from streams.batches import StageBatch
+from streams.sources.openclaw import read_transcript
+from streams.sources.reading import ReadingContext
+
+pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
+CORPUS = ROOT / "tests" / "corpus" / "openclaw"
+TRANSCRIPTS = ("plain", "memory", "aborted")
+TURNS = 40
+WRONG = "dl_0123456789abcdef_this_is_no_token_of_ours"
+CONNECTIONS = ("story", "twin", "down", "wrong", "full", "private", "hooked")
+Json = dict[str, Any]
+Told = dict[str, Any]
+"""What a story noted on the way."""
+
+
+@dataclass
+class Stage:
+    """A server with what is needed to tell it something, and what came of it once it has stopped."""
+
+    home: Home
+    url: str
+    folder: Path
+    store: Store | None = None
+    told: dict[str, Told] = field(default_factory=dict)
+
+    def config(self, connection: str, **fields: Any) -> Json:
+        """The plugin's configuration for a connection of its own."""
+        return {"url": self.url, "token": self.home.tokens[connection], "queueDir": str(self.folder / connection)} | fields
+
+    def count(self, connection: str, what: str) -> int:
+        """How many scores or runs the server has of a connection, which has a project of its own."""
+        headers = bearer(self.home.operator())
+        answer = httpx2.get(f"{self.url}/api/audit/{connection}/{what}", headers=headers, timeout=PATIENCE)
+        found: int = answer.json()["count"]
+        return found
+
+    def exchanges(self, connection: str) -> list[Exchange]:
+        """The exchanges of a connection, in the order in which they came."""
+        return [one for one in self._records("exchanges") if isinstance(one, Exchange) and one.connection == connection]
+
+    def events(self, connection: str) -> list[Json]:
+        """The payloads of a connection's events, by session, in their order."""
+        found = [one for one in self._records("agent-events") if isinstance(one, AgentEvent) and one.connection == connection]
+        return [json.loads(one.payload) for one in sorted(found, key=lambda one: (one.session_id, one.seq))]
+
+    def _records(self, topic: str) -> Iterator[Record]:
+        assert self.store is not None
+        frames = self.store.read(topic, 0, self.store.end_of(topic))
+        return (record for _, _, record in StageBatch.of(topic, frames).records())
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """Where servers come from."""
+    with nursery() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def stage(children: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One life of a server in which every story was told, each by a connection of its own; tests look at what is in its database."""
+    home = Home(tmp_path_factory.mktemp("plugin"))
+    home.operator()
+    for name in CONNECTIONS:
+        home.connection(name, name)
+    server = children.serve(home)
+    played = Stage(home, server.serving(), tmp_path_factory.mktemp("queues"))
+    for name in CONNECTIONS:
+        played.told[name] = STORIES[name](played)
+    until(lambda: played.count("story", "runs") > 0, "the diagnosis")
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()
+    with Store(home.database) as played.store:
+        yield played
+
+
+def backup(number: int, minutes: int = 0, *, words: str = "No: /backup is full.") -> list[Json]:
+    """The messages of a turn in which a tool is called and fails."""
+    began = datetime.now(UTC) - timedelta(hours=1) + timedelta(minutes=minutes, seconds=number)
+    at = [int((began + timedelta(milliseconds=step)).timestamp() * 1000) for step in range(4)]
+    model = {"provider": "anthropic", "model": "claude-sonnet-5-5"}
+    call = {"type": "toolCall", "id": f"toolu_{number}", "name": "exec", "arguments": {"command": "tail backup.log"}}
+    return [
+        {"role": "user", "content": [{"type": "text", "text": f"Is backup {number} healthy?"}], "timestamp": at[0]},
+        {
+            "role": "assistant",
+            "content": [{"type": "thinking", "thinking": "Check the log first."}, call],
+            "usage": {"input": 900, "output": 61, "cacheRead": 0, "cacheWrite": 4200},
+            "stopReason": "toolUse",
+            "timestamp": at[1],
+        }
+        | model,
+        {
+            "role": "toolResult",
+            "toolCallId": f"toolu_{number}",
+            "toolName": "exec",
+            "content": [{"type": "text", "text": "ERROR: disk full on /backup"}],
+            "details": {"status": "completed", "exitCode": 1},
+            "isError": True,
+            "timestamp": at[2],
+        },
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": words}],
+            "usage": {"input": 1000, "output": 30, "cacheRead": 4200, "cacheWrite": 0},
+            "stopReason": "stop",
+            "timestamp": at[3],
+        }
+        | model,
+    ]
+
+
+def story(stage: Stage) -> Told:
+    """A session with a failed call, a compaction, a failed run, and an end."""
+    with host(stage.config("story")) as openclaw:
+        openclaw.hook("session_start", {"sessionId": "s"}, "s")
+        openclaw.turn("s", backup(1))
+        openclaw.hook("before_compaction", {"messageCount": 4, "tokenCount": 41250}, "s")
+        openclaw.hook("after_compaction", {"messageCount": 1, "compactedCount": 3, "tokenCount": 900}, "s")
+        failed = [*backup(2)[:1], backup(2)[3] | {"content": [], "usage": {}, "stopReason": "error", "errorMessage": "529"}]
+        openclaw.turn("s", [*backup(1), *failed], "run-2", success=False, error="529")
+        openclaw.hook("session_end", {"sessionId": "s", "messageCount": 6, "reason": "new"}, "s")
+        return {"status": openclaw.do("drained"), "slowest": openclaw.slowest}
+
+
+def told_in_full(openclaw: Host, transcript: Path, session: str) -> None:
+    """Tell a transcript as it comes about: each message when it was written, and a run at the end of each turn."""
+    messages: list[Json] = []
+    wrote = [entry for entry in entries(transcript) if entry["type"] == "message"]
+    for number, entry in enumerate(wrote):
+        openclaw.transcript(session, entry)
+        messages.append(entry["message"])
+        if number + 1 == len(wrote) or wrote[number + 1]["message"]["role"] == "user":
+            openclaw.turn(session, messages, f"run-{number}")
+
+
+def twin(stage: Stage) -> Told:
+    """Transcripts that can be imported, too."""
+    with host(stage.config("twin"), has_transcripts=True) as openclaw:
+        for name in TRANSCRIPTS:
+            told_in_full(openclaw, CORPUS / f"{name}.jsonl", f"s-{name}")
+        return {"status": openclaw.do("drained")}
+
+
+def down(stage: Stage) -> Told:
+    """Three lives of a gateway beside a server that is away, each ended by a kill, then a kill in the middle of delivery."""
+    for life in range(3):
+        openclaw = Host(stage.config("down", url=f"http://127.0.0.1:{free_port()}"))
+        for number in range(4):
+            openclaw.turn("s", backup(4 * life + number), f"run-{life}-{number}")
+        assert 0 == openclaw.do("kept")["delivered"]
+        openclaw.kill()
+    openclaw = Host(stage.config("down"))
+    until(lambda: stage.count("down", "scores") > 0, "the first exchange")
+    openclaw.kill()
+    with host(stage.config("down")) as openclaw:
+        return {"status": openclaw.do("drained")}
+
+
+def wrong(stage: Stage) -> Told:
+    """A gateway with a wrong token, which is mended."""
+    with host(stage.config("wrong", token=WRONG)) as openclaw:
+        openclaw.turn("s", backup(1))
+        until(lambda: openclaw.do("kept")["trouble"] is not None, "the refusal")
+        status = openclaw.do("kept")
+    files = "".join(path.read_text() for path in (stage.folder / "wrong").rglob("*") if path.is_file())
+    with host(stage.config("wrong")) as mended:
+        mended.do("drained")
+    return {"status": status, "files": files, "logged": openclaw.logged}
+
+
+def full(stage: Stage) -> Told:
+    """More than the queue may hold, beside a server that is away for a while."""
+    with host(stage.config("full", queueMaxMiB=1, fsync=False, url=f"http://127.0.0.1:{free_port()}")) as openclaw:
+        for number in range(TURNS):
+            openclaw.turn("s", backup(number, words=f"{number} " + "x" * 60_000), f"run-{number}")
+            openclaw.do("kept")
+        status = openclaw.do("kept")
+    size = sum(path.stat().st_size for path in (stage.folder / "full").rglob("*.jsonl"))
+    with host(stage.config("full", queueMaxMiB=1)) as later:
+        later.do("drained")
+    return {"status": status, "size": size, "logged": openclaw.logged}
+
+
+def private(stage: Stage) -> Told:
+    """Equal calls in two turns, with thinking and what tools were given and gave kept back."""
+    with host(stage.config("private", sendThinking=False, sendToolData=False)) as openclaw:
+        openclaw.turn("s", backup(1))
+        openclaw.turn("s", backup(2), "run-2")
+        return {"status": openclaw.do("drained")}
+
+
+def hooked(stage: Stage) -> Told:
+    """A user who did not allow the plugin to read conversations."""
+    with host(stage.config("hooked"), entry={}, has_transcripts=True) as openclaw:
+        told_in_full(openclaw, CORPUS / "plain.jsonl", "s")
+        return {"status": openclaw.do("drained")}
+
+
+def free_port() -> int:
+    """A port at which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
+
+
+STORIES: dict[str, Callable[[Stage], Told]] = {
+    one.__name__: one for one in (story, twin, down, wrong, full, private, hooked)
+}
+
+
+def test_a_session_is_sent_scored_and_diagnosed(stage: Stage) -> None:
+    """This is what the plugin is for: texts, thinking, usage and model of each exchange, each runtime event, and a verdict."""
+    assert stage.store is not None
+    one, two = stage.exchanges("story")
+    expected = {"delivered": 9, "dropped": 0, "refused": 0, "queuedBytes": 0, "unattributed": 0, "trouble": None}
+
+    assert expected == stage.told["story"]["status"]
+    assert ("Is backup 1 healthy?", "No: /backup is full.", "main") == (one.user_message, one.agent_response, one.agent)
+    assert ("Check the log first.", "claude-sonnet-5-5") == (one.agent_thinking, one.agent_model)
+    assert (10300, 91) == (one.input_tokens, one.output_tokens)
+    assert ("Is backup 2 healthy?", "", "no_response") == (two.user_message, two.agent_response, two.outcome)
+    kinds = ["tool_call", "tool_output", "token_usage", "token_usage", "context_event", "error_event"]
+    assert kinds == [event["event"] for event in stage.events("story")]
+    output = stage.events("story")[1]
+    assert ("exec", "toolu_1", True, 1) == tuple(output[name] for name in ("tool", "tool_call_id", "is_error", "exit_code"))
+    assert 41250 == stage.events("story")[4]["tokens_before"]
+    assert [("s", 6)] == rows(stage.store, "SELECT session_id, event_count FROM diagnoses WHERE connection = 'story'")
+    assert 2 == len(rows(stage.store, "SELECT exchange_id FROM scores WHERE connection = 'story'"))
+    assert stage.told["story"]["slowest"] < 250, "hooks return at once"
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_ids_and_shapes_are_those_of_the_import(stage: Stage, tmp_path: Path, name: str) -> None:
+    """A transcript that is imported after it was sent must meet what was sent, and not count for a second time."""
+    session = f"s-{name}"
+    lines = entries(CORPUS / f"{name}.jsonl")
+    lines[0]["id"] = session
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    redactor = Redactor(RedactionSettings())
+    context = ReadingContext("twin", "twin", None, datetime(2027, 1, 1, tzinfo=UTC), timedelta(minutes=30), redactor)
+    imported = read_transcript(tmp_path / "t.jsonl", context)
+    sent = [one for one in stage.exchanges("twin") if one.session_id == session]
+
+    assert list(map(said, imported.exchanges)) == list(map(said, sent))
+    payloads = [json.loads(one.payload) for one in imported.events]
+    arrived = [event for event in stage.events("twin") if event["exchange_id"].startswith(f"{session}:")]
+    # What OpenClaw writes besides messages, such as a change of model, plugins are not told of with its id.
+    assert [event for event in payloads if event["event"] != "state_transition"] == arrived
+
+
+def said(one: Exchange) -> tuple[Any, ...]:
+    """What an exchange says, whoever brought it."""
+    texts = (one.user_message, one.agent_response, one.agent_thinking)
+    return (one.exchange_id, *texts, one.agent_model, one.input_tokens, one.output_tokens)
+
+
+def test_an_import_of_what_was_sent_counts_nothing_twice(children: Nursery, tmp_path: Path) -> None:
+    """Whoever turns the plugin on has a folder of transcripts already, and imports it, one day or the other."""
+    home = Home(tmp_path, DRIFTLINE_CONNECTION="north", DRIFTLINE_PROJECT="ops")
+    token = home.connection("north")
+    server = children.serve(home)
+    config = {"url": server.serving(), "token": token, "queueDir": str(tmp_path / "queue")}
+    with host(config, has_transcripts=True) as openclaw:
+        told_in_full(openclaw, CORPUS / "plain.jsonl", "s-1")
+        openclaw.do("drained")
+    server.kill()
+    code, printed = children.run(home, "import", "openclaw", str(CORPUS / "plain.jsonl"), "--json")
+    summary = json.loads(printed)
+
+    assert 1 == code, "something was set aside"
+    assert (0, 2) == (summary["exchanges"], summary["conflicts"]), "the exchanges were set aside"
+    assert (1, 5) == (summary["events"], summary["known"]), "the change of model is new, of which the plugin was not told"
+
+
+def test_kills_of_node_and_a_server_that_is_away_lose_and_double_nothing(stage: Stage) -> None:
+    """Gateways are killed, and servers are down for a while. What was kept before arrives afterwards, once, in its order."""
+    assert stage.store is not None
+    ids = [event["event_id"] for event in stage.events("down")]
+    calls = [event["tool_call_id"] for event in stage.events("down") if event["event"] == "tool_call"]
+
+    assert [f"Is backup {number} healthy?" for number in range(12)] == [one.user_message for one in stage.exchanges("down")]
+    assert 12 * 4 == len(ids) == len(set(ids))
+    assert [f"toolu_{number}" for number in range(12)] == calls
+    assert [] == rows(stage.store, "SELECT reason, detail FROM dead_letters")
+
+
+def test_a_wrong_token_keeps_what_was_recorded_until_it_is_mended(stage: Stage) -> None:
+    """A token is mistyped, or was revoked: that must cost no record, must be told, and must not tell the token."""
+    noted = stage.told["wrong"]
+
+    assert "401" in noted["status"]["trouble"]
+    assert any("the token is not let in (401)" in line for line in noted["logged"])
+    assert WRONG not in noted["files"] + "".join(noted["logged"])
+    assert 1 == len(stage.exchanges("wrong"))
+
+
+def test_a_full_queue_drops_the_oldest_and_says_so(stage: Stage) -> None:
+    """A disk is not without end. What is lost is counted, and the session that lost it says so in the audit."""
+    noted, arrived = stage.told["full"], stage.exchanges("full")
+    lost = [event for event in stage.events("full") if event["event"] == "records_dropped"]
+
+    assert noted["status"]["dropped"] > 0
+    assert noted["size"] <= 1.2 * 1024 * 1024
+    assert any("the queue was full" in line for line in noted["logged"])
+    assert f"Is backup {TURNS - 1} healthy?" == arrived[-1].user_message
+    assert TURNS == len(arrived) + sum(event["exchanges"] for event in lost)
+
+
+def test_what_is_not_allowed_or_not_wanted_is_not_sent(stage: Stage) -> None:
+    """Conversations are read only where the user allowed it, and what was switched off stays where it is."""
+    first, second = (event for event in stage.events("private") if event["event"] == "tool_call")
+
+    assert [] == stage.exchanges("hooked")
+    assert ["tool_call", "tool_output"] == [event["event"] for event in stage.events("hooked")]
+    assert [None, None] == [one.agent_thinking for one in stage.exchanges("private")]
+    assert "disk full" not in json.dumps(stage.events("private"))
+    assert "tail" not in json.dumps(stage.events("private"))
+    assert first["arguments"] == second["arguments"], "equal calls stay equal, so that repetitions are found"
+
+
+def test_every_field_of_the_configuration_is_documented() -> None:
+    """A field that nobody can look up is set by guessing, or not at all."""
+    manifest = json.loads((PLUGIN / "openclaw.plugin.json").read_text("utf-8"))
+    documented = set(re.findall(r"^\| `(\w+)` \|", (PLUGIN / "README.md").read_text("utf-8"), re.MULTILINE))
+
+    assert set(manifest["configSchema"]["properties"]) == documented
+
+
+def test_every_hook_and_permission_is_documented() -> None:
+    """Who installs it has to know what it listens to, and what OpenClaw wants to be told for that."""
+    readme = (PLUGIN / "README.md").read_text("utf-8")
+    hooks = re.findall(r"^  (\w+): \"\w+\",$", (PLUGIN / "index.js").read_text("utf-8"), re.MULTILINE)
+
+    assert 8 == len(hooks)
+    assert [] == [name for name in [*hooks, "gateway_stop", *ALLOWED["hooks"]] if f"`{name}`" not in readme]
+
+
+def test_the_unit_tests_of_the_plugin_pass() -> None:
+    """They run where the plugin is: with node, and without anything that would have to be installed."""
+    assert NODE is not None
+    done = subprocess.run([NODE, "--test"], cwd=PLUGIN, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    assert 0 == done.returncode, done.stdout[-4000:]
