@@ -29,13 +29,38 @@ class Links:
         """An incident."""
         return f"{self.project(project)}/incidents/{_part(incident)}"
 
-    def run(self, project: str, run: str) -> str:
-        """A finished run, by its id such as run_001."""
-        return f"{self.project(project)}/runs/{_part(run)}"
+    def runs(self, project: str, **asked: str | None) -> str:
+        """The finished runs of a project: of a `readiness`, from a `cursor` on; None is any."""
+        return _asked(f"{self.project(project)}/runs", asked)
+
+    def run(self, project: str, run: str, part: str = "", **asked: str | None) -> str:
+        """A finished run, by its id such as run_001, or a `part` of its page: the timeline `at` an event, of a `type`, `only` some; a part of the `graph`."""
+        path = _asked(f"{self.project(project)}/runs/{_part(run)}", asked)
+        return f"{path}#{quote(part)}" if part else path
+
+    def run_file(self, project: str, run: str, name: str) -> str:
+        """A file of a run: session.json, diagnosis.json, or an event's by where it is in its topic."""
+        return f"{self.run(project, run)}/{quote(name)}"
 
     def agents(self, project: str) -> str:
         """How the agents of a project did, run by run."""
         return f"{self.project(project)}/agents"
+
+    def anomalies(self, project: str) -> str:
+        """The exchanges of a project that have an anomaly, and why."""
+        return f"{self.project(project)}/anomalies"
+
+    def sessions(self, project: str) -> str:
+        """The runs of a project with their verdicts."""
+        return f"{self.project(project)}/sessions"
+
+    def wrap_quality(self, project: str) -> str:
+        """How the sessions of a project were wrapped up."""
+        return f"{self.project(project)}/wrap-quality"
+
+    def evaluations(self, project: str) -> str:
+        """The runs of a project that were held against cases."""
+        return f"{self.project(project)}/evaluations"
 
     def review(self, project: str) -> str:
         """What waits for a person's score."""
