@@ -70,7 +70,7 @@ class Host:
         return status
 
     def kill(self) -> None:
-        """kill -9."""
+        """End it at once, by kill -9."""
         self._process.kill()
         self.close()
 

@@ -31,7 +31,7 @@ from streams.sources.reading import ReadingContext
 pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
 CORPUS = ROOT / "tests" / "corpus" / "openclaw"
 TRANSCRIPTS = ("plain", "memory", "aborted")
-TURNS = 40
+TURNS = 24
 WRONG = "dl_0123456789abcdef_this_is_no_token_of_ours"
 CONNECTIONS = ("story", "twin", "down", "wrong", "full", "private", "hooked")
 Json = dict[str, Any]
@@ -169,8 +169,8 @@ def twin(stage: Stage) -> Told:
 
 
 def down(stage: Stage) -> Told:
-    """Three lives of a gateway beside a server that is away, each ended by a kill, then a kill in the middle of delivery."""
-    for life in range(3):
+    """Two lives of a gateway beside a server that is away, each ended by a kill, then a kill in the middle of delivery."""
+    for life in range(2):
         openclaw = Host(stage.config("down", url=f"http://127.0.0.1:{free_port()}"))
         for number in range(4):
             openclaw.turn("s", backup(4 * life + number), f"run-{life}-{number}")
@@ -231,9 +231,7 @@ def free_port() -> int:
         return port
 
 
-STORIES: dict[str, Callable[[Stage], Told]] = {
-    one.__name__: one for one in (story, twin, down, wrong, full, private, hooked)
-}
+STORIES: dict[str, Callable[[Stage], Told]] = {one.__name__: one for one in (story, twin, down, wrong, full, private, hooked)}
 
 
 def test_a_session_is_sent_scored_and_diagnosed(stage: Stage) -> None:
@@ -306,9 +304,9 @@ def test_kills_of_node_and_a_server_that_is_away_lose_and_double_nothing(stage: 
     ids = [event["event_id"] for event in stage.events("down")]
     calls = [event["tool_call_id"] for event in stage.events("down") if event["event"] == "tool_call"]
 
-    assert [f"Is backup {number} healthy?" for number in range(12)] == [one.user_message for one in stage.exchanges("down")]
-    assert 12 * 4 == len(ids) == len(set(ids))
-    assert [f"toolu_{number}" for number in range(12)] == calls
+    assert [f"Is backup {number} healthy?" for number in range(8)] == [one.user_message for one in stage.exchanges("down")]
+    assert 8 * 4 == len(ids) == len(set(ids))
+    assert [f"toolu_{number}" for number in range(8)] == calls
     assert [] == rows(stage.store, "SELECT reason, detail FROM dead_letters")
 
 
@@ -349,7 +347,8 @@ def test_what_is_not_allowed_or_not_wanted_is_not_sent(stage: Stage) -> None:
 def test_every_field_of_the_configuration_is_documented() -> None:
     """A field that nobody can look up is set by guessing, or not at all."""
     manifest = json.loads((PLUGIN / "openclaw.plugin.json").read_text("utf-8"))
-    documented = set(re.findall(r"^\| `(\w+)` \|", (PLUGIN / "README.md").read_text("utf-8"), re.MULTILINE))
+    section = (PLUGIN / "README.md").read_text("utf-8").split("\n## Configure\n")[1].split("\n## ")[0]
+    documented = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
 
     assert set(manifest["configSchema"]["properties"]) == documented
 
@@ -357,7 +356,7 @@ def test_every_field_of_the_configuration_is_documented() -> None:
 def test_every_hook_and_permission_is_documented() -> None:
     """Who installs it has to know what it listens to, and what OpenClaw wants to be told for that."""
     readme = (PLUGIN / "README.md").read_text("utf-8")
-    hooks = re.findall(r"^  (\w+): \"\w+\",$", (PLUGIN / "index.js").read_text("utf-8"), re.MULTILINE)
+    hooks = re.findall(r"^  ([a-z]+_[a-z_]+): \"\w+\",$", (PLUGIN / "index.js").read_text("utf-8"), re.MULTILINE)
 
     assert 8 == len(hooks)
     assert [] == [name for name in [*hooks, "gateway_stop", *ALLOWED["hooks"]] if f"`{name}`" not in readme]

@@ -26,9 +26,6 @@ export const HOOKS = {
 
 /** Register with OpenClaw; answers the pipeline, or null where there is none. */
 export function register(api) {
-  if (api.registrationMode !== undefined && api.registrationMode !== "full") {
-    return null;
-  }
   let settings;
   try {
     settings = settingsOf(api.pluginConfig ?? {}, process.env, stateDirOf(api));
@@ -42,9 +39,13 @@ export function register(api) {
   if (isExposed(settings)) {
     api.logger.warn("driftline: url is http:// to another machine: the token and the conversations cross the network in the clear");
   }
-  const pipeline = pipelineOf(settings, api.logger);
+  // Commands that only look at plugins, to list their hooks, register them as well.
+  const isLive = api.registrationMode === undefined || api.registrationMode === "full";
+  const pipeline = isLive ? pipelineOf(settings, api.logger) : new Pipeline(settings, api.logger);
   listen(api, pipeline);
-  pipeline.start();
+  if (isLive) {
+    pipeline.start();
+  }
   return pipeline;
 }
 
@@ -52,6 +53,7 @@ function listen(api, pipeline) {
   const { recorder } = pipeline;
   const guarded = (tell) => (event, context) => {
     try {
+      pipeline.start();
       tell(event ?? {}, context ?? {});
     } catch (error) {
       pipeline.fault(error);

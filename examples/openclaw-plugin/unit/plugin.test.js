@@ -41,11 +41,15 @@ test("without settings OpenClaw goes on, and is told why nothing is sent", async
   assert.match(host.logged.join(), /sends nothing. url: is missing/);
 });
 
-test("a plugin that is only looked at registers nothing", () => {
-  const host = hostOf({ url: "http://127.0.0.1:1", token: "x" });
+test("a plugin that is only looked at shows its hooks and touches no disk", async (t) => {
+  const folder = await folderOf(t);
+  const host = hostOf({ url: "http://127.0.0.1:1", token: "x", queueDir: join(folder, "queue") }, { entry: ALLOWED });
   host.api.registrationMode = "discovery";
+  register(host.api);
+  await new Promise(setImmediate);
 
-  assert.equal(register(host.api), null);
+  assert.deepEqual([...host.hooks.keys()].sort(), [...Object.keys(HOOKS), "gateway_stop"].sort());
+  assert.deepEqual(await readdir(folder), []);
 });
 
 /** A host whose plugin has stopped before its folder goes. */
