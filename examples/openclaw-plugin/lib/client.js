@@ -3,11 +3,12 @@
 export const DONE = "done";
 export const RETRY = "retry";
 export const REFUSED = "refused";
-/** The token is not let in: nothing that is sent now would be taken. */
+/** Nothing that is sent now would be taken: the token is not let in, the name is not the server's, or it is no Driftline. */
 export const SHUT = "shut";
 
 const MAX_ANSWER = 1024 * 1024;
 const MAX_PAUSE_MS = 10 * 60 * 1000;
+const CLOSED = new Set([401, 403]);
 const RETRIED = new Set([408, 425, 429]);
 
 export class Client {
@@ -20,7 +21,7 @@ export class Client {
   /**
    * Post a body. Answers `{ outcome, status, code, reason, pauseMs, answer }`; nothing is thrown.
    *
-   * Nothing is asked of another address: an answer that leads elsewhere is a refusal.
+   * Nothing is asked of another address: an answer that leads elsewhere is none of ours.
    */
   async post(path, body, stop) {
     const timeout = AbortSignal.timeout(this._settings.timeoutMs);
@@ -47,10 +48,11 @@ function judged(response, answer) {
   if (response.ok) {
     return { ...told, outcome: DONE };
   }
-  if (status === 401 || status === 403) {
-    return { ...told, outcome: SHUT };
+  if (status >= 500 || RETRIED.has(status)) {
+    return { ...told, outcome: RETRY };
   }
-  return { ...told, outcome: status >= 500 || RETRIED.has(status) ? RETRY : REFUSED };
+  const isRefusal = typeof answer?.code === "string" && !CLOSED.has(status) && answer.code !== "host_not_allowed";
+  return { ...told, outcome: isRefusal ? REFUSED : SHUT };
 }
 
 /** Milliseconds that `Retry-After` asks for: a number of seconds, or a date. */

@@ -3,7 +3,8 @@
  *
  * 1. What fails is tried again after a pause that doubles, with jitter, and is never shorter than `Retry-After`.
  * 2. What is refused (4xx) is set aside with its reason and not tried again; so is what the server failed on MAX_FAULTS times (500).
- * 3. Where the token is not let in, nothing is lost: delivery rests, and begins again after SHUT_MS or with new settings.
+ * 3. Where nothing would be taken, for a wrong token or a wrong address, nothing is lost: delivery rests, and begins again after SHUT_MS
+ *    or with new settings.
  */
 import { DONE, REFUSED, SHUT } from "./client.js";
 import { callsOf } from "./calls.js";
@@ -124,7 +125,7 @@ export class Sender {
   }
 
   _isIll(result) {
-    const words = result.outcome === SHUT ? `the token is not let in (${result.status}): ${result.reason}` : `${result.reason}`;
+    const words = result.outcome === SHUT ? `${result.status === 401 || result.status === 403 ? "the token is" : "the plugin is"} not let in (${result.status}): ${result.reason}` : `${result.reason}`;
     if (this.trouble !== words) {
       this._log.warn(`driftline: cannot deliver, ${words}; what is recorded waits in ${this._queue.folder}`);
     }
