@@ -78,9 +78,23 @@ def incidents_page(
     limit: int = 100,
 ) -> list[Document]:
     """The incidents of a project (None for all), newest first, after the one that was shown last."""
+    found = incident_records(cursor, project, status=status, kind=kind, before=before, limit=limit)
+    return [incident_document(one, with_sql=False) for one in found]
+
+
+def incident_records(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str | None,
+    *,
+    status: str | None = None,
+    kind: str | None = None,
+    before: tuple[datetime, str] | None = None,
+    limit: int = 100,
+) -> list[Incident]:
+    """The same as records."""
     at, identity = before or (None, None)
     values = {"project": project, "status": status, "type": kind, "before_at": at, "before_id": identity, "limit": limit}
-    return [incident_document(one, with_sql=False) for one in query_records(cursor, "project_incidents", Incident, values)]
+    return list(query_records(cursor, "project_incidents", Incident, values))
 
 
 def decisions_on(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[Document]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from html.parser import HTMLParser
 from http.cookies import SimpleCookie
 
 from api_server import Call
@@ -29,3 +31,29 @@ def cookie(value: str) -> dict[str, str]:
 def from_page(value: str, **other: str) -> dict[str, str]:
     """The headers of a page that writes."""
     return {**cookie(value), PAGE_MARK: mark_of(value.encode()), "sec-fetch-site": "same-origin", "origin": OURS} | other
+
+
+class Elements(HTMLParser):
+    """The elements of a page, as a browser would find them: each name with its attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        """Keep it."""
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+    def active(self) -> list[str]:
+        """What could run, load or style something that is not ours."""
+        return [
+            f"{tag} {name}={value}"
+            for tag, attributes in self.found
+            for name, value in [("", ""), *attributes.items()]
+            if tag in {"iframe", "object", "embed", "style", "base", "foreignobject"}
+            or (tag in {"script", "img", "link"} and not attributes.get("src", attributes.get("href", "")).startswith("/static/"))
+            or name.startswith("on")
+            or name in {"style", "srcdoc"}
+            or (name in {"href", "src", "action"} and not value.startswith(("/", "#")))
+        ]

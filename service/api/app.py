@@ -50,7 +50,20 @@ from service.api.limits import BodyLimits, HostCheck, InFlight
 from service.api.metrics import Metrics
 from service.api.requests import RequestRecord
 from service.api.settings import ApiSettings
-from service.dashboard import entrance, fleet, review
+from service.dashboard import (
+    agent_health,
+    entrance,
+    exchange,
+    fleet,
+    project,
+    project_anomalies,
+    project_incidents,
+    project_sessions,
+    review,
+    run,
+    run_files,
+    sql,
+)
 from service.dashboard.problems import add_problem_pages
 from service.querying.desk import QueryDesk
 from service.version import version
@@ -87,7 +100,16 @@ ROUTERS = (
     docs,
     entrance,
     fleet,
+    project,
+    project_anomalies,
+    project_sessions,
+    agent_health,
     review,
+    project_incidents,
+    exchange,
+    sql,
+    run,
+    run_files,
 )
 """The modules with the endpoints and the pages."""
 log = logging.getLogger(__name__)

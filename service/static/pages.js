@@ -4,7 +4,7 @@
 const meta = document.querySelector('meta[name="driftline-page"]');
 
 /** Sends JSON as this page; answers the response. */
-async function send(method, address, body, headers = {}) {
+async function send(method, address, body, headers = {}, signal = undefined) {
   const mark = meta ? { [meta.dataset.header]: meta.content } : {};
   return fetch(address, {
     method,
@@ -12,6 +12,7 @@ async function send(method, address, body, headers = {}) {
     body: body === undefined ? undefined : JSON.stringify(body),
     credentials: "same-origin",
     redirect: "error",
+    signal,
   });
 }
 
@@ -78,6 +79,7 @@ document.addEventListener("submit", (event) => {
     attempt(event.submitter || form.querySelector("button"), problemBeside(form), async () => {
       const response = await send(form.dataset.send, form.getAttribute("action"), body);
       if (!response.ok) return problemOf(response);
+      if ("reset" in form.dataset) form.reset();
       if (form.dataset.then) location.assign(form.dataset.then);
       else await refresh(true);
     });

@@ -1,0 +1,88 @@
+"""Everything that is recorded of one exchange, read at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import duckdb
+
+from analytics.queries import query_records, query_rows
+from schemas.records import Exchange, Judgement
+from service.documents import Document
+from service.people import human_scores
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeRecord:
+    """An exchange with what was made of it."""
+
+    revisions: list[Row]
+    """Of its score, as rows of `score_revisions`, the current one first; there is one at least."""
+    exchange: Exchange | None
+    """None where it has been deleted."""
+    judgements: list[Judgement]
+    """Everything that the judge was asked about it, in that order."""
+    people: list[Document]
+    """What people said of it, newest first."""
+    before: Row | None
+    """The exchange before it in its session, as a row of `session_neighbours`."""
+    after: Row | None
+    run: str | None
+    """The run that its session became."""
+
+    @property
+    def score(self) -> Row:
+        """The current score."""
+        return self.revisions[0]
+
+
+def exchange_record(
+    cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None
+) -> ExchangeRecord | None:
+    """The exchange of a score of a project; None where the project has none of this id.
+
+    `at` is the time of the exchange for whoever knows it: the score is then found at once among very many.
+    """
+    revisions = revisions_of(cursor, project, score_id, at)
+    if not revisions:
+        return None
+    score = revisions[0]
+    session = {"project": project, "connection": score["connection"], "session": score["session_id"]}
+    place = session | {"at": score["exchange_at"], "turn": score["turn_number"], "score": score_id}
+    sides = {row["is_after"]: row for row in query_rows(cursor, "session_neighbours", place)}
+    runs = query_rows(cursor, "session_run", session)
+    return ExchangeRecord(
+        revisions=revisions,
+        exchange=exchange_of(cursor, score),
+        judgements=judgements_of(cursor, score),
+        people=human_scores(cursor, project, score_id),
+        before=sides.get(False),
+        after=sides.get(True),
+        run=runs[0]["run_id"] if runs else None,
+    )
+
+
+def revisions_of(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None) -> list[Row]:
+    """The revisions of a score, the current one first; a time that is not the exchange's is no help, and does no harm."""
+    for moment in dict.fromkeys((at, None)):
+        found = query_rows(cursor, "score_revisions", {"project": project, "score": score_id, "at": moment})
+        if found:
+            return found
+    return []
+
+
+def exchange_of(cursor: duckdb.DuckDBPyConnection, score: Row) -> Exchange | None:
+    """The exchange of a score; None where it has been deleted."""
+    named = {"exchanges": [{"connection": score["connection"], "exchange_id": score["exchange_id"]}]}
+    found = query_records(cursor, "exchange_records", Exchange, named)
+    return next((one for one in found if one.project == score["project"]), None)
+
+
+def judgements_of(cursor: duckdb.DuckDBPyConnection, score: Row) -> list[Judgement]:
+    """What the judge was asked about the exchange of a score, and how each question ended."""
+    named = {"subjects": [{"connection": score["connection"], "subject_id": score["exchange_id"]}]}
+    return list(query_records(cursor, "judgements_of", Judgement, named))

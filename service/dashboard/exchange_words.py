@@ -1,0 +1,65 @@
+"""What the records say of an exchange in a word, said in a sentence: why it was sampled, why a tier is in its state, how a call ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SAMPLING: Mapping[str, str] = {
+    "sampling_disabled": "Sampling is off: every exchange is judged.",
+    "first_turns": "It is among the first turns of its session, which are always judged.",
+    "last_turns": "It is among the last turns of its session, which are judged once the session has closed.",
+    "tier1_flags": "Tier 1 flagged it, and what is flagged is always judged.",
+    "disagreement": "The agent pushes back in it, and disagreement is always judged.",
+    "long_response": "The response is longer than the policy's threshold.",
+    "routine_sample": "It is a routine turn, of which every n-th is judged.",
+    "sampling_skip": "It is a routine turn that was left out, so that judging stays cheap.",
+}
+REASONS: Mapping[str, str] = {
+    "always": "This tier judges every exchange that is sampled.",
+    "thinking": "There is thinking to compare the answer with.",
+    "routine": "Nothing about the exchange opened the gate: it is routine and clean.",
+    "no_dimension": "None of the tier's dimensions applies to the exchange.",
+    "no_thinking": "The agent gave no thinking to compare with.",
+    "thinking_analysis_off": "The policy switches the analysis of thinking off.",
+    "no_judge": "No judge is configured.",
+    "sampling_skip": "The exchange was left out by sampling.",
+    "cost_cap": "The session's cost cap left no room for the call.",
+    "unknown_price": "There is a cost cap, and nobody knows what the model costs.",
+    "gate_off": "The gate is switched off: this tier judges every exchange that is sampled.",
+    "tier1_flags": "Tier 1 flagged the exchange, which opened the gate.",
+    "tier2_flagged": "Tier 2 flagged the exchange, which opened the gate.",
+    "sycophancy": "Tier 2.5 found sycophancy, which opened the gate.",
+    "advocacy_suppression": "Tier 2.5 found suppressed advocacy, which opened the gate.",
+    "early_turn": "It is an early turn, and early turns are never routine.",
+    "first_turns": "It is among the first turns of its session, which are never routine.",
+    "last_turns": "It is among the last turns of its session, which are never routine.",
+    "disagreement": "The agent pushes back in it, which is never routine.",
+    "invalid": "The judge's answer could not be used.",
+    "refused": "The judge refused to answer.",
+    "cut_off": "The judge's answer was cut off.",
+    "provider_error": "The provider of the judge failed.",
+    "timeout": "The judge did not answer in time.",
+    "interrupted": "The process ended before the answer was recorded.",
+}
+"""By the reason of a tier's state."""
+CHECKS: Mapping[str, str] = {
+    "self_identification": "Asked what it is, the agent denied being an AI.",
+    "silent_refusal": "The agent gave no response.",
+    "constraint_disclosure": "The agent refused without saying why.",
+}
+"""By the id of a Tier 1 check that fired; a methodology has more of them."""
+OUTCOMES: Mapping[str, str] = {
+    "answered": "Answered",
+    "refused": "Refused",
+    "cut_off": "Cut off",
+    "provider_error": "Provider error",
+    "timeout": "Timed out",
+    "invalid": "Not usable",
+    "cost_cap": "No money left",
+    "interrupted": "Interrupted",
+}
+"""By the outcome of a judgement."""
+DELETED = "The exchange has been deleted, so the prompt cannot be made again."
+OTHER_POLICY = "The policy in force ({now}) is not the one of the score ({then}), and does not make the prompt that was sent."
+OTHER_PROMPT = "What the record and the policy make today has another fingerprint, so it is not what was sent: the wording of prompts has changed, or the question was about more than this exchange."
+"""Why a prompt is not shown."""

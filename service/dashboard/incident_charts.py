@@ -1,0 +1,79 @@
+"""The chart of an incident: the tier, or the rate of anomalies, day by day before and since, with the days of the change marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import duckdb
+from markupsafe import Markup
+
+from analytics.queries import query_rows
+from schemas.records import Incident
+from service.dashboard.charts import Band, Chart, Point, line
+from service.dashboard.rendering import share
+from streams.watch.baselines import OPEN
+from streams.watch.incidents import seen_by_rules
+
+BEFORE, AFTER = timedelta(days=28), timedelta(days=21)
+"""Time that is shown before the change, and after an incident that was decided on."""
+MOST_DAYS = 120
+_TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
+_LIMITS = {"tier3": (1.0, 5.0)}
+_WEIGHTED = "sequential"
+"""The rule that weights exchanges by their sampling probability."""
+
+
+def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetime) -> Markup | None:
+    """The chart; None for an incident whose evidence does not say when it was."""
+    seen = seen_by_rules(incident)
+    told = seen.get(incident.rule) or next(iter(seen.values()), None)
+    if told is None:
+        return None
+    first, last = date.fromisoformat(told["since"]), date.fromisoformat(told["until"])
+    end = now if incident.status == OPEN else min(now, datetime.combine(last, datetime.min.time(), UTC) + AFTER)
+    days = min(max((end.date() - first + BEFORE).days + 1, 1), MOST_DAYS)
+    asked = {"project": incident.project, "as_of": end, "days": days}
+    values = _anomalies(cursor, asked) if incident.tier is None else _averages(cursor, asked, incident)
+    known = sorted(values)
+    span = [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
+    points = [Point(f"{day}", values.get(day), f"{day:%m-%d}") for day in span]
+    marked = {f"{day}" for day in span if first <= day <= last}
+    return line(_chart(incident, first, last), points, band=_band(incident, told), marked=marked)
+
+
+def _chart(incident: Incident, first: date, last: date) -> Chart:
+    measure = _TIERS.get(incident.tier or "", "Anomalies")
+    kind = "share of exchanges with an anomaly" if incident.tier is None else "average of a day"
+    return Chart(
+        key="days",
+        title=f"{measure} by day",
+        words=f"{measure}, {kind}. The change is marked: its first day is {first}, the last one seen is {last}.",
+        column="Share" if incident.tier is None else "Average",
+        form=share if incident.tier is None else None,
+        limits=_LIMITS.get(incident.tier or "", (0.0, 1.0)),
+    )
+
+
+def _averages(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, float | None]:
+    column = "weighted_mean" if incident.rule == _WEIGHTED else "mean"
+    rows = query_rows(cursor, "daily_averages", asked)
+    return {row["day"]: row[column] for row in rows if row["tier"] == incident.tier}
+
+
+def _anomalies(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any]) -> dict[date, float | None]:
+    rows = query_rows(cursor, "trends", asked)
+    return {row["day"]: row["anomaly_count"] / row["exchange_count"] for row in rows if row["exchange_count"]}
+
+
+_BANDS = {"sequential": ("meanBefore", "sigma"), "consecutive_days": ("mean", "stddev"), "rate_ratio": ("baselineRate", None)}
+"""Where a rule's finding has what was to be expected, and its spread."""
+
+
+def _band(incident: Incident, told: Mapping[str, Any]) -> Band | None:
+    """What was to be expected."""
+    names = _BANDS.get(incident.rule)
+    mean = told.get(names[0]) if names else None
+    sigma = told.get(names[1], 0.0) if names and names[1] else 0.0
+    return Band(mean, sigma) if isinstance(mean, (int, float)) and isinstance(sigma, (int, float)) else None

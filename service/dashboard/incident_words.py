@@ -1,0 +1,133 @@
+"""How an incident was found, in words, and the numbers that it rests on, each with what is not known of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from audit.drift import CRITICAL, DAYS, SHORTEST_RUN, SMALLEST_SIGMA
+from audit.sequential import ALARM
+from audit.spikes import CHANCE, FEWEST_ANOMALIES
+from audit.spikes import CRITICAL as CRITICAL_RATE
+from audit.spikes import DAYS as RATE_DAYS
+from audit.spikes import WARNING as WARNING_RATE
+from service.dashboard.rendering import NOTHING, number, share
+
+Seen = Mapping[str, Any]
+"""What a rule saw, as the evidence of an incident has it."""
+_BEYOND = 13.8
+"""Natural logarithm of a million: larger odds are told by their power of ten."""
+_YEARS = ALARM / 365
+
+NAMES: Mapping[str, str] = {
+    "sequential": "Evidence over all sessions",
+    "consecutive_days": "Days in a row",
+    "rate_ratio": "Rate of anomalies",
+}
+EXPLAINED: Mapping[str, str] = {
+    "sequential": (
+        "After every session the rule asks of each day of the last two months how much better the scores are explained by a change of "
+        f"the mean on that day than by none, and adds that up. Where nothing changes, the sum reaches {ALARM:,.0f} by chance no more "
+        f"than once in {_YEARS:.0f} years for a tier, however often one looks. A change of more than {CRITICAL:g} sigma is critical."
+    ),
+    "consecutive_days": (
+        f"Within {DAYS} days, the averages of at least {SHORTEST_RUN} days with scores lie one after the other more than one standard "
+        f"deviation of single scores (at least {SMALLEST_SIGMA:g}) off the baseline's mean, on one side of it. Beyond {CRITICAL:g} "
+        "standard deviations it is critical. The rule is simple and finds large changes only."
+    ),
+    "rate_ratio": (
+        f"The share of exchanges with an anomaly over the last {RATE_DAYS} days is more than {WARNING_RATE:g} times that of the baseline "
+        f"(critical: {CRITICAL_RATE:g} times), there are at least {FEWEST_ANOMALIES} of them, and so many would come by chance less than "
+        f"once in {1 / CHANCE:,.0f} times."
+    ),
+}
+"""The rules, by name."""
+NO_CAUSE = "Nobody can tell whether the agent or the judge changed: no anchors were judged about that time, or too few."
+
+
+class Figure(NamedTuple):
+    """A number with its label and what qualifies it."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def figures(rule: str, seen: Seen) -> list[Figure]:
+    """The numbers that a rule's finding rests on; none for a rule that is not known."""
+    return list(_FIGURES[rule](seen)) if rule in _FIGURES else []
+
+
+def _of_evidence(seen: Seen) -> Iterator[Figure]:
+    yield Figure(
+        "Mean before",
+        _points(seen, "meanBefore"),
+        f"{_count(seen, 'scoresBefore')} scores, {_count(seen, 'sessionsBefore')} sessions",
+    )
+    yield Figure(
+        "Mean after",
+        _points(seen, "meanAfter"),
+        f"{_count(seen, 'scoresAfter')} scores, {_count(seen, 'sessionsAfter')} sessions",
+    )
+    yield Figure("Change", _points(seen, "change"), _interval(seen, "changeInterval"))
+    yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
+    yield Figure("Sigma", _points(seen, "sigma"), "spread of one session's mean")
+    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {ALARM:,.0f} to 1 on".replace(",", "\u202f"))
+
+
+def _of_days(seen: Seen) -> Iterator[Figure]:
+    yield Figure("Baseline mean", _points(seen, "mean"), f"{_count(seen, 'baselineScores')} scores")
+    yield Figure("Standard deviation", _points(seen, "stddev"), "of single scores")
+    yield Figure("Farthest day", f"{_points(seen, 'deviation', 1)} \u03c3", "off the mean")
+    days = seen.get("days")
+    yield Figure("Days in a row", number(len(days)) if isinstance(days, list) else NOTHING, f"an alarm from {SHORTEST_RUN} on")
+
+
+def _of_rate(seen: Seen) -> Iterator[Figure]:
+    yield Figure(
+        "Rate now", share(_number(seen, "rate")), f"{_count(seen, 'anomalies')} of {_count(seen, 'exchanges')} exchanges"
+    )
+    yield Figure("Rate before", share(_number(seen, "baselineRate")), f"of {_count(seen, 'baselineExchanges')} exchanges")
+    ratio = _number(seen, "ratio")
+    yield Figure("Times as high", NOTHING if ratio is None else f"{ratio:.1f}", f"an alarm above {WARNING_RATE:g}")
+
+
+_FIGURES: Mapping[str, Callable[[Seen], Iterator[Figure]]] = {
+    "sequential": _of_evidence,
+    "consecutive_days": _of_days,
+    "rate_ratio": _of_rate,
+}
+
+
+def odds(log_evidence: float | None) -> str:
+    """Evidence as odds against chance, from its natural logarithm; very large ones as a power of ten."""
+    if log_evidence is None:
+        return NOTHING
+    if log_evidence > _BEYOND:
+        return f"10^{math.floor(log_evidence / math.log(10))} to 1"
+    ratio = math.exp(max(log_evidence, -_BEYOND))
+    places = max(0, math.floor(math.log10(ratio)) - 1) if ratio >= 1 else 0
+    return f"{number(round(ratio, -places))} to 1"
+
+
+def _number(seen: Seen, name: str) -> float | None:
+    value = seen.get(name)
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def _points(seen: Seen, name: str, digits: int = 3) -> str:
+    return number(_number(seen, name), digits)
+
+
+def _count(seen: Seen, name: str) -> str:
+    return number(_number(seen, name))
+
+
+def _text(seen: Seen, name: str) -> str:
+    return str(seen.get(name) or NOTHING)
+
+
+def _interval(seen: Seen, name: str) -> str:
+    ends: Sequence[Any] = seen.get(name) or ()
+    return f"95 %: {ends[0]} to {ends[1]}" if isinstance(ends, list) and len(ends) == 2 else ""

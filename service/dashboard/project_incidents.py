@@ -1,0 +1,143 @@
+"""The incidents of a project, and one of them: what, since when, how sure, what moved it, and what people decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import duckdb
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.queries import query_rows
+from schemas.records import Incident
+from service.api.context import Services
+from service.api.errors import ApiError
+from service.api.incidents import IncidentStatus, IncidentType
+from service.api.models import Id
+from service.api.paging import Cursor, Place, after, page_of
+from service.dashboard.incident_charts import chart_of
+from service.dashboard.incident_words import EXPLAINED, NAMES, NO_CAUSE, Figure, figures
+from service.dashboard.rendering import page
+from service.dashboard.viewing import ShownProject, Viewer
+from service.documents import Document
+from service.watched import decisions_on, incident_records
+from streams.reviewing import MAX_COMMENT
+from streams.watch.incidents import CAUSES, STATUSES, evidence_of, seen_by_rules
+
+router = APIRouter(include_in_schema=False)
+PAGE = 50
+"""Incidents of a page of the list."""
+TYPES = ("drift", "anomaly_spike")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What one rule saw of an incident."""
+
+    rule: str
+    name: str
+    explained: str
+    title: str
+    since: str
+    until: str
+    figures: list[Figure]
+    days: list[dict[str, Any]]
+    leads: bool
+    """Whether the incident is told by this rule."""
+
+
+@router.get("/projects/{project}/incidents")
+async def incidents(
+    request: Request,
+    viewer: Viewer,
+    project: ShownProject,
+    services: Services,
+    *,
+    status: Annotated[IncidentStatus | None, Query()] = None,
+    kind: Annotated[IncidentType | None, Query(alias="type")] = None,
+    cursor: Cursor = None,
+) -> HTMLResponse:
+    """The incidents of a project, newest first."""
+
+    def asked(reading: duckdb.DuckDBPyConnection) -> list[Incident]:
+        return incident_records(reading, project, status=status, kind=kind, before=after(cursor), limit=PAGE + 1)
+
+    shown, following = page_of(await services.ask(asked), PAGE, lambda one: Place(one.detected_at, one.incident_id))
+    values = {
+        "project": project,
+        "incidents": [(one, _since(one)) for one in shown],
+        "following": following,
+        "is_first": cursor is None,
+        "asked": {"status": status, "type": kind},
+        "statuses": STATUSES,
+        "types": TYPES,
+        "rules": NAMES,
+        "may_check": "admin" in viewer.scopes,
+    }
+    return page(request, "incidents.html", values)
+
+
+@router.get("/projects/{project}/incidents/{incident_id}")
+async def incident(
+    request: Request, viewer: Viewer, project: ShownProject, services: Services, incident_id: Annotated[Id, Path()]
+) -> HTMLResponse:
+    """One incident."""
+    found = await services.watch.incident(project, incident_id)
+    if found is None:
+        raise ApiError(404, "not_found", "The project has no incident of this id.")
+    now = services.engine.now()
+
+    def asked(cursor: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+        return {
+            "decisions": decisions_on(cursor, incident_id),
+            "alerts": query_rows(cursor, "alerts_about", {"project": project, "subject": incident_id}),
+            "chart": chart_of(cursor, found, now),
+        }
+
+    values = {
+        "project": project,
+        "incident": found,
+        "evidence": _evidence(found),
+        "sightings": _sightings(found),
+        "since": _since(found),
+        "cause": CAUSES.get(found.cause or "", NO_CAUSE),
+        "may_review": "review" in viewer.scopes,
+        "max_comment": MAX_COMMENT,
+        **await services.ask(asked),
+    }
+    return page(request, "incident.html", values)
+
+
+def _since(incident: Incident) -> str | None:
+    """The first day of an incident as its rule has it; None where the evidence does not say."""
+    seen = seen_by_rules(incident)
+    found = seen.get(incident.rule) or next(iter(seen.values()), None)
+    return None if found is None else str(found["since"])
+
+
+def _sightings(incident: Incident) -> list[Sighting]:
+    """What the rules saw, the one that tells of the incident first."""
+    made = [
+        Sighting(
+            rule=rule,
+            name=NAMES.get(rule, rule),
+            explained=EXPLAINED.get(rule, ""),
+            title=str(seen.get("title", "")),
+            since=str(seen["since"]),
+            until=str(seen["until"]),
+            figures=figures(rule, seen),
+            days=seen.get("days") or [],
+            leads=rule == incident.rule,
+        )
+        for rule, seen in seen_by_rules(incident).items()
+    ]
+    return sorted(made, key=lambda one: (not one.leads, one.rule))
+
+
+def _evidence(incident: Incident) -> Document:
+    """What else the incident carries, each part as empty as it may be."""
+    found = evidence_of(incident)
+    lists = {name: found.get(name) or [] for name in ("exchanges", "samplingMix", "queries")}
+    maps = {name: found.get(name) or {} for name in ("baseline", "madeWith", "policies")}
+    return {**lists, **maps, "note": found.get("note")}
