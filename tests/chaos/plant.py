@@ -11,9 +11,10 @@ from kafka_server import Broker
 from servers import Child, Home, Nursery
 
 from service.simulator import RunningJudge
+from streams.topology import TOPOLOGY
 
 SERVER = "server"
-STAGES = "intake,scoring,diagnosis"
+STAGES = ",".join(stage.name for stage in TOPOLOGY)
 PREFIX = "chaos-"
 PARTITIONS = 4
 
