@@ -129,7 +129,7 @@ async def incidents(
     found = await services.ask(
         lambda reading: incidents_page(reading, project, status=status, kind=kind, before=after(cursor), limit=limit + 1)
     )
-    shown, following = page_of(found, limit, _place)
+    shown, following = page_of(found, limit, incident_place)
     answers = [IncidentAnswer.model_validate(one) for one in shown]
     return IncidentsAnswer(incidents=answers, count=len(answers), next_cursor=following)
 
@@ -177,5 +177,6 @@ async def _with_decisions(services: Services, document: Document) -> OneIncident
     )
 
 
-def _place(document: Document) -> Place:
+def incident_place(document: Document) -> Place:
+    """Where an incident stands among those of its project."""
     return Place(datetime.fromisoformat(document["detectedAt"]), document["id"])

@@ -105,10 +105,11 @@ async def _scores(services: ApiContext, project: str, asked: Wanted) -> tuple[li
     """A page of scores, and the cursor of the next one."""
     one_more = dataclasses.replace(asked, limit=asked.limit + 1)
     documents = await services.ask(lambda cursor: project_scores(cursor, project, one_more))
-    shown, following = page_of(documents, asked.limit, _place)
+    shown, following = page_of(documents, asked.limit, score_place)
     return [ScoreAnswer.model_validate(document) for document in shown], following
 
 
-def _place(document: Document) -> Place:
+def score_place(document: Document) -> Place:
+    """Where a score stands among those of its project."""
     turn = document["turnNumber"]
     return Place(datetime.fromisoformat(document["exchangeTimestamp"]), document["id"], -1 if turn is None else turn)

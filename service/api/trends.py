@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -110,7 +111,7 @@ async def wrap_quality(
     """Say how sessions ended: which steps of a wrap-up they show. Empty where the policy switches it off."""
     policy = services.engine.policy
     rows = await services.ask(lambda asked: wrap_page(asked, policy, project, limit + 1, after(cursor)))
-    shown, following = page_of(rows, limit, lambda row: Place(row["last_at"], f"{row['connection']}/{row['session_id']}"))
+    shown, following = page_of(rows, limit, session_place)
     return WrapsAnswer(project=project, sessions=[_wrap(row) for row in shown], next_cursor=following)
 
 
@@ -135,6 +136,11 @@ async def sampling(
         for row in rows
     ]
     return SamplingMixAnswer(project=project, mix=mix)
+
+
+def session_place(row: Mapping[str, Any]) -> Place:
+    """Where a session stands among those of its project: by its last exchange."""
+    return Place(row["last_at"], f"{row['connection']}/{row['session_id']}")
 
 
 def _next_midnight(now: datetime) -> datetime:

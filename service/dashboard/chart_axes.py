@@ -11,12 +11,12 @@ from markupsafe import Markup
 from audit.literals import hidden_parts
 from service.dashboard.rendering import number
 
-WIDTH, HEIGHT = 460, 190
+WIDTH, HEIGHT = 400, 170
 """User units of a chart. They are about the pixels of a chart on a phone, where its letters must still be read."""
 BELOW = 22
 """Of them the labels below the axis take so many."""
 _TOP, _RIGHT, _BESIDE = 8, 8, 8
-_LETTER = 6.4
+_LETTER = 6.8
 """Width of a letter of an axis."""
 _MOST_TICKS = 5
 _STEPS = (1, 2, 2.5, 5, 10)

@@ -50,6 +50,8 @@ class Chart:
     digits: int = 2
     limits: Limits = (None, None)
     """Where the measure itself begins and ends."""
+    reaches: tuple[float, ...] = ()
+    """Numbers that the axis of a line holds in any case, so that small changes look small."""
     marked: str = "marked"
     """What it means that a point is marked, such as drift."""
 
@@ -70,7 +72,7 @@ def line(chart: Chart, points: Sequence[Point], *, band: Band | None = None, mar
     if not seen:
         return _empty(chart)
     normal = (band.mean - band.sigma, band.mean, band.mean + band.sigma) if band else ()
-    scale = scale_of([*seen, *normal], len(points), chart.limits, chart.form, whole=not chart.digits)
+    scale = scale_of([*seen, *normal, *chart.reaches], len(points), chart.limits, chart.form, whole=not chart.digits)
     stands_out = [point.label in marked for point in points]
     drawn = [
         frame(scale, points, chart.form),
@@ -139,10 +141,10 @@ def share_bar(value: float | None, kind: str = "") -> Markup:
     """A share of one as a bar beside its number, which is what is read out; `kind` is a class such as bad or soft."""
     if value is None:
         return Markup("")
-    filled = at(100 * min(max(value, 0.0), 1.0))
+    filled = at(64 * min(max(value, 0.0), 1.0))
     return Markup(
-        '<svg class="chart share" width="100" height="8" viewBox="0 0 100 8" aria-hidden="true">'
-        '<rect class="bar soft" width="100" height="8" rx="2"/><rect class="bar {}" width="{}" height="8" rx="2"/></svg>'
+        '<svg class="chart share" width="64" height="8" viewBox="0 0 64 8" aria-hidden="true">'
+        '<rect class="bar soft" width="64" height="8" rx="2"/><rect class="bar {}" width="{}" height="8" rx="2"/></svg>'
     ).format(kind, filled)
 
 
@@ -172,7 +174,9 @@ def _parts(series: Mapping[str, Sequence[float | None]]) -> dict[str, list[float
 
 
 def _empty(chart: Chart) -> Markup:
-    return Markup('<p class="soft chart-empty">{}: nothing is known yet.</p>').format(shown(chart.title))
+    return Markup('<p class="soft"><span class="visually-hidden">{}: </span>There are no numbers to show.</p>').format(
+        shown(chart.title)
+    )
 
 
 def _figure(chart: Chart, drawn: Sequence[Markup], below: Markup) -> Markup:

@@ -137,7 +137,7 @@ def test_too_many_parts_are_one() -> None:
 def test_where_nothing_is_known_there_is_no_chart(values: tuple[float | None, ...]) -> None:
     """Axes without numbers look like a fault."""
     for drawn in (line(CHART, days(*values)), bars(CHART, days(*values))):
-        assert "Tier 2: nothing is known yet." == "".join(read(drawn).itertext())
+        assert "Tier 2: There are no numbers to show." == "".join(read(drawn).itertext())
 
 
 def test_no_label_is_markup() -> None:
@@ -192,7 +192,7 @@ def test_labels_leave_each_other_room() -> None:
 
 def test_a_share_is_a_bar_that_is_not_read_out() -> None:
     """The number beside it is."""
-    assert ["100", "25"] == [one.get("width") for one in read(share_bar(0.25)).iter("rect")]
+    assert ["64", "16"] == [one.get("width") for one in read(share_bar(0.25)).iter("rect")]
     assert "" == share_bar(None)
 
 

@@ -1,0 +1,180 @@
+"""A project: what is open, how it did day by day beside what is normal for it, what was judged and why, and what that cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import duckdb
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.queries import query_rows
+from schemas.records import Baseline
+from service.api.context import Services
+from service.api.incidents import incident_place
+from service.api.paging import Cursor, after
+from service.api.projects import health_of
+from service.banner import banner_text
+from service.dashboard.charts import share_bar
+from service.dashboard.exchange_words import REASONS
+from service.dashboard.paged import linked
+from service.dashboard.project_charts import (
+    anomaly_days,
+    cost_days,
+    exchange_days,
+    known_sum,
+    marked_days,
+    model_costs,
+    since_of,
+    tier_trends,
+)
+from service.dashboard.project_words import REMEDIES, SAMPLING_REASONS
+from service.dashboard.rendering import page
+from service.dashboard.viewing import ShownProject, Viewer
+from service.dashboard.window import LENGTHS, Asked, AskedDays, Window, window_of
+from service.documents import Document, project_summary
+from service.runs import run_page
+from service.watched import incidents_page
+
+router = APIRouter(include_in_schema=False)
+Row = Mapping[str, Any]
+_OPEN, _DECIDED = 100, 20
+"""How many open incidents are shown, and how many of all on a page of earlier ones."""
+_EVER = 36_500
+"""Days that hold every exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Days:
+    """What days hold."""
+
+    window: Window
+    """The days of the exchanges."""
+    paid: Window
+    """The days of the costs: what was said long ago may have been judged today."""
+    trends: Sequence[Row]
+    costs: Sequence[Row]
+    sampling: Sequence[Row]
+
+
+@router.get("/projects/{project}")
+async def project(
+    request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked, cursor: Cursor = None
+) -> HTMLResponse:
+    """Where a project stands; `cursor`: after which incident the earlier ones begin."""
+    today = services.engine.now().date()
+    days, summary, (opened, earlier, has_runs), baseline = await asyncio.gather(
+        services.ask(lambda reading: _days(reading, project, asked, today)),
+        services.ask(lambda reading: project_summary(reading, project)),
+        services.ask(lambda reading: _incidents(reading, project, after(cursor))),
+        services.watch.baseline(project),
+    )
+    settings = services.engine.policy.for_project(project).settings
+    shown, older = linked(earlier, _DECIDED, incident_place, days.window.query)
+    critical = sum(one["severity"] == "critical" for one in opened)
+    counts = {
+        "critical_incidents": critical,
+        "open_incidents": len(opened),
+        "exchanges": summary["exchanges"]["total"],
+        "runs": has_runs,
+    }
+    values = {
+        "project": project,
+        "enabled": settings.enabled,
+        "health": health_of(counts),
+        "critical": critical,
+        "banner": banner_text(settings, summary["openIncidents"], services.engine.judge_name),
+        "summary": summary,
+        "opened": [_incident(one) for one in opened],
+        "earlier": [_incident(one) for one in shown if one["status"] != "open"],
+        "older": older,
+        "is_later_page": cursor is not None,
+        "unscored": _unscored(summary),
+        "can_rejudge": "admin" in viewer.scopes,
+        "has_judge": services.engine.has_judge,
+        **_window_values(days.window, today),
+        **_day_values(days, baseline, [*opened, *earlier]),
+    }
+    return page(request, "project.html", values)
+
+
+def _window_values(window: Window, today: date) -> dict[str, Any]:
+    return {
+        "window": window,
+        "lengths": LENGTHS,
+        "later": window.later(today),
+        "is_stale": not window.is_pinned and window.last < today,
+    }
+
+
+def _day_values(days: _Days, baseline: Baseline | None, incidents: Sequence[Document]) -> dict[str, Any]:
+    """What the template shows of the days."""
+    marked, window = marked_days(incidents), days.window
+    trends = tier_trends(window, days.trends, baseline, marked)
+    return {
+        "baseline": baseline,
+        "trends": trends,
+        "has_drift": any(trend.drift_days for trend in trends),
+        "anomaly_chart": anomaly_days(window, days.trends, marked),
+        "exchange_chart": exchange_days(window, days.trends),
+        "anomalies": sum(row["anomaly_count"] for row in days.trends),
+        "exchanges": sum(row["exchange_count"] for row in days.trends),
+        "cost_chart": cost_days(days.paid, days.costs) if days.costs else None,
+        "paid": days.paid,
+        "models": model_costs(days.costs),
+        "cost": known_sum(days.costs),
+        "simulated": sum(row["simulated"] for row in days.costs),
+        "sampling": [_sampling(row) for row in days.sampling],
+    }
+
+
+def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date) -> _Days:
+    """What the window that is asked for holds. Where nothing came lately it ends with the newest day that has a score."""
+    paid = window_of(asked, today)
+    window, trends = paid, _trends(cursor, project, paid, paid.count)
+    if not trends and not paid.is_pinned:
+        ever = _trends(cursor, project, paid, _EVER)
+        window = window_of(asked, today, ever[-1]["day"] if ever else None)
+        trends = [row for row in ever if row["day"] >= window.first]
+    return _Days(
+        window,
+        paid,
+        trends,
+        query_rows(cursor, "daily_costs", {"project": project, "as_of": paid.end, "days": paid.count}),
+        query_rows(cursor, "project_sampling", {"project": project, "from": window.start, "to": window.end}),
+    )
+
+
+def _trends(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, days: int) -> list[dict[str, Any]]:
+    return query_rows(cursor, "trends", {"project": project, "as_of": window.end, "days": days})
+
+
+def _incidents(
+    cursor: duckdb.DuckDBPyConnection, project: str, before: tuple[Any, str] | None
+) -> tuple[list[Document], list[Document], int]:
+    """The open incidents, a page of all and one more, and whether there is a run."""
+    opened = incidents_page(cursor, project, status="open", limit=_OPEN)
+    earlier = incidents_page(cursor, project, before=before, limit=_DECIDED + 1)
+    return opened, earlier, len(run_page(cursor, project, None, 1))
+
+
+def _incident(document: Row) -> Document:
+    return {**document, "since": since_of(document), "cause": document["cause"] or "unknown"}
+
+
+def _sampling(row: Row) -> dict[str, Any]:
+    words = SAMPLING_REASONS.get(row["sampling_reason"], row["sampling_reason"])
+    return {**row, "words": words, "bar": share_bar(row["share"], "" if row["disposition"] == "scored" else "left")}
+
+
+def _unscored(summary: Document) -> list[dict[str, Any]]:
+    """Why exchanges have no score of the judge, the most frequent reason first, and what helps."""
+    found = summary["exchanges"]["unscoredReasons"]
+    return [
+        {"reason": reason, "exchanges": count, "words": REASONS.get(reason, reason), "remedy": REMEDIES.get(reason, "")}
+        for reason, count in sorted(found.items(), key=lambda one: (-one[1], one[0]))
+    ]

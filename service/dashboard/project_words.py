@@ -1,0 +1,38 @@
+"""What the page of a project says of the reasons in the records: why exchanges were judged, and what helps where they were not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SAMPLING_REASONS: Mapping[str, str] = {
+    "sampling_disabled": "Every exchange: sampling is off",
+    "first_turns": "First turns of a session",
+    "last_turns": "Last turns of a session",
+    "tier1_flags": "Flagged by Tier 1",
+    "disagreement": "The agent disagreed",
+    "long_response": "Long response",
+    "routine_sample": "Every n-th routine turn",
+    "sampling_skip": "Routine, left out",
+}
+"""By the sampling reason of a score."""
+_AGAIN = "Ask again: it may pass this time."
+REMEDIES: Mapping[str, str] = {
+    "no_judge": "Give the server a judge, then have them judged again.",
+    "cost_cap": "Raise costCapPerSession in the policy, then ask again for the reason cost_cap.",
+    "unknown_price": "Name a model whose price is known as judgeModel, or take the cap away.",
+    "refused": "Look at what was said; the same question is refused again.",
+    "invalid": _AGAIN,
+    "cut_off": _AGAIN,
+    "provider_error": _AGAIN,
+    "timeout": _AGAIN,
+    "interrupted": _AGAIN,
+}
+"""What helps, by the reason for which a tier stayed unscored."""
+WRAP_STEPS: Mapping[str, str] = {
+    "version_bump": "Version bump",
+    "changelog": "Changelog",
+    "learnings": "Learnings",
+    "next_session_prime": "Next session",
+    "commit": "Commit",
+}
+"""The steps of a wrap-up."""

@@ -1,0 +1,98 @@
+"""The days that a page shows: how many, and with which the last ends. Both are in its address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Literal
+
+from fastapi import Depends, Query
+
+from schemas.limits import EARLIEST, LATEST
+
+LENGTHS = ("7d", "14d", "30d", "90d")
+Length = Literal["7d", "14d", "30d", "90d"]
+_DAY = timedelta(days=1)
+_LAST = (LATEST - _DAY).date()
+_FIRST = (EARLIEST + 180 * _DAY).date()
+
+
+@dataclass(frozen=True, slots=True)
+class AskedDays:
+    """What an address asks for: a length, and the last day, None for today."""
+
+    length: Length
+    until: date | None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """UTC days one after the other."""
+
+    length: Length
+    last: date
+    is_pinned: bool
+    """Whether the address names the last day, so that the window stays where it is."""
+
+    @property
+    def count(self) -> int:
+        """How many days."""
+        return int(self.length.removesuffix("d"))
+
+    @property
+    def first(self) -> date:
+        """The first day."""
+        return self.last - (self.count - 1) * _DAY
+
+    @property
+    def start(self) -> datetime:
+        """The first moment."""
+        return datetime.combine(self.first, time(), UTC)
+
+    @property
+    def end(self) -> datetime:
+        """The first moment after it."""
+        return datetime.combine(self.last + _DAY, time(), UTC)
+
+    def days(self) -> Iterator[date]:
+        """Each day, the oldest first."""
+        return (self.first + back * _DAY for back in range(self.count))
+
+    @property
+    def query(self) -> str:
+        """Its part of an address."""
+        return self.query_of(self.length)
+
+    def query_of(self, length: str) -> str:
+        """The part of an address that shows another length up to the same day."""
+        return f"?window={length}" + (f"&until={self.last}" if self.is_pinned else "")
+
+    @property
+    def earlier(self) -> str | None:
+        """The part of an address that shows as many days before; None where there are none."""
+        last = self.first - _DAY
+        return f"?window={self.length}&until={last}" if last >= _FIRST else None
+
+    def later(self, today: date) -> str | None:
+        """The part of an address that shows as many days after; None where those have not been."""
+        last = self.last + self.count * _DAY
+        if self.last >= today:
+            return None
+        return f"?window={self.length}" + (f"&until={last}" if last < today else "")
+
+
+def window_of(asked: AskedDays, today: date, newest: date | None = None) -> Window:
+    """The window that is asked for. Without a last day it ends today, or with the day `newest` where nothing came since."""
+    return Window(asked.length, asked.until or newest or today, asked.until is not None)
+
+
+def _asked_days(
+    window: Annotated[Length, Query(description="How many days.")] = "14d",
+    until: Annotated[date | None, Query(description="The last day; today without it.", ge=_FIRST, le=_LAST)] = None,
+) -> AskedDays:
+    return AskedDays(window, until)
+
+
+Asked = Annotated[AskedDays, Depends(_asked_days)]
+"""The days that the address asks for."""

@@ -1,0 +1,131 @@
+"""Agent health and runs: who is trusted how far, run by run, and whether the same failure comes again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from api_server import NOW, Call, Tokens
+from browsers import cookie, signed_in
+from watched import put
+
+from analytics.store import Store
+from schemas.records import CostAnalysis, Diagnosis, DimensionScores
+from service.dashboard.rendering import NOTHING
+
+Looks = Callable[..., str]
+LOOP = "infinite_tool_loop"
+
+
+def run(number: int, trust: int | None, agent: str | None = "scout", **fields: object) -> Diagnosis:
+    """The `number`-th run, an hour after the one before it."""
+    at = NOW - timedelta(days=30) + timedelta(hours=number)
+    values = {
+        "connection": "local", "project": "ops", "agent": agent, "session_id": f"s{number}", "revision": 0, "ended_at": at, "closed_at": at,
+        "closed_reason": "explicit", "trust_score": trust,
+        "readiness_level": "unsafe_for_production" if trust is not None and trust < 60 else "ready_for_runtime",
+        "scores": DimensionScores(), "failure_cause_count": 0, "event_count": 3, "event_type_count": 1, "rule_version": "r", "policy_digest": "0" * 16,
+        "cost_analysis": CostAnalysis(total_tokens=0, duplicate_calls=0, redundancy_score=0, token_waste=0, cost_efficiency=100),
+        "evidence_digest": "0" * 16,
+    }  # fmt: skip
+    return Diagnosis(**(values | fields))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def looks(call: Call, tokens: Tokens) -> Looks:
+    """What a page answers."""
+    value = signed_in(call, tokens.root)
+
+    def page(path: str = "/projects/ops/agents") -> str:
+        answer = call("GET", path, headers=cookie(value))
+        assert 200 == answer.status_code, answer.text
+        return answer.text
+
+    return page
+
+
+def cells(page: str, caption: str) -> list[list[str]]:
+    """The rows of a table, as they are read."""
+    body = page.split(f">{caption}")[1].split("<tbody>")[1].split("</tbody>", maxsplit=1)[0]
+    rows = re.findall(r"<tr[ >].*?</tr>", body, re.DOTALL)
+    return [
+        [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)] for row in rows
+    ]
+
+
+def test_without_runs_the_page_says_when_there_will_be_some(looks: Looks) -> None:
+    """An empty table would look like a fault."""
+    assert "once its sessions end" in looks()
+    assert "session_end" in looks("/projects/ops/sessions")
+
+
+def test_the_least_trusted_agent_comes_first(looks: Looks, store: Store) -> None:
+    """Among fifty agents the bad one must not have to be looked for."""
+    put(store, "diagnoses", [run(1, 90), run(2, 95), run(3, 40, "rogue"), run(4, 70, None)])
+    found = cells(looks(), "Agents with their trust")
+    assert [
+        ["rogue", "40", NOTHING, "", "40.0", "40", "1", "1", "0"],
+        ["(no name)", "70", NOTHING, "", "70.0", "70", "1", "0", "0"],
+        ["scout", "95", "▲ 5", "", "92.5", "90", "2", "0", "0"],
+    ] == found
+
+
+def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> None:
+    """Better or worse, and the same failure again: that is what a person wants to know of a run."""
+    failing = {"primary_failure_type": LOOP}
+    put(store, "diagnoses", [run(1, 90), run(2, 50, **failing), run(3, 55, **failing)])
+    found = cells(looks(), "Runs beside the run of the same agent before")
+    assert [
+        ["run_003", "55", "▲ 5", "65.0", "scout", "2026-09-01 15:00", "Unsafe for production", "again"],
+        ["run_002", "50", "▼ 40", "70.0", "scout", "2026-09-01 14:00", "Unsafe for production", ""],
+        ["run_001", "90", NOTHING, "90.0", "scout", "2026-09-01 13:00", "Ready for runtime", ""],
+    ] == [[*row[:7], "again" if "again" in row[7] else ""] for row in found]
+    assert 2 == looks().count('href="/projects/ops/runs/run_003"') + 1
+
+
+def test_a_run_without_evidence_is_a_gap_and_no_zero(looks: Looks, store: Store) -> None:
+    """Nothing is known of it."""
+    put(store, "diagnoses", [run(1, 90), run(2, None, readiness_level="insufficient_evidence"), run(3, 80)])
+    page = looks()
+    assert NOTHING == cells(page, "Runs beside the run of the same agent before")[1][1]
+    chart = page.split('id="trust-0-title"')[1].split("</svg>")[0]
+    assert "<polyline" not in chart
+    assert 2 == chart.count("<circle")
+
+
+def test_one_agent_has_an_address(looks: Looks, store: Store) -> None:
+    """It can be sent to whoever looks after that agent."""
+    put(store, "diagnoses", [run(1, 90, "a&b"), run(2, 95, "other"), run(3, 20, "")])
+    page = looks()
+    assert 'href="/projects/ops/agents?agent=a%26b"' in page
+    one = looks("/projects/ops/agents?agent=a%26b")
+    assert ["run_001"] == [row[0] for row in cells(one, "Runs beside the run of the same agent before")]
+    assert 1 == one.count('<svg class="chart" ')
+    assert ["run_003"] == [
+        row[0] for row in cells(looks("/projects/ops/agents?agent="), "Runs beside the run of the same agent before")
+    ]
+    assert "is among these" in looks("/projects/ops/agents?agent=nobody")
+
+
+def test_many_agents_and_runs_stay_a_page(looks: Looks, store: Store) -> None:
+    """What is left out is said."""
+    put(store, "diagnoses", [run(number, 90, f"agent-{number % 40:02d}") for number in range(1, 201)])
+    page = looks("/projects/ops/agents?runs=250")
+    assert 12 == page.count('<svg class="chart" ')
+    assert "28 more agents" in page
+    assert "150 older runs are not listed" in page
+    assert len(page) < 300_000
+
+
+def test_runs_are_a_page_at_a_time(looks: Looks, store: Store) -> None:
+    """Newest first, each once, none lost."""
+    put(store, "diagnoses", [run(number, 90) for number in range(1, 61)])
+    seen, path = [], "/projects/ops/sessions"
+    while path:
+        page = looks(path)
+        seen += re.findall(r'href="/projects/ops/runs/(run_\d+)"', page)
+        following = re.search(r'href="([^"]*cursor=[^"]*)"[^>]*>Older', page)
+        path = following[1] if following else ""
+    assert [f"run_{number:03d}" for number in range(60, 0, -1)] == seen

@@ -1,0 +1,281 @@
+"""A project's page: what is open, how it did, what it cost, what was left out, and nothing of anybody else."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+
+import httpx2
+import msgspec
+import pytest
+from api_server import NOW, Call, Tokens
+from browsers import cookie, signed_in
+from builders import exchange, incident, judgement, score
+from finished import filled
+from watched import fallen, history, put
+
+from analytics.store import Store
+from schemas.records import Baseline, Incident, TierStatistics
+from service.access import AccessStore, Holder
+from service.dashboard.rendering import NOTHING
+
+HOSTILE = '"><img src=x onerror=alert(1)><script>alert(1)</script>\u202eexe'
+LATELY = timedelta(hours=6)
+
+
+@pytest.fixture
+def root(call: Call, tokens: Tokens) -> str:
+    """The cookie of an operator of everything."""
+    return signed_in(call, tokens.root)
+
+
+def looks(call: Call, value: str, path: str = "/projects/ops") -> httpx2.Response:
+    """A page, as a browser gets it."""
+    return call("GET", path, headers=cookie(value))
+
+
+def text(answer: httpx2.Response) -> str:
+    """What a page says, without its tags."""
+    assert 200 == answer.status_code, answer.text
+    return " ".join(re.sub(r"<[^>]+>", " ", answer.text).split())
+
+
+def drift(**fields: object) -> Incident:
+    """An open incident of drift since two days before now, with the evidence of its rule."""
+    days: list[dict[str, object]] = [
+        {"day": f"{(NOW - timedelta(days=back)).date()}", "average": 0.5, "count": 3} for back in (2, 1, 0)
+    ]
+    rules = {"sequential": {"since": days[0]["day"], "until": days[-1]["day"], "days": days}}
+    return incident(**({"metadata": json.dumps({"rules": rules}), "detected_at": NOW} | fields))
+
+
+def baseline(**fields: object) -> Baseline:
+    """A baseline of ops: Tier 2 is 0.85, give or take 0.1."""
+    tier = TierStatistics(mean=0.85, stddev=0.1, count=140)
+    none = TierStatistics(count=0)
+    values = {
+        "baseline_id": "b1", "project": "ops", "computed_at": NOW - LATELY, "window_start": NOW - timedelta(days=14),
+        "window_end": NOW, "tier1": none, "tier2": tier, "tier2_5": none, "tier3": none, "exchange_count": 140, "policy_digest": "0" * 16,
+    }  # fmt: skip
+    return Baseline(**(values | fields))  # type: ignore[arg-type]
+
+
+def test_a_project_without_anything_says_how_it_begins(call: Call, root: str) -> None:
+    """Its first page must not look broken."""
+    said = text(looks(call, root))
+    assert "Nothing has come in yet" in said
+    assert "driftline connections add" in said
+    assert "No data yet" in said
+
+
+def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
+    """Whoever is on call came for this."""
+    put(store, "incidents", [drift(cause="agent")])
+    page = looks(call, root).text
+    assert page.index("Tier 2 fell") < page.index("Cost of judging")
+    assert f'href="/projects/ops/incidents/{incident().incident_id}"' in page
+    row = re.search(r"<tr><td class=\"words\"><a [^>]*>Tier 2 fell.*?</tr>", page, re.DOTALL)
+    assert row
+    assert ["Tier 2 fell", "Critical", "2026-09-29", "agent", "2026-10-01 12:00"] == re.findall(
+        r">([^<>]+)</(?:a|span|td)>", row[0]
+    )
+    assert "1 open incident" in text(looks(call, root))
+
+
+def test_a_cause_that_nobody_knows_is_called_unknown(call: Call, root: str, store: Store) -> None:
+    """A dash would look like no cause."""
+    put(store, "incidents", [drift()])
+    assert "<td>unknown</td>" in looks(call, root).text
+
+
+def test_what_was_decided_is_kept_apart(call: Call, root: str, store: Store) -> None:
+    """It must not look as if it were open, nor be lost."""
+    put(store, "incidents", [drift(status="dismissed", resolved_at=NOW, resolved_by="ada")])
+    page = looks(call, root)
+    assert "Dismissed" in page.text.split("Decided")[1]
+    assert "open incident" not in text(page).replace("Open incidents", "")
+    assert "drift on" not in page.text
+
+
+def test_earlier_incidents_are_a_page_at_a_time(call: Call, root: str, store: Store) -> None:
+    """A year of incidents does not fit on one; every page has an address."""
+    made = [
+        drift(incident_id=f"i{place:02d}", status="dismissed", detected_at=NOW - timedelta(hours=place)) for place in range(45)
+    ]
+    put(store, "incidents", made)
+    seen, path = [], "/projects/ops"
+    while path:
+        page = looks(call, root, path).text
+        seen += re.findall(r'href="/projects/ops/incidents/(i\d\d)"', page)
+        following = re.search(r'href="([^"]*cursor=[^"]*)"[^>]*>Older', page)
+        path = following[1].replace("&amp;", "&") if following else ""
+    assert [f"i{place:02d}" for place in range(45)] == seen
+
+
+def test_days_of_drift_are_marked_in_the_chart_of_their_tier(call: Call, root: str, store: Store) -> None:
+    """Where to look is the first thing that a chart has to say."""
+    put(store, "scores", history(fallen(3), 10, end=NOW))
+    put(store, "baselines", [baseline()])
+    put(store, "incidents", [drift()])
+    page = looks(call, root).text
+    tier2 = re.search(r'id="trend-tier2-title".*?</figure>', page, re.DOTALL)
+    assert tier2
+    assert 3 == tier2[0].count("<polygon")
+    assert '<rect class="band"' in tier2[0]
+    assert "drift on 3 days" in text(looks(call, root))
+    assert "Baseline 0.85 ± 0.10 over 140 scores" in text(looks(call, root))
+    assert "<polygon" not in page.split('id="trend-tier1-title"')[1].split("</figure>")[0]
+
+
+def test_the_window_is_in_the_address(call: Call, root: str, store: Store) -> None:
+    """What one sees can be sent to somebody, and stays what it was."""
+    put(store, "scores", history(fallen(0), 20, end=NOW))
+    assert "2026-09-18 to 2026-10-01" in text(looks(call, root))
+    page = looks(call, root, "/projects/ops?window=7d&until=2026-09-20")
+    assert "2026-09-14 to 2026-09-20" in text(page)
+    assert 7 == page.text.split('id="exchanges-table"')[1].split("</table>")[0].count('<th scope="row">')
+    assert 'href="/projects/ops?window=30d&amp;until=2026-09-20"' in page.text
+    assert 'href="/projects/ops?window=7d&amp;until=2026-09-13"' in page.text
+    assert 'href="/projects/ops?window=7d&amp;until=2026-09-27"' in page.text
+
+
+def test_where_nothing_came_lately_the_days_end_with_what_came_last(call: Call, root: str, store: Store) -> None:
+    """Empty charts say nothing about a project that ended its work."""
+    put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
+    said = text(looks(call, root))
+    assert "Nothing came since 2026-08-02: the days end there." in said
+    assert "2026-07-20 to 2026-08-02" in said
+
+
+@pytest.mark.parametrize("query", ["window=1d", "window=14", "until=1999-01-01", "until=9999-12-31", "until=x", "cursor=%00"])
+def test_an_odd_address_is_refused(call: Call, root: str, query: str) -> None:
+    """It is answered with a page that says so, not with a fault."""
+    assert looks(call, root, f"/projects/ops?{query}").status_code in {400, 422}
+
+
+def test_costs_are_of_the_days_on_which_the_judge_answered(call: Call, root: str, store: Store) -> None:
+    """As on the bill; what is not known is not nothing."""
+    at = NOW - timedelta(days=1)
+    filled(
+        store,
+        ("judgements", judgement("a", 1, judged_at=at)),
+        ("judgements", judgement("a", 2, judged_at=at, requested_model="dear", cost_usd=2.5)),
+        ("judgements", judgement("a", 3, judged_at=at, requested_model=HOSTILE, cost_usd=None)),
+    )
+    page = looks(call, root).text
+    table = page.split("Cost by model")[1].split("</table>")[0]
+    assert ["dear", "$2.50"] == [cell.strip() for cell in re.findall(r"<td[^>]*>([^<]*)", table)[:5]][::4]
+    assert "1 unknown" in table
+    assert "<script>alert" not in page
+
+
+def test_what_stayed_unscored_is_told_with_what_helps(call: Call, root: str, tokens: Tokens, store: Store) -> None:
+    """The admin can do something about it; a reader only needs to know."""
+    filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
+    admin, reader = looks(call, root), looks(call, signed_in(call, tokens.ops_reader))
+    assert "No judge is configured." in text(admin)
+    assert "driftline rejudge" in admin.text
+    assert 'data-post="/api/audit/ops/rejudge"' not in admin.text, "there is no judge to ask"
+    assert "No judge is configured." in text(reader)
+
+
+def test_only_admins_are_told_how_to_spend_money(call: Call, access: AccessStore, store: Store) -> None:
+    """A button that answers 403 is worse than none."""
+    filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
+    token = access.add(Holder("operator", "looker", "ops", scopes=frozenset({"read"})))
+    page = looks(call, signed_in(call, token))
+    assert "No judge is configured." in text(page)
+    assert "driftline rejudge" not in page.text
+
+
+def test_the_sampling_mix_says_why(call: Call, root: str, store: Store) -> None:
+    """Who tunes sampling has to see what each rule takes."""
+    recent = {"exchange_at": NOW - LATELY, "scored_at": NOW}
+    put(
+        store,
+        "scores",
+        [score("s", 1, **recent), score("s", 2, sampling_reason="sampling_skip", disposition="sampling_skip", **recent)],
+    )
+    said = text(looks(call, root))
+    assert "First turns of a session Unscored 1 50.0%" in said
+    assert "Routine, left out Left out by sampling 1 50.0%" in said
+
+
+def test_numbers_of_a_simulated_judge_are_called_that(call: Call, root: str, store: Store) -> None:
+    """Nobody may take a demonstration for a finding."""
+    put(store, "scores", history(fallen(0), 2, end=NOW, simulated=True))
+    assert "simulated judge" in text(looks(call, root))
+
+
+def test_the_banner_is_what_agents_are_told(call: Call, root: str) -> None:
+    """It is shown as it is sent."""
+    assert "Eval Audit Mode: Active\n" in looks(call, root).text
+    assert "Eval Audit Mode: Off\n" in looks(call, root, "/projects/dark").text
+
+
+def test_nothing_that_agents_wrote_is_markup(call: Call, root: str, store: Store) -> None:
+    """Titles of incidents quote, reasons of anomalies quote, sessions name themselves."""
+    at = {"exchange_at": NOW - LATELY, "scored_at": NOW}
+    bad = score("s", 1, anomaly=True, anomaly_reasons=(HOSTILE,), agent=HOSTILE, **at)
+    put(store, "scores", [msgspec.structs.replace(bad, session_id=HOSTILE)])
+    put(store, "incidents", [drift(title=HOSTILE, description=HOSTILE, cause=HOSTILE)])
+    for path in (
+        "/projects/ops",
+        "/projects/ops/anomalies",
+        "/projects/ops/sessions",
+        "/projects/ops/wrap-quality",
+        "/projects/ops/agents",
+    ):
+        page = looks(call, root, path).text
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+        assert "\u202e" not in page
+        assert [] == re.findall(r"\sstyle=|<style|<script(?! src=\"/static/)|(?:src|href)=\"(?!/|#)", page)
+
+
+PAGES = ("", "/anomalies", "/sessions", "/wrap-quality", "/agents")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_nobody_sees_a_project_that_is_not_theirs(call: Call, tokens: Tokens, path: str) -> None:
+    """A token of ops opens ops."""
+    value = signed_in(call, tokens.ops_reader)
+    assert 200 == looks(call, value, f"/projects/ops{path}").status_code
+    assert 403 == looks(call, value, f"/projects/web{path}").status_code
+    assert 303 == call("GET", f"/projects/ops{path}").status_code
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_that_says_nothing_new_is_not_sent_again(call: Call, root: str, store: Store, path: str) -> None:
+    """Ten browsers on a wall ask every ten seconds."""
+    put(store, "scores", history(fallen(2), 5, end=NOW))
+    first = looks(call, root, f"/projects/ops{path}")
+    again = call("GET", f"/projects/ops{path}", headers=cookie(root) | {"if-none-match": first.headers["etag"]})
+    assert (304, b"") == (again.status_code, again.content)
+
+
+def test_anomalies_lead_to_their_exchanges_a_page_at_a_time(call: Call, root: str, store: Store) -> None:
+    """Newest first, each once, none lost."""
+    made = [
+        score("s", place, anomaly=True, anomaly_reasons=("bad",), exchange_at=NOW - timedelta(minutes=place), scored_at=NOW)
+        for place in range(1, 61)
+    ]
+    put(store, "scores", [*made, score("fine", 1, exchange_at=NOW - LATELY, scored_at=NOW)])
+    seen, path = [], "/projects/ops/anomalies"
+    while path:
+        page = looks(call, root, path).text
+        seen += re.findall(r'href="/projects/ops/exchanges/score%20s%3A(\d+)"', page)
+        following = re.search(r'href="([^"]*cursor=[^"]*)"[^>]*>Older', page)
+        path = following[1] if following else ""
+    assert [f"{place}" for place in range(1, 61)] == seen
+    assert f"bad {NOTHING} 60" in text(looks(call, root, "/projects/ops/anomalies"))
+
+
+def test_the_steps_of_a_wrap_up_are_told_by_session(call: Call, root: str, store: Store) -> None:
+    """A dash alone is not read out; what is missing is said."""
+    filled(store, ("exchanges", exchange("s", 1, response="I updated the changelog and committed it.")))
+    said = text(looks(call, root, "/projects/ops/wrap-quality"))
+    assert "On average 40.0% of them" in said
+    missing = f"{NOTHING} missing"
+    assert f"2 of 5 {missing} ✓ found {missing} {missing} ✓ found" in said
