@@ -76,8 +76,10 @@ class EvaluationClient:
         *,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        quiet: float = QUIET,
     ) -> None:
         url = _url(server)
+        self._quiet = quiet
         self._sleep = sleep
         self._clock = clock
         # A proxy that the environment names has nothing to do with a server on this machine, and would see the token.
@@ -113,7 +115,8 @@ class EvaluationClient:
             found = _evaluated(one, document)
             made.append(found)
             if not found.reused:
-                calls.update(answer["outcome"] for answer in document["evaluation"]["judgeResult"]["iterations"])
+                iterations = document["evaluation"]["judgeResult"]["iterations"]
+                calls.update(answer["outcome"] for answer in iterations if answer["attempts"])
                 spent += found.evaluation.cost_usd or 0.0
                 report(Progress(sum(not each.reused for each in made), total, dict(calls), spent))
         if missing:
@@ -128,7 +131,7 @@ class EvaluationClient:
         """The document of an evaluation as soon as the attempt that was asked for is answered."""
         path = f"{EVALUATIONS}/{quote(one['id'], safe='')}"
         pause, most = _LOOKS
-        ends_at = self._clock() + QUIET
+        ends_at = self._clock() + self._quiet
         while True:
             document = self._call("GET", path)
             found = document["evaluation"]
@@ -136,7 +139,7 @@ class EvaluationClient:
                 return document
             if self._clock() >= ends_at:
                 raise ServerError(
-                    f"nothing was evaluated for {QUIET / 60:g} minutes",
+                    f"nothing was evaluated for {self._quiet / 60:g} minutes",
                     hint="Is a judge at work there (`driftline doctor`, and over Kafka `driftline worker`)? The same command goes on from here.",
                 )
             self._sleep(pause)

@@ -130,7 +130,10 @@ def _iterations(judge: JudgeResult) -> list[str]:
     if judge.aggregate and judge.successful_iterations > 1:
         spread = [judge.aggregate.overall, *(judge.aggregate.dimensions[name] for name in names)]
         rows.append(["", "spread", *(_shown(one.spread) for one in spread), "", ""])
-    return [_table(["No.", "Outcome", "overall", *names, "Cost", "Why it does not count"], rows)]
+    table = _table(["No.", "Outcome", "overall", *names, "Cost", "Why it does not count"], rows)
+    taken_over = [str(one.iteration) for one in judge.iterations if one.taken_over_from is not None]
+    told = f"Given before, to another evaluation that asked the same, and paid for there: answer {', '.join(taken_over)}."
+    return [table, told] if taken_over else [table]
 
 
 def _iteration_scores(one: Iteration, names: Sequence[str]) -> list[str]:

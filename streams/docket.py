@@ -1,7 +1,7 @@
 """A task on its way to its judgement: what is known of its subject, and the questions that need no call.
 
-Each question is settled in this order: a recorded judgement; no price for the model while there is a cap; the cap; nobody to ask. A replay
-goes the same way, so that a miss comes out as it did before.
+Each question is settled in this order: a recorded judgement; an answer that was taken over; no price for the model while there is a cap; the
+cap; nobody to ask. A replay goes the same way, so that a miss comes out as it did before.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class Docket:
     """Starts the judging, told what was recorded."""
     batched: bool = False
     """Whether its questions go through the batch API, and cost what that costs."""
+    taken_over: Sequence[Judgement] = ()
+    """Answers that were given about something else, which the subject may rest on, too: they were paid for there."""
+    unasked_state: TierState | None = None
+    """What a question is whose answer was not recorded, where nobody is asked; None: the judge may be asked."""
 
     def judging(self) -> Judging:
         """The questions about the subject, one by one, and what comes of the replies."""
@@ -65,16 +69,20 @@ class Docket:
 
     def settle(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
         """The reply where no call is needed or allowed; None where the judge is to be asked."""
-        found = recorded_reply(earlier, self.revision)
+        found = recorded_reply(earlier, self.revision) or self._taken_over(question, earlier)
         if found is not None:
             return found
-        state = question.fallback or self._forbidden(question)
+        state = question.fallback or self._forbidden(question) or self.unasked_state
         return Reply(state=state, judgements=tuple(earlier)) if state else None
 
     def unasked(self, question: Question) -> Reply:
         """The reply where there is nobody to ask."""
         earlier = self.earlier(question)
         return self.settle(question, earlier) or Reply(state=NO_JUDGE, judgements=earlier)
+
+    def _taken_over(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
+        found = next((one for one in self.taken_over if one.fingerprint == question.fingerprint), None)
+        return None if found is None else Reply(text=found.answer or "", judgements=(*earlier, found))
 
     def _forbidden(self, question: Question) -> TierState | None:
         """Why the cap forbids the call; None where it does not."""

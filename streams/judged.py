@@ -9,8 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from audit.cascade import cascade
 from audit.evaluation.evaluating import evaluating
 from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
-from audit.evaluation.questions import Terms, request_id
-from audit.judgements import charged
+from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
+from audit.judgements import ANSWERED, charged
 from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.prices import ModelPrice, nano_of, price_of
@@ -34,6 +34,8 @@ class Matter(NamedTuple):
     """What the judge's model costs; None is unknown."""
     cap: int | None
     """Nano-USD that may be spent; None is no cap."""
+    batched: bool = False
+    """Whether its questions are asked in batches only."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,6 +61,8 @@ class JudgedStage(Generic[Task]):
     """Whether anything can have been recorded of a task that has only just come."""
     cap_is_shared: bool
     """Whether one cap holds for all tasks of a session; else each subject has one of its own."""
+    may_rest_on: Callable[[Task, Judgement], bool]
+    """Whether a task may carry a judgement of something else, for an answer to the same question."""
     read: Callable[[Task, Policy], Matter]
     """Raises what is wrong with a task that cannot be judged."""
 
@@ -69,11 +73,9 @@ class JudgedStage(Generic[Task]):
     def known_of(self, task: Task, found: Sequence[Judgement]) -> list[Judgement]:
         """What is known of a task's subject up to its revision: what the task carries and what was found elsewhere, each once.
 
-        RecordError when the task carries something that is no judgement of its subject.
+        RecordError when the task carries something that is no judgement of its subject, and that it may not rest on.
         """
-        carried: list[Judgement] = [self._carried(task, message) for message in task.earlier_judgements]
-        known = {one.judgement_id: one for one in (*carried, *found)}
-        return [one for one in known.values() if one.subject_revision <= self.revision_of(task)]
+        return self._own(task, (*self._carried(task), *found))
 
     def open(
         self,
@@ -87,9 +89,12 @@ class JudgedStage(Generic[Task]):
     ) -> Docket:
         """The docket of a task whose session's state says `spent`. What is raised is wrong with the task: it cannot be judged.
 
-        What was recorded is charged to whom it was paid for, whatever was asked then: to `ledger`, where the caller has one.
+        What was recorded is charged to whom it was paid for, whatever was asked then: to `ledger`, where the caller has one. `batched`:
+        whoever asks does so in batches.
         """
-        matter, known, revision = self.read(task, policy), self.known_of(task, recorded), self.revision_of(task)
+        matter, revision = self.read(task, policy), self.revision_of(task)
+        carried: list[Judgement] = self._carried(task)
+        known = self._own(task, (*carried, *recorded))
         ledger = Ledger(matter.cap, spent) if ledger is None else ledger
         # A session has been charged for earlier revisions already.
         for one in {revision} if self.cap_is_shared else {paid.subject_revision for paid in known}:
@@ -104,21 +109,33 @@ class JudgedStage(Generic[Task]):
             ledger=ledger,
             recorded=known,
             begin=matter.begin,
-            batched=batched,
+            batched=batched or matter.batched,
+            taken_over=[one for one in carried if not self._is_own(task, one)],
+            unasked_state=NOT_BATCHED if matter.batched and not batched else None,
         )
 
     def spent_after(self, spent: int, docket: Docket | None) -> int:
         """What a session's state says after a task, where it said `spent` before; no docket for a task that could not be opened."""
         return docket.ledger.spent if docket is not None and self.cap_is_shared else spent
 
-    def _carried(self, task: Task, message: bytes) -> Judgement:
-        record = decode(message)
-        if not isinstance(record, Judgement) or (record.connection, record.subject_id) != self.subject_of(task):
+    def _carried(self, task: Task) -> list[Judgement]:
+        """What the task carries; RecordError for what has no place in it."""
+        records = [decode(message) for message in task.earlier_judgements]
+        carried = [one for one in records if isinstance(one, Judgement)]
+        if len(carried) < len(records) or not all(self._is_own(task, one) or self.may_rest_on(task, one) for one in carried):
             raise RecordError(
                 f"{self.task_type.__name__}.earlier_judgements: {self.id_of(task)!r} carries what is no judgement of it",
                 hint="Ask for it again: whoever asks fills the field.",
             )
-        return record
+        return carried
+
+    def _own(self, task: Task, found: Sequence[Judgement]) -> list[Judgement]:
+        """Those of the task's subject up to its revision, each once."""
+        own = {one.judgement_id: one for one in found if self._is_own(task, one)}
+        return [one for one in own.values() if one.subject_revision <= self.revision_of(task)]
+
+    def _is_own(self, task: Task, one: Judgement) -> bool:
+        return (one.connection, one.subject_id) == self.subject_of(task)
 
 
 def _scoring(task: ScoringTask, policy: Policy) -> Matter:
@@ -129,7 +146,14 @@ def _scoring(task: ScoringTask, policy: Policy) -> Matter:
 def _evaluation(request: EvaluationRequest, policy: Policy) -> Matter:
     plan = Terms.of(request).plan
     cap = None if plan.cost_cap_usd is None else nano_of(plan.cost_cap_usd)
-    return Matter(lambda recorded: evaluating(request, recorded), price_of(plan.judge.model, policy.prices), cap)
+    price, batched = price_of(plan.judge.model, policy.prices), plan.judge.type == "batch"
+    return Matter(lambda recorded: evaluating(request, recorded), price, cap, batched)
+
+
+def _is_answer_of_session(request: EvaluationRequest, one: Judgement) -> bool:
+    """Whether it answers a question about the same session, asked for an evaluation."""
+    same_session = (one.connection, one.session_id) == (request.connection, request.session_id)
+    return same_session and one.purpose == SIX_DIMENSIONS and one.outcome == ANSWERED
 
 
 SCORING = JudgedStage(
@@ -145,6 +169,7 @@ SCORING = JudgedStage(
     size_of=lambda task: len(task.exchange) + sum(map(len, task.earlier_judgements)),
     may_be_known=lambda task: task.revision > 0,
     cap_is_shared=True,
+    may_rest_on=lambda *_: False,
     read=_scoring,
 )
 EVALUATION = JudgedStage(
@@ -161,6 +186,7 @@ EVALUATION = JudgedStage(
     # Those of a batch are recorded before the request is there.
     may_be_known=lambda _: True,
     cap_is_shared=False,
+    may_rest_on=_is_answer_of_session,
     read=_evaluation,
 )
 JUDGED: tuple[JudgedStage[Any], ...] = (SCORING, EVALUATION)

@@ -23,7 +23,8 @@ __all__ = ["EVALUATION", "evaluating", "questions_of"]
 def evaluating(request: EvaluationRequest, recorded: Sequence[Judgement] = ()) -> Generator[Question, Reply, Evaluation]:
     """Evaluate a request: yields its questions one by one, takes a reply to each, returns the result.
 
-    `recorded` is everything that was recorded for the evaluation up to this attempt: it was paid for, so its cost is in the result.
+    `recorded` is everything that was recorded for the evaluation up to this attempt: it was paid for, so its cost is in the result. That
+    of an answer which was given to another evaluation is not.
     RecordError for a request that cannot be read, ValueError for a reply that is neither a text nor a state.
     """
     terms, iterations = Terms.of(request), []
@@ -35,7 +36,8 @@ def evaluating(request: EvaluationRequest, recorded: Sequence[Judgement] = ()) -
 
 def _evaluation(request: EvaluationRequest, found: Findings, recorded: Sequence[Judgement]) -> Evaluation:
     judgements = [judgement for one in found.iterations for judgement in one.judgements]
-    paid = {one.judgement_id: one for one in (*recorded, *judgements)}
+    own = [one for one in judgements if one.subject_id == request.evaluation_id]
+    paid = {one.judgement_id: one for one in (*recorded, *own)}
     result, overall = found.result(request), found.aggregates.overall if found.aggregates else None
     return Evaluation(
         evaluation_id=request.evaluation_id,
@@ -58,7 +60,7 @@ def _evaluation(request: EvaluationRequest, found: Findings, recorded: Sequence[
         result=result.as_json(),
         cost_usd=total_cost(list(paid.values())),
         simulated=found.simulated,
-        evaluated_at=_newest(judgements) or request.requested_at,
+        evaluated_at=_newest(own) or request.requested_at,
         agent=request.agent,
         run_at=request.run_at,
         run_seconds=request.run_seconds,

@@ -55,7 +55,7 @@ class Findings:
 
     def result(self, request: EvaluationRequest) -> EvaluationResult:
         """The documents."""
-        return EvaluationResult(final_result=_final_result(request, self), judge_result=_judge_result(self))
+        return EvaluationResult(final_result=_final_result(request, self), judge_result=_judge_result(request, self))
 
 
 def findings_of(request: EvaluationRequest, terms: Terms, iterations: Sequence[Asked]) -> Findings:
@@ -88,7 +88,7 @@ def _score(found: Aggregate) -> AggregateScore:
     return AggregateScore(evidence=found.evidence, score=found.score, spread=found.spread)
 
 
-def _judge_result(found: Findings) -> JudgeResult:
+def _judge_result(request: EvaluationRequest, found: Findings) -> JudgeResult:
     plan, aggregates = found.terms.plan, None
     if found.aggregates is not None:
         aggregates = JudgeAggregate(
@@ -105,7 +105,7 @@ def _judge_result(found: Findings) -> JudgeResult:
         configured_repetitions=plan.repetitions,
         successful_iterations=found.successful,
         failed_iterations=len(found.iterations) - found.successful,
-        iterations=documents(found.iterations),
+        iterations=documents(found.iterations, request.evaluation_id),
         aggregate=aggregates,
     )
 

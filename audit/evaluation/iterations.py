@@ -8,7 +8,7 @@ from typing import Any
 
 from audit.answer_json import MAX_ANSWER
 from audit.evaluation.answers import EvaluationAnswer
-from audit.evaluation.questions import NOT_RECORDED
+from audit.evaluation.questions import NOT_BATCHED, NOT_RECORDED
 from audit.evaluation.result import Iteration, IterationScores
 from audit.fingerprints import canonical_json
 from audit.judgements import ANSWERED, COST_CAP, INTERRUPTED, UNKNOWN_PRICE
@@ -23,6 +23,7 @@ MAX_ANSWERS_BYTES = 400_000
 _MAX_REASON = 500
 _REASONS: Mapping[str, str] = {
     NOT_RECORDED.reason: "only recorded answers count, and none is recorded",
+    NOT_BATCHED.reason: "no batch has answered it, and a batch judge is not asked outside of batches",
     NO_JUDGE.reason: "no judge is configured",
     COST_CAP.reason: "the cost cap of the evaluation leaves no room for the call",
     UNKNOWN_PRICE.reason: "there is a cost cap, and nobody knows what the model costs",
@@ -78,24 +79,28 @@ def asked(number: int, question: Question, reply: Reply) -> Asked:
     return Asked(number, ANSWERED, None, answer, found, judgements)
 
 
-def documents(iterations: Sequence[Asked]) -> tuple[Iteration, ...]:
-    """The iterations as the result shows them."""
-    return tuple(_document(one, MAX_ANSWERS_BYTES // len(iterations)) for one in iterations)
+def documents(iterations: Sequence[Asked], evaluation_id: str) -> tuple[Iteration, ...]:
+    """The iterations as the result of the evaluation shows them."""
+    return tuple(_document(one, evaluation_id, MAX_ANSWERS_BYTES // len(iterations)) for one in iterations)
 
 
-def _document(one: Asked, room: int) -> Iteration:
+def _document(one: Asked, evaluation_id: str, room: int) -> Iteration:
     scores = None
     if one.answer is not None:
         by_dimension = {dimension: found.score for dimension, found in one.answer.dimensions.items()}
         scores = IterationScores(dimensions=by_dimension, overall=one.answer.overall.score)
-    return Iteration(iteration=one.number, outcome=one.outcome, reason=one.reason, scores=scores, **_call(one.judgement, room))
+    call = _call(one.judgement, evaluation_id, room)
+    return Iteration(iteration=one.number, outcome=one.outcome, reason=one.reason, scores=scores, **call)
 
 
-def _call(known: Judgement | None, room: int) -> dict[str, Any]:
-    """What is known of the call; of one that was never made, nothing."""
+def _call(known: Judgement | None, evaluation_id: str, room: int) -> dict[str, Any]:
+    """What is known of the call; of one that was never made, nothing. One that was made for another evaluation has cost this one nothing."""
     if known is None:
-        return dict.fromkeys(_CALL) | {"answer": None, "attempts": 0, "batched": False, "simulated": False}
-    return {name: getattr(known, name) for name in _CALL} | {"answer": known.answer and _fitting(known.answer, room)}
+        return dict.fromkeys((*_CALL, "answer", "taken_over_from")) | {"attempts": 0, "batched": False, "simulated": False}
+    shown = {name: getattr(known, name) for name in _CALL} | {"answer": known.answer and _fitting(known.answer, room)}
+    if known.subject_id == evaluation_id:
+        return shown | {"taken_over_from": None}
+    return shown | {"taken_over_from": known.subject_id, "attempts": 0, "cost_usd": 0.0}
 
 
 def _fitting(answer: str, room: int) -> str:

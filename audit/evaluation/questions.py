@@ -26,6 +26,8 @@ RULE_VERSION = "evaluation-1"
 """Version of checks, subject view, aggregation and policies; part of every fingerprint."""
 NOT_RECORDED = TierState(UNSCORED, "not_recorded")
 """What an iteration is where only recorded answers count, and none is there."""
+NOT_BATCHED = TierState(UNSCORED, "not_batched")
+"""What an iteration of a batch judge is that no batch has answered: it is not asked call by call."""
 _FALLBACKS: Mapping[str, TierState] = {"recorded": NOT_RECORDED}
 """By type of judge: what an iteration is that nobody may be asked about."""
 

@@ -22,8 +22,10 @@ from audit.evaluation.run import Run
 from audit.evaluation.view import subject_view
 from audit.fingerprints import canonical_json, stable_id
 from audit.judgements import with_earlier
+from schemas.errors import BoundsError
 from schemas.records import EvaluationRequest, Judgement
 
+_TOO_LARGE = "Make max_view_characters of the profile smaller, or the case or its system prompt shorter."
 _SCORING: dict[str, Any] = {
     "judge": {"model", "max_tokens"},
     "repetitions": True,
@@ -43,20 +45,21 @@ def evaluation_request(
     attempt: int,
     earlier: Sequence[Judgement],
     at: datetime,
+    warnings: Sequence[str] = (),
 ) -> EvaluationRequest:
     """The request to hold a run against a case. The same content gives the same fingerprint and ids, whatever the time.
 
-    `earlier` is what was recorded for the evaluation before this attempt; see `asked_again`. RecordError (BoundsError) where the
-    case and the view together are more than a record may hold.
+    `earlier` is what was recorded for the evaluation before this attempt; see `asked_again`. `warnings` are of how the run was read.
+    BoundsError where case, prompt and view together are more than a record may hold.
     """
     outcomes = check_run(case, run)
     checks = canonical_json(msgspec.to_builtins(outcomes))
     view = subject_view(case, run, outcomes, plan.max_view_characters)
     prompt = complete(system_prompt)
-    shown = _shown(run)
     measured_by = [RULE_VERSION, case.model_dump(mode="json"), plan.model_dump(mode="json", include=_SCORING), prompt]
-    facts = [value.isoformat() if isinstance(value, datetime) else value for value in shown.values()]
-    fingerprint = _digest([*measured_by, view.text, checks, facts])
+    facts = _facts(run)
+    told = [value.isoformat() if isinstance(value, datetime) else value for value in facts.values()]
+    fingerprint = _digest([*measured_by, view.text, checks, told])
     request = EvaluationRequest(
         request_id="",
         connection=run.connection,
@@ -69,7 +72,8 @@ def evaluation_request(
         repetition=repetition,
         requested_at=at,
         evaluation_id=stable_id("evaluation", run.connection, run.session_id, case.case_id, fingerprint),
-        **shown,
+        **facts,
+        run_cost_usd=run.cost_usd,
         judge_run_id=plan.judge_run_id,
         judge_model=plan.judge.model,
         yardstick=_digest(measured_by),
@@ -78,21 +82,27 @@ def evaluation_request(
         system_prompt=prompt,
         user_prompt=view.text,
         checks=checks,
-        warnings=tuple(view.warnings),
+        warnings=(*view.warnings, *warnings),
         rule_version=RULE_VERSION,
     )
     return asked_again(request, attempt, earlier)
 
 
 def asked_again(request: EvaluationRequest, attempt: int, earlier: Sequence[Judgement]) -> EvaluationRequest:
-    """The same request as another attempt, with what was recorded before it, as far as a record has room for that."""
+    """The same request as another attempt, with what was recorded before it, as far as a record has room for that.
+
+    BoundsError where the request alone is more than a record may hold.
+    """
     named = request_id(request.evaluation_id, attempt)
     bare = msgspec.structs.replace(request, request_id=named, attempt=attempt, earlier_judgements=())
-    return with_earlier(bare, earlier)
+    try:
+        return with_earlier(bare, earlier)
+    except BoundsError as error:
+        raise BoundsError(str(error), hint=_TOO_LARGE) from error
 
 
-def _shown(run: Run) -> dict[str, Any]:
-    """What is shown of the run beside the scores, named as in the records."""
+def _facts(run: Run) -> dict[str, Any]:
+    """What is told of the run beside the scores, named as in the records, but for its cost: another price makes no other run."""
     lasted = None if run.started_at is None or run.ended_at is None else run.ended_at - run.started_at
     return {
         "subject_model": run.model,
@@ -101,7 +111,6 @@ def _shown(run: Run) -> dict[str, Any]:
         "run_seconds": None if lasted is None else lasted.total_seconds(),
         "run_input_tokens": run.input_tokens,
         "run_output_tokens": run.output_tokens,
-        "run_cost_usd": run.cost_usd,
     }
 
 

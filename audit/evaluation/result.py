@@ -72,6 +72,8 @@ class Iteration(_Document):
     """None where the iteration does not count."""
     judgement_id: str | None
     """The record that holds the whole answer."""
+    taken_over_from: str | None = None
+    """Evaluation for which this answer was given and paid; then it took no attempts here and cost nothing. None: it was this one."""
     answering_model: str | None
     attempts: Count
     input_tokens: Count | None

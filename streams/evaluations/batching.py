@@ -18,7 +18,7 @@ from audit.questions import Question
 from schemas.codec import encode
 from schemas.records import EvaluationRequest, Judgement, Reservation
 from streams.docket import Docket
-from streams.evaluations.estimating import docket_of, is_batched, open_questions
+from streams.evaluations.estimating import docket_of, is_batched, settled_questions
 from streams.group_commit import GroupCommit
 from streams.interrupted import interrupted
 from streams.judged import EVALUATION
@@ -83,8 +83,8 @@ def _open(
     asked: dict[str, Asked] = {}
     for request in requests:
         docket = docket_of(request, policy, recorded.get(EVALUATION.subject_of(request), ()))
-        for question, is_open in open_questions(request, docket):
-            if is_open and question.fingerprint not in asked:
+        for question, reply in settled_questions(request, docket):
+            if reply is None and question.fingerprint not in asked:
                 paying = purse(question, docket)
                 asked[question.fingerprint] = Asked(question, paying, paying)
     return list(asked.values())

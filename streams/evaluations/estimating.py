@@ -8,10 +8,9 @@ from typing import Any
 
 from audit.estimate import estimate
 from audit.evaluation.questions import Terms, questions_of
-from audit.judgements import ANSWERED
 from audit.policy import Policy
 from audit.prices import usd_of, worst_case
-from audit.questions import Question
+from audit.questions import Question, Reply
 from schemas.records import EvaluationRequest, Judgement
 from streams.docket import Docket
 from streams.judged import EVALUATION
@@ -32,7 +31,7 @@ class Estimate:
     calls: int = 0
     """Questions that the judge will be asked about those that will be made."""
     answered: int = 0
-    """Questions that it has answered before."""
+    """Questions that it has answered before, for this evaluation or for another one of the run."""
     not_asked: int = 0
     """Questions that will not be asked: only recorded answers count, the cap leaves no room, or it needs a price that nobody knows."""
     unpriced: int = 0
@@ -64,9 +63,9 @@ def estimate_of(
     for request, recorded in requests:
         docket = docket_of(request, policy, recorded)
         room = None if docket.ledger.cap is None else max(0, docket.ledger.cap - docket.ledger.spent)
-        questions = open_questions(request, docket)
-        calls = [question for question, is_open in questions if is_open]
-        answered = sum(any(one.outcome == ANSWERED for one in docket.earlier(question)) for question, _ in questions)
+        questions = settled_questions(request, docket)
+        calls = [question for question, reply in questions if reply is None]
+        answered = sum(reply is not None and reply.text is not None for _, reply in questions)
         counts["calls"] += len(calls)
         counts["answered"] += answered
         counts["not_asked"] += len(questions) - len(calls) - answered
@@ -97,9 +96,9 @@ def docket_of(request: EvaluationRequest, policy: Policy, recorded: Sequence[Jud
     return EVALUATION.open(request, policy, recorded, batched=is_batched(request))
 
 
-def open_questions(request: EvaluationRequest, docket: Docket) -> list[tuple[Question, bool]]:
-    """The questions of a request, each with whether the judge is to be asked."""
-    return [(one, docket.settle(one, docket.earlier(one)) is None) for one in questions_of(request)]
+def settled_questions(request: EvaluationRequest, docket: Docket) -> list[tuple[Question, Reply | None]]:
+    """The questions of a request, each with the reply to it; None where the judge is to be asked."""
+    return [(one, docket.settle(one, docket.earlier(one))) for one in questions_of(request)]
 
 
 def is_batched(request: EvaluationRequest) -> bool:

@@ -3,6 +3,8 @@
 1. An evaluation is known by its id, which depends on everything that a score depends on. A completed one is reused.
 2. One that failed is asked for again, as the next attempt: what the judge has answered before counts, so only the rest is asked.
 3. One that was asked for by a process that did not come to its end is taken up as it stands, and not asked for twice.
+4. What the judge was asked of the same run for another evaluation (another aggregation, another policy, fewer repetitions) is not asked
+   again: its answers are taken over.
 """
 
 from __future__ import annotations
@@ -21,17 +23,19 @@ from analytics.queries import query_records, query_rows
 from analytics.store import Store
 from audit.evaluation.case import Case
 from audit.evaluation.profile import Plan
+from audit.evaluation.questions import questions_of
 from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again, evaluation_request
+from audit.judgements import ANSWERED
 from audit.policy import Policy
 from schemas.errors import BoundsError, InputError
-from schemas.records import Evaluation, EvaluationRequest
+from schemas.records import Evaluation, EvaluationRequest, Judgement
 from streams.embedded import stage_progress
 from streams.evaluations.estimating import Estimate, estimate_of
 from streams.evaluations.reading import ReadRun, read_runs
 from streams.evaluations.selecting import Wanted, finished_sessions
 from streams.judged import EVALUATION
-from streams.recorded import recorded_in
+from streams.recorded import Subject, recorded_in
 
 COMPLETED = "completed"
 _TEXTS = ("case", "profile", "system_prompt", "user_prompt", "checks")
@@ -65,8 +69,8 @@ class _Fate(NamedTuple):
 
     attempt: int | None
     """None: it is there."""
-    is_asked: bool = False
-    """Whether this attempt was asked for already."""
+    carried: tuple[bytes, ...] | None = None
+    """Where this attempt was asked for already: the judgements that its request carries."""
 
 
 def prepare(  # noqa: PLR0917 - what is held against what, in the order in which it is read
@@ -97,17 +101,55 @@ def prepare(  # noqa: PLR0917 - what is held against what, in the order in which
         fates = _fates(cursor, found, known, passed, retry_failed=retry_failed)
         waiting = query_rows(cursor, "open_evaluations", {"position": passed})
         left_over = sum(row["evaluation_id"] not in found for row in waiting)
-    open_ones = {one: fate for one, fate in fates.items() if fate.attempt is not None}
-    recorded = recorded_in(store)([EVALUATION.subject_of(found[one]) for one in open_ones])
-    asked = [
-        (asked_again(found[one], fate.attempt or 0, judgements), judgements, fate.is_asked)
-        for one, fate in open_ones.items()
-        for judgements in [recorded.get(EVALUATION.subject_of(found[one]), ())]
-    ]
-    reused = [_reused(found[one], known[one]) for one in found if one not in open_ones]
-    new, old = ([request for request, _, is_asked in asked if is_asked is before] for before in (False, True))
-    whole = estimate_of([one[:2] for one in asked], policy, reused=len(reused), taken_up=len(old), left_over=left_over)
+        recorded = recorded_in(store)(
+            [EVALUATION.subject_of(found[one]) for one, fate in fates.items() if fate.attempt is not None]
+        )
+        new, old = _asked(cursor, found, fates, recorded)
+    reused = [_reused(found[one], known[one]) for one, fate in fates.items() if fate.attempt is None]
+    asked = [(one, recorded.get(EVALUATION.subject_of(one), ())) for one in (*new, *old)]
+    whole = estimate_of(asked, policy, reused=len(reused), taken_up=len(old), left_over=left_over)
     return Prepared(new, old, reused, whole, len(sessions), {one: place for place, one in enumerate(found)})
+
+
+def _asked(
+    cursor: duckdb.DuckDBPyConnection,
+    found: Mapping[str, EvaluationRequest],
+    fates: Mapping[str, _Fate],
+    recorded: Mapping[Subject, Sequence[Judgement]],
+) -> tuple[list[EvaluationRequest], list[EvaluationRequest]]:
+    """What is to be asked for, with what was recorded; and what was asked for already, as it was."""
+    new = {one: fate.attempt for one, fate in fates.items() if fate.attempt is not None and fate.carried is None}
+    taken_over = _answers_of_others(cursor, [found[one] for one in new], recorded)
+    requests = [
+        asked_again(request, attempt, [*recorded.get(EVALUATION.subject_of(request), ()), *taken_over[one]])
+        for one, attempt in new.items()
+        for request in [found[one]]
+    ]
+    old = [
+        msgspec.structs.replace(asked_again(found[one], fate.attempt or 0, ()), earlier_judgements=fate.carried)
+        for one, fate in fates.items()
+        if fate.carried is not None
+    ]
+    return requests, old
+
+
+def _answers_of_others(
+    cursor: duckdb.DuckDBPyConnection,
+    requests: Sequence[EvaluationRequest],
+    recorded: Mapping[Subject, Sequence[Judgement]],
+) -> dict[str, list[Judgement]]:
+    """By evaluation: the answers to its questions that were given to others, where it has none of its own."""
+    missing: dict[str, list[str]] = {}
+    wanted = []
+    for request in requests:
+        own = {one.fingerprint for one in recorded.get(EVALUATION.subject_of(request), ()) if one.outcome == ANSWERED}
+        open_ones = [one.fingerprint for one in questions_of(request) if one.fingerprint not in own]
+        missing[request.evaluation_id] = open_ones
+        about = {"connection": request.connection, "session_id": request.session_id}
+        wanted += [about | {"fingerprint": fingerprint} for fingerprint in open_ones]
+    rows = query_records(cursor, "answers_of_sessions", Judgement, {"questions": wanted}) if wanted else ()
+    answers = {one.fingerprint: one for one in rows}
+    return {name: [answers[one] for one in asked if one in answers] for name, asked in missing.items()}
 
 
 def _check_ids(kind: str, ids: Sequence[str]) -> None:
@@ -129,15 +171,23 @@ def _requests(
             for plan in plans:
                 try:
                     request = evaluation_request(
-                        case, plan, system_prompt, run, repetition=repetitions[run.model], attempt=0, earlier=(), at=at
+                        case,
+                        plan,
+                        system_prompt,
+                        run,
+                        repetition=repetitions[run.model],
+                        attempt=0,
+                        earlier=(),
+                        at=at,
+                        warnings=warnings,
                     )
                 except BoundsError as error:
                     raise InputError(
                         f"case {case.case_id!r} and session {run.session_id!r} together are more than a record may hold",
-                        hint="Make max_view_characters of the profile smaller, or the case shorter.",
+                        hint=error.hint,
                     ) from error
                 shared = {name: texts.setdefault(text, text) for name in _TEXTS for text in [getattr(request, name)]}
-                yield msgspec.structs.replace(request, warnings=(*request.warnings, *warnings), **shared)
+                yield msgspec.structs.replace(request, **shared)
 
 
 def _by_id(requests: Iterable[EvaluationRequest]) -> dict[str, EvaluationRequest]:
@@ -169,7 +219,7 @@ def _fates(
         evaluation, last = known.get(one), asked.get(one, {"attempt": -1, "position": 0})
         done = evaluation.revision if evaluation else -1
         if last["attempt"] > done and last["position"] >= passed:
-            fates[one] = _Fate(last["attempt"], is_asked=True)
+            fates[one] = _Fate(last["attempt"], tuple(last["carried"]))
         elif evaluation and done >= last["attempt"] and _is_good(evaluation, retry_failed=retry_failed):
             fates[one] = _Fate(None)
         else:
@@ -184,6 +234,6 @@ def _is_good(evaluation: Evaluation, *, retry_failed: bool) -> bool:
 
 
 def _reused(request: EvaluationRequest, evaluation: Evaluation) -> Evaluated:
-    """An evaluation that is there, numbered as in this selection. Of one id the prompts are the same, so those are what was sent then."""
-    numbered = msgspec.structs.replace(evaluation, repetition=request.repetition)
-    return Evaluated(numbered, request.system_prompt, request.user_prompt, reused=True)
+    """An evaluation that is there, numbered as in this selection, its run at today's prices; of one id the prompts are those of then."""
+    told = msgspec.structs.replace(evaluation, repetition=request.repetition, run_cost_usd=request.run_cost_usd)
+    return Evaluated(told, request.system_prompt, request.user_prompt, reused=True)

@@ -14,8 +14,9 @@ from evaluated import CLAUDE, HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
 from markdown_it import MarkdownIt
 
 from audit.evaluation.publish import FOLDER as SCHEMAS
-from audit.evaluation.report import Evaluated, report_of
+from audit.evaluation.report import Evaluated, report_of, row_of
 from service.evaluation_files import readable_json, write_files
+from service.evaluation_summary import summary_markdown
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "evaluation"
 SWAYING = Made("../../etc/$\\frac{a}$", REFUND, "s-h|# x", (8.5, 8.0, 9.0), simulated=True, evidence=HOSTILE[:8])
@@ -78,6 +79,17 @@ def test_summaries_are_as_they_were_checked_by_eye(name: str, tmp_path: Path) ->
     written(tmp_path, [SUMMARIES[name]])
     (path,) = tmp_path.rglob("evaluation_result_summary_1.md")
     assert (GOLDEN / f"summary_{name}.md").read_text("utf-8") == path.read_text("utf-8")
+
+
+def test_a_summary_says_which_answers_were_paid_for_by_another_evaluation() -> None:
+    """An evaluation that has cost nothing has not been judged by nobody."""
+    row = row_of(evaluated(SET[0]))
+    first, *others = row.result.judge_result.iterations
+    taken = first.model_copy(update={"taken_over_from": "another", "cost_usd": 0.0})
+    judge = row.result.judge_result.model_copy(update={"iterations": (taken, *others)})
+    told = summary_markdown(row.model_copy(update={"result": row.result.model_copy(update={"judge_result": judge})}), 1)
+    words = "Given before, to another evaluation that asked the same, and paid for there: answer 1."
+    assert (1, 0) == (told.count(words), summary_markdown(row, 1).count("Given before"))
 
 
 def test_the_results_as_json_are_as_they_were_checked_by_eye(tmp_path: Path) -> None:

@@ -300,6 +300,49 @@ def test_a_failed_evaluation_is_asked_for_again_and_answers_are_kept(store: Stor
     assert (3, 2) == (known.evaluation.successful_iterations, known.evaluation.revision)
 
 
+def test_what_was_answered_for_another_evaluation_of_the_run_is_taken_over(store: Store) -> None:
+    """Another way of putting answers together is another evaluation, and no reason to pay again; more repetitions ask the new ones."""
+    evaluated(store, [], Examiner())  # exchanges are scored before, so that outcomes are those of the evaluation
+    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner("answered", "provider_error", "answered"))
+
+    wider = plan(judge_run_id="five", method="mean", repetitions=5, dimension_policies={"task": {"policy": "weighted"}})
+    found = prepared(store, wider, sessions=["s1"])
+    assert (2, 3, 2) == (found.estimate.answered, found.estimate.calls, len(found.requests[0].earlier_judgements))
+    judge = Examiner()
+    evaluated(store, found.requests, judge)
+    assert 3 == len(judge.asked)
+    (known,) = prepared(store, wider, sessions=["s1"]).reused
+    assert (5, 3 * 0.0015) == (known.evaluation.successful_iterations, pytest.approx(known.evaluation.cost_usd))
+
+    recorded = plan(judge={"judge_id": "x", "model": HAIKU, "type": "recorded"}, repetitions=4)
+    (request,) = prepared(store, recorded, sessions=["s1"]).requests
+    evaluated(store, [request], judge)
+    (known,) = prepared(store, recorded, sessions=["s1"]).reused
+    assert (3, 4, 0.0, AT) == (
+        len(judge.asked),
+        known.evaluation.successful_iterations,
+        known.evaluation.cost_usd,
+        known.evaluation.evaluated_at,
+    )
+
+
+def test_an_answer_is_taken_over_within_its_session_only(store: Store) -> None:
+    """Two sessions that say the same are two runs."""
+    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
+    assert 0 == prepared(store, plan(method="mean"), sessions=["s3"]).estimate.answered
+
+
+def test_another_price_of_the_agent_s_model_makes_no_other_evaluation(store: Store) -> None:
+    """Whoever looks up a price has not changed a run: it is reused, and shown at the price of today."""
+    filled(store, *session("told", 4, input_tokens=500, output_tokens=100))
+    request = prepared(store, sessions=["told"]).requests[0]
+    evaluated(store, [request], Examiner())
+    rates = {"input": 1_000.0, "output": 1_000.0, "source": "an offer", "read_on": "2026-10-01"}
+    dear = Policy.model_validate({"prices": {SONNET: rates}})
+    (known,) = prepare(store, dear, [case()], [plan()], "Judge it.", Wanted(sessions=["told"]), AT).reused
+    assert (None, 0.6) == (request.run_cost_usd, known.evaluation.run_cost_usd)
+
+
 def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
     """A process that was killed has left its requests in the log."""
     first = prepared(store)
@@ -312,6 +355,20 @@ def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
     assert again.asked == [*again.requests, *again.taken_up]
     other = prepared(store, sessions=["s3"]).estimate
     assert (1, 0, 2) == (other.evaluations, other.taken_up, other.left_over), "whoever judges next makes those, too"
+
+
+def test_what_is_taken_up_rests_on_what_its_request_carries(store: Store) -> None:
+    """It stands in the log as it is: what was answered elsewhere since then does not reach it, and is paid for."""
+    mean, last = plan(method="mean"), plan(judge_run_id="four", repetitions=4)
+    (before,) = prepared(store, mean, sessions=["s1"]).requests
+    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
+    filled(store, ("evaluation-requests", before), ("evaluation-requests", *prepared(store, last, sessions=["s1"]).requests))
+    found = prepared(store, mean, last, sessions=["s1"])
+    assert ([0, 3], 3, 4) == (
+        [len(one.earlier_judgements) for one in found.taken_up],
+        found.estimate.answered,
+        found.estimate.calls,
+    )
 
 
 def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> None:

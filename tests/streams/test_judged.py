@@ -16,6 +16,7 @@ from engines import NOW, Clock, MoodyJudge, engine_over, policy_of, rows, runner
 
 from analytics.store import Store
 from audit.evaluation.requesting import asked_again
+from audit.evaluation.result import EvaluationResult
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy import Policy
 from audit.prices import Usage, nano_of
@@ -262,6 +263,50 @@ def test_what_a_batch_was_answered_before_is_not_asked_again(store: Store) -> No
     assert [("completed", 3)] == rows(store, "evaluations", "status, successful_iterations")
 
 
+def test_an_answer_that_another_evaluation_got_to_the_same_question_counts_and_costs_nothing(store: Store) -> None:
+    """It was paid for there, however often that was tried: only what is asked here is charged to this cap, and stands in this result."""
+    first, judge = wanted("s", "case"), CountingJudge()
+    question = next(EVALUATION.open(first, Policy(), ()).judging())
+    said = canonical_json(evaluated.answer(5))
+    known = evaluated.judgement(question, said, session_id="s", subject_id="other", subject_revision=4, cost_usd=0.9)
+    request = asked_again(first, 0, [known])
+    assert (0, (known,)) == (
+        EVALUATION.open(request, Policy(), ()).ledger.spent,
+        tuple(EVALUATION.open(request, Policy(), ()).taken_over),
+    )
+
+    evaluate_all(store, [request], judge)
+    assert (2, 1) == (len(judge.asked), max(judge.asked.values()))
+    ((status, answers, ids, result),) = rows(store, "evaluations", "status, successful_iterations, judgement_ids, result")
+    assert ("completed", 3, known.judgement_id) == (status, answers, ids[0])
+    assert nano(store, "evaluations") == nano(store, "judgements") > 0
+    shown = EvaluationResult.model_validate_json(str(result)).judge_result.iterations
+    assert [("other", 0, 0.0, said), (None, 1), (None, 1)] == [
+        (shown[0].taken_over_from, shown[0].attempts, shown[0].cost_usd, shown[0].answer),
+        *((one.taken_over_from, one.attempts) for one in shown[1:]),
+    ]
+    check_rebuild(store)
+
+
+def test_what_no_batch_has_answered_is_a_failed_iteration_and_is_not_asked_call_by_call(store: Store) -> None:
+    """Calls cost twice as much as a batch, and nobody was told that they would be made."""
+    batched = wanted("s", "case", judge={"judge_id": "x", "model": "claude-haiku-4-5", "type": "batch"})
+    poor = wanted("s", "other", judge={"judge_id": "x", "model": "claude-haiku-4-5", "type": "batch"}, cost_cap_usd=0.000001)
+    judge = CountingJudge()
+    evaluate_all(store, [batched, poor], judge)
+    assert not judge.asked
+    reasons = {
+        one.reason
+        for (result,) in rows(store, "evaluations", "result")
+        for one in EvaluationResult.model_validate_json(str(result)).judge_result.iterations
+    }
+    assert {
+        "no batch has answered it, and a batch judge is not asked outside of batches",
+        "the cost cap of the evaluation leaves no room for the call",
+    } == reasons
+    assert [("failed",)] * 2 == rows(store, "evaluations", "status")
+
+
 class MortalEngine(Engine):
     """Dies once so many commits of its stages are durable: nothing that it does afterwards reaches the log."""
 
@@ -368,9 +413,15 @@ def test_a_request_that_cannot_be_read_is_set_aside_and_can_go_back(store: Store
     assert decode(back.message) == back.record
 
 
-def test_what_a_request_carries_must_be_of_its_evaluation(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """A judgement of another run would score this one."""
-    foreign = evaluated.judgement(next(EVALUATION.open(wanted("s", "case"), Policy(), ()).judging()), "{}", subject_id="other")
+@pytest.mark.parametrize(
+    "said", [{}, {"session_id": "s", "outcome": "refused"}, {"session_id": "s", "purpose": "tier3"}], ids=str
+)
+def test_what_a_request_carries_must_be_of_its_evaluation_or_answer_its_session_s_questions(
+    store: Store, caplog: pytest.LogCaptureFixture, said: dict[str, str]
+) -> None:
+    """A judgement of another run would score this one, and what went wrong elsewhere did not go wrong here."""
+    question = next(EVALUATION.open(wanted("s", "case"), Policy(), ()).judging())
+    foreign = evaluated.judgement(question, "{}", **({"subject_id": "other"} | said))
     evaluate_all(store, [asked_again(wanted("s", "case"), 1, [foreign])], CountingJudge())
     assert "earlier_judgements" in caplog.text
     assert [("stage_failed",)] == rows(store, "dead_letters", "reason")

@@ -26,6 +26,7 @@ from audit.evaluation.run import Run, Turn
 from audit.fingerprints import stable_id
 from audit.questions import Reply
 from schemas.codec import decode, encode
+from schemas.errors import BoundsError
 from schemas.records import EvaluationRequest
 
 CASE = case(
@@ -92,6 +93,8 @@ def test_an_evaluation_is_named_by_its_run_its_case_and_its_fingerprint() -> Non
         {"by": plan(cost_cap_usd=None)},
         {"by": plan(judge={"judge_id": "old", "type": "recorded", "model": "claude-haiku-4-5"})},
         {"by": plan(max_view_characters=70_000)},
+        {"of": run(cost_usd=0.04)},
+        {"of": run(cost_usd=None)},
     ],
     ids=str,
 )
@@ -120,7 +123,6 @@ def test_what_changes_no_score_makes_no_other_evaluation(changed: dict[str, Any]
         ({"of": run(steps=())}, False),
         ({"of": run(model="claude-opus-4-5")}, False),
         ({"of": run(output_tokens=301)}, False),
-        ({"of": run(cost_usd=None)}, False),
         ({"of": run(ended_at=START + timedelta(seconds=43))}, False),
     ],
     ids=str,
@@ -173,6 +175,16 @@ def test_another_attempt_carries_what_was_recorded_and_keeps_the_evaluation() ->
     assert stable_id("evaluation-request", first.evaluation_id, 1) == again.request_id != first.request_id
     assert records == [decode(one) for one in again.earlier_judgements]
     assert again == made(attempt=1, earlier=records)
+
+
+def test_what_is_more_than_a_record_may_hold_is_refused_with_what_to_do() -> None:
+    """Nobody can mend a request at its source: it is made here, from a case, a prompt and a view whose size a profile says."""
+    with pytest.raises(BoundsError, match="bytes encoded") as raised:
+        made(prompt="x" * 1_000_000)
+    assert "Make max_view_characters of the profile smaller, or the case or its system prompt shorter." == raised.value.hint
+    with pytest.raises(BoundsError) as raised:
+        asked_again(msgspec.structs.replace(made(), user_prompt="x" * 1_000_000), 1, ())
+    assert "max_view_characters" in raised.value.hint
 
 
 def test_where_there_is_no_room_failures_are_left_out_before_answers() -> None:
