@@ -26,24 +26,31 @@ class Judge(FileModel):
     """Somebody to ask."""
 
     judge_id: Identifier
+    """Name of the judge within the profile."""
     type: JudgeType = "live"
     """live: the Messages API; batch: its batches, at half the price; recorded: nobody, only recorded answers count."""
     model: Model
+    """Model that is asked."""
     max_tokens: Annotated[int, Field(ge=256, le=32_000)] = 3_000
+    """Most tokens of one answer."""
 
 
 class Aggregation(FileModel):
     """How the iterations that succeeded become one score."""
 
     method: Method = "median"
+    """Of the scores of each dimension, and of those of the whole."""
 
 
 class JudgeRun(FileModel):
     """One judge, asked so many times."""
 
     judge_run_id: Identifier
+    """Name of the judge run in results and folders."""
     judge_id: Identifier
+    """Judge of this profile that is asked."""
     repetitions: Annotated[int, Field(ge=1, le=MAX_REPETITIONS)] = 1
+    """How often it is asked about each run."""
     aggregation: Aggregation | None = None
     """None: that of the profile."""
 
@@ -52,8 +59,11 @@ class DimensionPolicy(FileModel):
     """How a dimension gets its score. The weights count for `weighted` only; they are normalised."""
 
     policy: Literal["judge_only", "deterministic_only", "weighted"] = "judge_only"
+    """judge_only: the judge's score; deterministic_only: that of the checks; weighted: both."""
     judge_weight: Weight = 1.0
+    """Weight of the judge's score."""
     deterministic_weight: Weight = 1.0
+    """Weight of the score of the checks."""
 
     @model_validator(mode="after")
     def _some_weight(self) -> Self:
@@ -66,12 +76,17 @@ class Profile(FileModel):
     """An evaluation profile; one YAML file."""
 
     profile_id: Identifier
+    """Name of the profile."""
     judge_system_prompt_path: Annotated[str, StringConstraints(min_length=1, max_length=1_000)] | None = None
     """A Markdown file in place of the shipped system prompt; from the folder of the profile."""
     judges: Annotated[tuple[Judge, ...], Field(min_length=1, max_length=20)]
+    """Whom to ask."""
     judge_runs: Annotated[tuple[JudgeRun, ...], Field(min_length=1, max_length=20)]
+    """Who is asked how often; each is evaluated by itself."""
     aggregation: Aggregation = Aggregation()
+    """How answers become one score, where a judge run says nothing else."""
     dimension_policies: Mapping[Dimension, DimensionPolicy] = {}
+    """By dimension; judge_only where there is none."""
     max_view_characters: Annotated[int, Field(ge=4_000, le=400_000)] = 60_000
     """Characters of the subject view; what goes beyond is cut, and the view says so."""
     cost_cap_usd: Annotated[float, Field(gt=0, le=1_000, strict=False)] | None = 1.0

@@ -80,6 +80,20 @@ def test_every_published_schema_is_up_to_date_and_says_what_it_is_of(one: publis
     assert schema["description"]
 
 
+@pytest.mark.parametrize("name", ["case", "profile"])
+def test_every_field_of_a_file_says_what_it_is(name: str) -> None:
+    """Editors show it to who writes one."""
+    schema = published(name)
+    objects = {name: schema, **schema["$defs"]}
+    silent = [
+        (one, field)
+        for one, held in objects.items()
+        for field, is_a in held.get("properties", {}).items()
+        if not is_a.get("description")
+    ]
+    assert [] == silent
+
+
 def test_the_check_finds_what_is_missing_or_old_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from engines import live_judge, rows
 from evaluations import request
 from fastapi import FastAPI
 from finished import HAIKU, SONNET, filled, session
+from pydantic.alias_generators import to_camel
 
 from analytics.store import Store
 from audit.evaluation.files import shipped_system_prompt
@@ -22,6 +24,7 @@ from service.access import AccessStore, Holder
 from service.api import evaluations as endpoint
 from service.simulator import running
 from streams.engine import Engine
+from streams.evaluations.estimating import Estimate
 
 EVALUATIONS = "/api/audit/evaluations"
 CASE = {
@@ -138,6 +141,9 @@ def test_a_dry_run_says_what_it_would_take_and_asks_nobody(call: Call, tokens: T
 
     assert (200, 4) == (answer.status_code, answer.json()["estimate"]["calls"])
     assert answer.json()["estimate"]["expectedUsd"] > 0
+    assert {to_camel(field.name) for field in fields(Estimate)} == answer.json()["estimate"].keys(), (
+        "whoever pays is told all of it"
+    )
     assert [(0,)] == rows(store, "evaluation_requests", "count(*)")
 
 
