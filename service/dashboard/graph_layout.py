@@ -1,0 +1,238 @@
+"""Where the nodes and edges of a causal graph stand: time from left to right, a lane for each type of event, the failures below.
+
+1. Every event is in exactly one column. Events that are no evidence and did not fail are drawn as one block where three or more follow
+   each other; where there are still too many columns, neighbours are joined until there are not, evidence last. A block is smaller than
+   what it is drawn in, so opening blocks always ends at single events.
+2. A failure has a row below the lanes. From each of its evidence events a line drops to that row, and a trunk bundles what arrives there
+   and leads to the failure's node at the right. Where the line arrives is the event's port.
+3. Consecutive evidence of one cause is joined by arcs from port to port.
+
+All of it is a pure function of the events, in time linear in their number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+COLUMNS = 100
+"""Columns of a drawing, at most; so many events are drawn one by one."""
+LANES = 8
+"""Types of events with a lane of their own; the others share one."""
+OTHERS = "other types"
+SHORTEST_BLOCK = 3
+"""So many events without anything of interest become a block."""
+NAMES, ENDS = 136, 34
+"""Width of the names at the left, and of the failures' nodes at the right."""
+LANE, FAILURE, TOP = 26, 40, 8
+"""Height of a lane, of a failure's row, and of the space above."""
+SINGLE, BLOCK, GAP = 16, 32, 8
+"""Width of an event, of a block, and of the space between columns."""
+_APART = 4
+"""Between the lines that drop from one column to several failures."""
+Group = tuple[int, int]
+"""First and last place of the events of a column."""
+
+
+class Reinforcing(NamedTuple):
+    """Two events by their places, of which the second is the next evidence of the same cause of a failure."""
+
+    source: int
+    target: int
+    failure: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphEvents:
+    """What is drawn: events by their places in the session, and what is known of them."""
+
+    types: Sequence[str]
+    """The type of each event."""
+    first: int = 0
+    """Place of the first of them in the session."""
+    evidence: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    """The failures that a place is evidence of."""
+    failed: Collection[int] = frozenset()
+    """Places of events that say that something failed."""
+    reinforcing: Iterable[Reinforcing] = ()
+    failures: Sequence[str] = ()
+    """Every failure of the session, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """An event, or a block of events that follow each other."""
+
+    first: int
+    """Place of its first event, and of its last."""
+    last: int
+    x: int
+    width: int
+    lanes: tuple[tuple[int, int], ...]
+    """Lanes of its events, and how many are in each."""
+    failed: int
+    """How many of its events say that something failed."""
+
+    @property
+    def is_block(self) -> bool:
+        """Whether it stands for more than one event."""
+        return self.last > self.first
+
+    @property
+    def count(self) -> int:
+        """How many events it stands for."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """Where what a column is evidence of arrives in the row of a failure: one edge `causes`, or several of a block."""
+
+    column: int
+    failure: int
+    x: int
+    y: int
+    count: int
+
+
+class Arc(NamedTuple):
+    """Evidence that reinforces evidence: from port to port, and how many edges it stands for."""
+
+    source: int
+    target: int
+    edges: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A drawing in user units; lanes and failures stand at the middle of their rows, the columns from x = 0."""
+
+    columns: tuple[Column, ...]
+    lanes: tuple[str, ...]
+    failures: tuple[str, ...]
+    ports: tuple[Port, ...]
+    arcs: tuple[Arc, ...]
+    width: int
+    height: int
+
+    def lane_y(self, lane: int) -> int:
+        """The middle of a lane."""
+        return TOP + lane * LANE + LANE // 2
+
+    def failure_y(self, failure: int) -> int:
+        """The line of a failure's trunk."""
+        return _failure_y(len(self.lanes), failure)
+
+
+def layout(events: GraphEvents, columns: int = COLUMNS) -> Layout:
+    """Place events, failures and what links them; `columns` is how many there may be, at least 2."""
+    lanes, lane_of = _lanes(events)
+    groups = _groups(events, columns)
+    placed = tuple(_columns(events, groups, lane_of))
+    ports = tuple(_ports(events, placed, len(lanes)))
+    return Layout(
+        columns=placed,
+        lanes=lanes,
+        failures=tuple(events.failures),
+        ports=ports,
+        arcs=tuple(_arcs(events, placed, ports)),
+        width=placed[-1].x + placed[-1].width + GAP if placed else GAP,
+        height=_failure_y(len(lanes), len(events.failures)) - FAILURE // 2 + TOP,
+    )
+
+
+def _failure_y(lanes: int, failure: int) -> int:
+    return TOP + lanes * LANE + failure * FAILURE + FAILURE * 3 // 4
+
+
+def _lanes(events: GraphEvents) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Names of the lanes in the order in which their types come, and the lane of each type."""
+    counts = Counter(events.types)
+    telling = {events.types[place - events.first] for place in events.evidence if _is_within(events, place)}
+    kept = set(sorted(counts, key=lambda name: (name not in telling, -counts[name], name))[:LANES])
+    names = tuple(name for name in counts if name in kept)
+    return (names if len(kept) == len(counts) else (*names, OTHERS)), {
+        name: names.index(name) if name in kept else len(names) for name in counts
+    }
+
+
+def _is_within(events: GraphEvents, place: int) -> bool:
+    return 0 <= place - events.first < len(events.types)
+
+
+def _groups(events: GraphEvents, columns: int) -> list[Group]:
+    """First and last place of each column."""
+    places = range(events.first, events.first + len(events.types))
+    if len(places) <= columns:
+        return [(place, place) for place in places]
+    groups = list(_runs(events, places))
+    if len(groups) == 1:
+        step = -(-len(places) // columns)
+        return [(place, min(place + step, places.stop) - 1) for place in places[::step]]
+    step = max(1, len(groups) // columns)
+    joined = [(groups[at][0], groups[min(at + step, len(groups)) - 1][1]) for at in range(0, len(groups), step)]
+    return _fewer(events, joined, columns)
+
+
+def _runs(events: GraphEvents, places: Iterable[int]) -> Iterable[Group]:
+    """Every event for itself, but for runs of events without anything of interest."""
+    for is_dull, found in groupby(places, lambda place: place not in events.evidence and place not in events.failed):
+        run = list(found)
+        if is_dull and len(run) >= SHORTEST_BLOCK:
+            yield run[0], run[-1]
+        else:
+            yield from ((place, place) for place in run)
+
+
+def _fewer(events: GraphEvents, groups: list[Group], columns: int) -> list[Group]:
+    """The groups, neighbours joined until there are so few: first those with the least evidence, then those with the fewest events.
+
+    There are at most twice as many groups as columns, however many events there are.
+    """
+    left = list(groups)
+    telling = [sum(place in events.evidence for place in range(first, last + 1)) for first, last in left]
+    while len(left) > columns:
+        at = min(range(len(left) - 1), key=lambda at: (telling[at] + telling[at + 1], left[at + 1][1] - left[at][0], at))
+        left[at : at + 2] = [(left[at][0], left[at + 1][1])]
+        telling[at : at + 2] = [telling[at] + telling[at + 1]]
+    return left
+
+
+def _columns(events: GraphEvents, groups: Iterable[Group], lane_of: Mapping[str, int]) -> Iterable[Column]:
+    x = GAP
+    for first, last in groups:
+        places = range(first, last + 1)
+        counts = Counter(lane_of[events.types[place - events.first]] for place in places)
+        width = SINGLE if first == last else BLOCK
+        failed = sum(place in events.failed for place in places)
+        yield Column(first=first, last=last, x=x, width=width, lanes=tuple(sorted(counts.items())), failed=failed)
+        x += width + GAP
+
+
+def _ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterable[Port]:
+    """The ports by column, and of one column by failure."""
+    order = {name: index for index, name in enumerate(events.failures)}
+    for index, column in enumerate(columns):
+        counts = Counter(
+            name for place in range(column.first, column.last + 1) for name in events.evidence.get(place, ()) if name in order
+        )
+        for name in sorted(counts, key=order.__getitem__):
+            shift = _APART * order[name] - _APART * (len(order) - 1) // 2
+            x, y = column.x + column.width // 2 + shift, _failure_y(lanes, order[name])
+            yield Port(column=index, failure=order[name], x=x, y=y, count=counts[name])
+
+
+def _arcs(events: GraphEvents, columns: Sequence[Column], ports: Sequence[Port]) -> Iterable[Arc]:
+    """Arcs in the order of their edges; edges within one block, and those that lead out of what is drawn, have none."""
+    order = {name: index for index, name in enumerate(events.failures)}
+    port_of = {(port.column, port.failure): index for index, port in enumerate(ports)}
+    column_of = {place: index for index, column in enumerate(columns) for place in range(column.first, column.last + 1)}
+    counts: Counter[tuple[int, int]] = Counter()
+    for edge in dict.fromkeys(events.reinforcing):
+        ends = [port_of.get((column_of.get(place, -1), order.get(edge.failure, -1))) for place in edge[:2]]
+        if ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
+            counts[ends[0], ends[1]] += 1
+    return (Arc(source, target, count) for (source, target), count in counts.items())
