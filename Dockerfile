@@ -8,6 +8,8 @@ COPY audit audit
 COPY analytics analytics
 COPY streams streams
 COPY service service
+# The page SQL shows the worked examples of this guide.
+COPY docs/sql.md docs/sql.md
 RUN python -m venv /opt/driftline \
     && /opt/driftline/bin/pip install --no-cache-dir --constraint constraints.txt pip \
     && /opt/driftline/bin/pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt .

@@ -57,8 +57,22 @@ def limited_frame(connection: duckdb.DuckDBPyConnection, statement: str, paramet
         with refusals():
             return _cut(connection.sql(wrapped, params=dict(parameters)), limit)
     except QueryError as error:
-        told = _LINE.sub(lambda line: f"LINE {int(line[1]) - _WRAPPING_LINES}:", str(error))
-        raise QueryError(told, hint=error.hint) from error
+        placed = _placed(error, connection, wrapped, parameters)
+        told = _LINE.sub(lambda line: f"LINE {int(line[1]) - _WRAPPING_LINES}:", str(placed))
+        raise QueryError(told, hint=placed.hint) from error
+
+
+def _placed(
+    error: QueryError, connection: duckdb.DuckDBPyConnection, wrapped: str, parameters: Mapping[str, Any]
+) -> QueryError:
+    """The error with its place in the statement: of a name that is not there a relation does not say where, and execute does."""
+    if isinstance(error.__cause__, (duckdb.BinderException, duckdb.CatalogException)):
+        try:
+            with refusals():
+                connection.execute(wrapped, dict(parameters))
+        except QueryError as placed:
+            return placed
+    return error
 
 
 def _cut(relation: duckdb.DuckDBPyRelation, limit: int) -> Limited:

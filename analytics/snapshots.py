@@ -158,6 +158,12 @@ def _table_statements(schema: RecordSchema) -> Iterator[str]:
         )
     else:
         yield f"CREATE TABLE {table} AS SELECT {columns} FROM {rows}"
+    yield from comment_statements(schema)
+
+
+def comment_statements(schema: RecordSchema) -> Iterator[str]:
+    """The statements that say what a table of a snapshot and its columns hold."""
+    table, names = f"main.{quote(schema.table)}", shown_columns(schema)
     yield f"COMMENT ON TABLE {table} IS {literal(schema.definition['doc'])}"
     for field in schema.fields:
         if field["name"] in names:

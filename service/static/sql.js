@@ -1,0 +1,212 @@
+"use strict";
+// The page SQL: sends a statement to the API, shows rows and a chart, hands out files, keeps the statement in the address.
+
+const ask = document.querySelector("[data-sql]");
+const statement = document.getElementById("statement");
+const state = document.querySelector("[data-state]");
+const refused = document.querySelector("[data-refused]");
+const result = document.querySelector("[data-result]");
+const stop = document.querySelector("[data-stop]");
+const measure = document.getElementById("measure");
+const form = document.getElementById("form");
+const QUERY = "/api/audit/query";
+const MOST_SHOWN = 1000, MOST_ROWS = 1_000_000;
+const HIDDEN = /(?![\t\n\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cs}\p{Cn}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0e\uffa0\u2800]/u;
+let running = null; // what ends the statement that is being answered
+let answer = null;
+
+/** Reads JSON; a whole number that a browser cannot hold exactly stays the text that it was. */
+function exact(text) {
+  return JSON.parse(text, (_, value, context) => (Number.isInteger(value) && !Number.isSafeInteger(value) && context ? context.source : value));
+}
+
+/** A text from anywhere as nodes: what cannot be seen, or turns text around, is shown as its code. */
+function visible(text) {
+  return text.split(new RegExp(`(${HIDDEN.source})`, "u")).map((part, number) => {
+    if (number % 2 === 0) return part;
+    const code = document.createElement("span");
+    code.className = "code-point";
+    code.textContent = `U+${part.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+    return code;
+  });
+}
+
+function told(value) {
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+/** A cell; of a fraction as many digits as one reads, all of them where one points. */
+function cell(value, isNumber) {
+  const made = document.createElement("td");
+  if (value === null) {
+    const none = document.createElement("span");
+    none.className = "null";
+    none.textContent = "NULL";
+    made.append(none);
+  } else {
+    const isLong = typeof value === "number" && String(value).length > 12 && !Number.isInteger(value);
+    made.append(...visible(told(isLong ? Number(value.toPrecision(6)) : value)));
+    if (isLong) made.title = value;
+  }
+  if (isNumber) made.className = "number";
+  else if (value !== null && told(value).length > 40) made.className = "words";
+  return made;
+}
+
+function table(columns, rows) {
+  const made = document.createElement("table");
+  const caption = made.createCaption();
+  caption.className = "visually-hidden";
+  caption.textContent = "Rows that the statement answers";
+  const head = made.createTHead().insertRow();
+  const numeric = columns.map((one) => NUMERIC.test(one.type));
+  columns.forEach((one, number) => {
+    const heading = document.createElement("th");
+    heading.scope = "col";
+    if (numeric[number]) heading.className = "number";
+    const kind = document.createElement("small");
+    kind.textContent = one.type.length > 40 ? `${one.type.slice(0, 38)} …` : one.type;
+    heading.append(...visible(one.name), document.createElement("br"), kind);
+    head.append(heading);
+  });
+  const body = made.createTBody();
+  for (const row of rows.slice(0, MOST_SHOWN)) {
+    body.insertRow().append(...columns.map((one, number) => cell(row[one.name], numeric[number])));
+  }
+  return made;
+}
+
+function chart() {
+  showChart(document.querySelector("[data-chart]"), answer, measure.value, form.value);
+}
+
+function showAnswer() {
+  const { columns, rows, truncated, asOf, elapsedMs } = answer;
+  const shownRows = Math.min(rows.length, MOST_SHOWN);
+  const count = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;
+  const more = truncated ? "; there are more, left out by the limit" : "";
+  const below = shownRows < rows.length ? `, of which ${MOST_SHOWN.toLocaleString("en")} are shown` : "";
+  document.querySelector("[data-summary]").textContent =
+    `${count(rows.length, "row")}${below}${more} · as of ${asOf.slice(0, 19).replace("T", " ")} UTC · ${elapsedMs.toLocaleString("en")} ms`;
+  document.querySelector("[data-table]").replaceChildren(table(columns, rows));
+  const { measures, ordered } = plan(columns, rows);
+  const charted = document.querySelector("[data-charted]");
+  charted.hidden = !measures.length || rows.length < 2;
+  if (!charted.hidden) {
+    const before = measure.value;
+    measure.replaceChildren(...measures.map((one) => new Option(one.name, one.name)));
+    if (measures.some((one) => one.name === before)) measure.value = before;
+    form.value = ordered ? "line" : "bar";
+    chart();
+  }
+}
+
+/** Says in the server's words why there is no answer, and selects the line they name. */
+function refuse(words) {
+  refused.textContent = words;
+  refused.hidden = !words;
+  const line = Number(/^LINE (\d+):/m.exec(words)?.[1]);
+  if (!line) return;
+  const lines = statement.value.split("\n");
+  const start = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
+  statement.focus();
+  statement.setSelectionRange(start, start + (lines[line - 1] || "").length);
+}
+
+/** Sends the statement; answers what `read` makes of the response, or nothing where it was refused, stopped or not heard of. */
+async function question(body, read) {
+  running?.abort();
+  const mine = new AbortController();
+  running = mine;
+  refuse("");
+  stop.hidden = false;
+  state.textContent = "Running …";
+  try {
+    const response = await send("POST", QUERY, body, {}, mine.signal);
+    if (response.status === 401) location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
+    if (response.ok) return await read(response);
+    const wait = response.headers.get("Retry-After");
+    refuse(`${await problemOf(response)}${wait ? `\nTry again in ${wait} s.` : ""}`);
+  } catch (error) {
+    if (error.name !== "AbortError") refuse("The server cannot be reached, or the answer broke off.");
+  } finally {
+    if (running === mine) {
+      running = null;
+      stop.hidden = true;
+      state.textContent = mine.signal.aborted ? "Stopped." : "";
+    }
+  }
+  return null;
+}
+
+function remember() {
+  const query = new URLSearchParams({ q: statement.value });
+  if (ask.elements.rows.value !== "1000") query.set("rows", ask.elements.rows.value);
+  history.replaceState(null, "", `${location.pathname}?${query}`);
+}
+
+async function run() {
+  if (!statement.value.trim()) return;
+  remember();
+  const body = { sql: statement.value, format: "json", limit: Number(ask.elements.rows.value) };
+  const text = await question(body, (response) => response.text());
+  result.hidden = text === null;
+  if (text === null) return;
+  answer = exact(text);
+  showAnswer();
+}
+
+async function download(format) {
+  const body = { sql: statement.value, format, limit: MOST_ROWS };
+  const file = await question(body, async (response) => ({ blob: await response.blob(), headers: response.headers }));
+  if (!file) return;
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(file.blob);
+  link.download = `driftline.${format}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  const cut = file.headers.get("X-Driftline-Truncated") === "true" ? "; there are more than one file takes" : "";
+  state.textContent = `${file.headers.get("X-Driftline-Rows")} rows as ${format}${cut}.`;
+}
+
+function number() {
+  const lines = document.querySelector("[data-lines]");
+  const count = statement.value.split("\n").length;
+  lines.textContent = Array.from({ length: count }, (_, at) => at + 1).join("\n");
+  lines.scrollTop = statement.scrollTop;
+}
+
+/** Puts text where the cursor is, so that it can be undone. */
+function insert(text) {
+  statement.focus();
+  if (!document.execCommand("insertText", false, text)) statement.setRangeText(text, statement.selectionStart, statement.selectionEnd, "end");
+  number();
+}
+
+ask.addEventListener("submit", (event) => { event.preventDefault(); run(); });
+stop.addEventListener("click", () => running?.abort());
+statement.addEventListener("input", number);
+statement.addEventListener("scroll", () => { document.querySelector("[data-lines]").scrollTop = statement.scrollTop; });
+statement.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+  event.preventDefault();
+  run();
+});
+measure.addEventListener("change", chart);
+form.addEventListener("change", chart);
+document.addEventListener("click", (event) => {
+  const column = event.target.closest("[data-insert]");
+  const wanted = event.target.closest("[data-download]");
+  const used = event.target.closest("[data-use]");
+  if (column) insert(column.dataset.insert);
+  else if (wanted) download(wanted.dataset.download);
+  else if (used && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    event.preventDefault();
+    statement.focus();
+    statement.select();
+    insert(used.closest("details").querySelector("pre").textContent);
+    statement.setSelectionRange(0, 0);
+    scrollTo(0, 0);
+  }
+});
+number();

@@ -1,0 +1,38 @@
+"""The worked examples of SQL on drift, read from the guide itself, of which every installation has a copy."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from importlib import resources
+
+_HEADING = re.compile(r"^### \d+\. ", re.MULTILINE)
+_STATEMENT = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MARKS = re.compile(r"[`*]")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkedExample:
+    """A question, what is to be said of it, and the statement that answers it."""
+
+    title: str
+    words: str
+    sql: str
+
+
+@functools.cache
+def worked_examples() -> tuple[WorkedExample, ...]:
+    """The examples in the order of the guide; a question that takes two statements is there twice."""
+    guide = (resources.files("service") / "worked_examples.md").read_text(encoding="utf-8")
+    return tuple(example for part in _HEADING.split(guide)[1:] for example in _examples(part))
+
+
+def _examples(part: str) -> list[WorkedExample]:
+    """Of a part of the guide: its title, and in turns words and a statement."""
+    title, _, rest = part.partition("\n")
+    texts = _STATEMENT.split(rest)
+    return [
+        WorkedExample(title, _MARKS.sub("", words).strip(), sql.strip())
+        for words, sql in zip(texts[::2], texts[1::2], strict=False)
+    ]

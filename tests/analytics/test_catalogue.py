@@ -1,0 +1,34 @@
+"""The catalogue that analysts see beside their statements: what it names is what a snapshot has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+
+from analytics.catalogue import readable_catalogue
+from analytics.snapshots import build_snapshot, copy_database
+from analytics.store import Store
+
+
+def test_the_catalogue_is_that_of_a_snapshot(tmp_path: Path) -> None:
+    """A column that is named and not there, or of another type, makes every statement with it fail."""
+    copy, target = tmp_path / "copy.duckdb", tmp_path / "driftline.duckdb"
+    with Store(tmp_path / "fleet.duckdb") as store:
+        copy_database(store, copy)
+    build_snapshot(copy, target, tmp_path / "spill")
+    with duckdb.connect(str(target), read_only=True) as connection:
+        there = connection.execute(
+            "SELECT table_name, column_name, data_type, coalesce(comment, '') FROM duckdb_columns() WHERE NOT internal"
+        ).fetchall()
+    named = [(one.name, column.name, column.kind, column.words) for one in readable_catalogue() for column in one.columns]
+    assert sorted(there) == sorted(named)
+
+
+def test_what_is_made_to_be_read_comes_first_and_says_what_it_is() -> None:
+    """Nobody begins with the record types."""
+    kinds = [one.is_view for one in readable_catalogue()]
+    assert sorted(kinds, reverse=True) == kinds
+    assert [] == [one.name for one in readable_catalogue() if not one.words]
+    turns = next(one for one in readable_catalogue() if one.name == "turns")
+    assert "Day of the exchange, UTC." == turns.columns[0].words
