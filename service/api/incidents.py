@@ -129,7 +129,7 @@ async def incidents(
     found = await services.ask(
         lambda reading: incidents_page(reading, project, status=status, kind=kind, before=after(cursor), limit=limit + 1)
     )
-    shown, following = page_of(found, limit, incident_place)
+    shown, following = page_of(found, limit, _place)
     answers = [IncidentAnswer.model_validate(one) for one in shown]
     return IncidentsAnswer(incidents=answers, count=len(answers), next_cursor=following)
 
@@ -177,6 +177,5 @@ async def _with_decisions(services: Services, document: Document) -> OneIncident
     )
 
 
-def incident_place(document: Document) -> Place:
-    """Where an incident stands among those of its project."""
+def _place(document: Document) -> Place:
     return Place(datetime.fromisoformat(document["detectedAt"]), document["id"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
@@ -62,7 +61,7 @@ async def runs(_: Reader, project: VisibleProject, services: Services, limit: Li
     """List the finished runs of a project."""
     before = None if cursor is None else cursor.number
     rows = await services.ask(lambda asked: run_page(asked, project, before, limit + 1))
-    shown, following = page_of(rows, limit, run_place)
+    shown, following = page_of(rows, limit, lambda row: Place(EARLIEST, "", row["number"]))
     return RunsAnswer(runs=[_run(row) for row in shown], count=len(shown), next_cursor=following)
 
 
@@ -75,11 +74,6 @@ async def run(_: Reader, project: VisibleProject, services: Services, run_id: Ru
     # The evidence quotes what agents were told and did.
     response.headers["Cache-Control"] = "no-store"
     return OneRunAnswer(run=_run(found[0]), diagnosis=found[1])
-
-
-def run_place(row: Mapping[str, Any]) -> Place:
-    """Where a run stands among those of its project."""
-    return Place(EARLIEST, "", row["number"])
 
 
 def _run(row: dict[str, Any]) -> RunAnswer:

@@ -50,10 +50,6 @@ class Links:
         """The exchanges of a project that have an anomaly, and why."""
         return f"{self.project(project)}/anomalies"
 
-    def sessions(self, project: str) -> str:
-        """The runs of a project with their verdicts."""
-        return f"{self.project(project)}/sessions"
-
     def wrap_quality(self, project: str) -> str:
         """How the sessions of a project were wrapped up."""
         return f"{self.project(project)}/wrap-quality"

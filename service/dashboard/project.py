@@ -15,13 +15,10 @@ from fastapi.responses import HTMLResponse
 from analytics.queries import query_rows
 from schemas.records import Baseline
 from service.api.context import Services
-from service.api.incidents import incident_place
-from service.api.paging import Cursor, after
 from service.api.projects import health_of
 from service.banner import banner_text
 from service.dashboard.charts import share_bar
 from service.dashboard.exchange_words import REASONS
-from service.dashboard.paged import linked
 from service.dashboard.project_charts import (
     anomaly_days,
     cost_days,
@@ -42,8 +39,9 @@ from service.watched import incidents_page
 
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]
-_OPEN, _DECIDED = 100, 20
-"""How many open incidents are shown, and how many of all on a page of earlier ones."""
+_OPEN, _LATEST = 100, 30
+"""How many open incidents are shown, and of how many of the latest ones the days are marked."""
+_RUNS = 8
 _EVER = 36_500
 """Days that hold every exchange."""
 
@@ -62,25 +60,23 @@ class _Days:
 
 
 @router.get("/projects/{project}")
-async def project(
-    request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked, cursor: Cursor = None
-) -> HTMLResponse:
-    """Where a project stands; `cursor`: after which incident the earlier ones begin."""
+async def project(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
+    """Where a project stands."""
     today = services.engine.now().date()
-    days, summary, (opened, earlier, has_runs), baseline = await asyncio.gather(
+    days, summary, (opened, latest), runs, baseline = await asyncio.gather(
         services.ask(lambda reading: _days(reading, project, asked, today)),
         services.ask(lambda reading: project_summary(reading, project)),
-        services.ask(lambda reading: _incidents(reading, project, after(cursor))),
+        services.ask(lambda reading: _incidents(reading, project)),
+        services.ask(lambda reading: run_page(reading, project, None, _RUNS)),
         services.watch.baseline(project),
     )
     settings = services.engine.policy.for_project(project).settings
-    shown, older = linked(earlier, _DECIDED, incident_place, days.window.query)
     critical = sum(one["severity"] == "critical" for one in opened)
     counts = {
         "critical_incidents": critical,
         "open_incidents": len(opened),
         "exchanges": summary["exchanges"]["total"],
-        "runs": has_runs,
+        "runs": len(runs),
     }
     values = {
         "project": project,
@@ -90,14 +86,13 @@ async def project(
         "banner": banner_text(settings, summary["openIncidents"], services.engine.judge_name),
         "summary": summary,
         "opened": [_incident(one) for one in opened],
-        "earlier": [_incident(one) for one in shown if one["status"] != "open"],
-        "older": older,
-        "is_later_page": cursor is not None,
+        "has_decided": any(one["status"] != "open" for one in latest),
+        "runs": runs,
         "unscored": _unscored(summary),
         "can_rejudge": "admin" in viewer.scopes,
         "has_judge": services.engine.has_judge,
         **_window_values(days.window, today),
-        **_day_values(days, baseline, [*opened, *earlier]),
+        **_day_values(days, baseline, [*opened, *latest]),
     }
     return page(request, "project.html", values)
 
@@ -153,13 +148,9 @@ def _trends(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, day
     return query_rows(cursor, "trends", {"project": project, "as_of": window.end, "days": days})
 
 
-def _incidents(
-    cursor: duckdb.DuckDBPyConnection, project: str, before: tuple[Any, str] | None
-) -> tuple[list[Document], list[Document], int]:
-    """The open incidents, a page of all and one more, and whether there is a run."""
-    opened = incidents_page(cursor, project, status="open", limit=_OPEN)
-    earlier = incidents_page(cursor, project, before=before, limit=_DECIDED + 1)
-    return opened, earlier, len(run_page(cursor, project, None, 1))
+def _incidents(cursor: duckdb.DuckDBPyConnection, project: str) -> tuple[list[Document], list[Document]]:
+    """The open incidents, and the latest of all."""
+    return incidents_page(cursor, project, status="open", limit=_OPEN), incidents_page(cursor, project, limit=_LATEST)
 
 
 def _incident(document: Row) -> Document:

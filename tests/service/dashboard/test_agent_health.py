@@ -58,7 +58,6 @@ def cells(page: str, caption: str) -> list[list[str]]:
 def test_without_runs_the_page_says_when_there_will_be_some(looks: Looks) -> None:
     """An empty table would look like a fault."""
     assert "once its sessions end" in looks()
-    assert "session_end" in looks("/projects/ops/sessions")
 
 
 def test_the_least_trusted_agent_comes_first(looks: Looks, store: Store) -> None:
@@ -119,13 +118,10 @@ def test_many_agents_and_runs_stay_a_page(looks: Looks, store: Store) -> None:
     assert len(page) < 300_000
 
 
-def test_runs_are_a_page_at_a_time(looks: Looks, store: Store) -> None:
-    """Newest first, each once, none lost."""
-    put(store, "diagnoses", [run(number, 90) for number in range(1, 61)])
-    seen, path = [], "/projects/ops/sessions"
-    while path:
-        page = looks(path)
-        seen += re.findall(r'href="/projects/ops/runs/(run_\d+)"', page)
-        following = re.search(r'href="([^"]*cursor=[^"]*)"[^>]*>Older', page)
-        path = following[1] if following else ""
-    assert [f"run_{number:03d}" for number in range(60, 0, -1)] == seen
+def test_the_project_shows_its_newest_runs(looks: Looks, store: Store) -> None:
+    """From there to what went wrong it is one step."""
+    put(store, "diagnoses", [run(1, 90), run(2, 50, primary_failure_type=LOOP)])
+    found = cells(looks("/projects/ops"), "Newest runs with their verdict")
+    assert ["run_002", "50", "Unsafe for production"] == found[0][:3]
+    assert ["run_001", "90", "Ready for runtime", "none", "scout", "2026-09-01 13:00"] == found[1]
+    assert 'href="/projects/ops/runs/run_002"' in looks("/projects/ops")

@@ -1,4 +1,4 @@
-"""The sessions of a project: those that were finished, as runs with their verdict, and how the newest ones were wrapped up."""
+"""How the sessions of a project were wrapped up: which steps of a proper end they show, the newest first."""
 
 from __future__ import annotations
 
@@ -10,29 +10,16 @@ from fastapi.responses import HTMLResponse
 
 from service.api.context import Services
 from service.api.paging import Cursor, after
-from service.api.runs import run_place
 from service.api.trends import session_place
 from service.dashboard.charts import share_bar
 from service.dashboard.paged import linked
 from service.dashboard.project_words import WRAP_STEPS
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
-from service.runs import run_page, wrap_page
+from service.runs import wrap_page
 
 router = APIRouter(include_in_schema=False)
 _SHOWN = 25
-
-
-@router.get("/projects/{project}/sessions")
-async def sessions(
-    request: Request, _: Viewer, project: ShownProject, services: Services, cursor: Cursor = None
-) -> HTMLResponse:
-    """A page of runs, the one that was finished last first."""
-    before = None if cursor is None else cursor.number
-    rows = await services.ask(lambda reading: run_page(reading, project, before, _SHOWN + 1))
-    shown, older = linked(rows, _SHOWN, run_place)
-    values = {"project": project, "runs": shown, "older": older, "is_later_page": cursor is not None}
-    return page(request, "project_sessions.html", values)
 
 
 @router.get("/projects/{project}/wrap-quality")
