@@ -39,8 +39,8 @@ from streams.judged import EVALUATION
 router = APIRouter(route_class=JsonRoute, tags=["evaluations"])
 AT_ONCE = 50
 """Requests that are published together; each holds prompts of some hundred kilobytes."""
-READ_FIRST = ("judgements", EVALUATION.sink, EVALUATION.source)
-"""Topics that say what was judged already: what is not seen there would be paid for again."""
+READ_FIRST = ("exchanges", "agent-events", "judgements", EVALUATION.sink, EVALUATION.source)
+"""Topics that say which sessions have ended and what was judged already: what is not seen there would be paid for again."""
 DIAGNOSED_SECONDS = 5.0
 """Seconds that a session which has just ended is given to be diagnosed; later ones are evaluated without a diagnosis."""
 _LOOK = 0.1
@@ -71,6 +71,8 @@ async def evaluate(
             with durable_or_refused():
                 for start in range(0, len(prepared.requests), AT_ONCE):
                     await services.engine.publish(EVALUATION.source, prepared.requests[start : start + AT_ONCE])
+            # Whoever is told an id may read it at once.
+            await services.engine.landed(EVALUATION.source)
     return EvaluateAnswer(
         sessions=prepared.sessions,
         estimate=EstimateAnswer.model_validate(prepared.estimate.document()),

@@ -1,0 +1,79 @@
+"""Evaluations asked of a server on Kafka: it publishes the requests, workers judge, and the client reads what landed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from clients import bearer, exchange_body
+from evaluated import PROFILE, REFUND
+from kafka_judging import PARTITIONS, topics_of
+from servers import PATIENCE, Home, nursery, until
+
+from audit.evaluation.case import Case
+from audit.evaluation.files import LoadedProfile, shipped_system_prompt
+from audit.evaluation.profile import Profile, plans
+from schemas.registry import topics
+from service.evaluating import Progress
+from service.evaluation_client import EvaluationClient, Terms
+from service.simulator import running
+from streams.evaluations.selecting import Wanted
+from streams.judged import EVALUATION
+from streams.kafka.connection import KafkaConnection
+
+UNSUPERVISED = "import os; os.dup2(os.pipe()[0], 0)"
+"""Run before a worker: it ends with its supervisor, whose pipe is its input, and has none here."""
+
+
+def terms() -> Terms:
+    """One case by one judge run, over a session that is named."""
+    profile = Profile.model_validate_json(json.dumps(PROFILE))
+    case = Case.model_validate_json(json.dumps(REFUND))
+    loaded = LoadedProfile(profile, shipped_system_prompt())
+    return Terms([case], loaded, plans(profile), Wanted(sessions=["north/s1"]), retry_failed=False)
+
+
+@pytest.mark.slow
+def test_a_server_on_kafka_asks_its_workers_and_answers_what_they_made(
+    kafka: KafkaConnection, make_topics: Any, tmp_path: Path
+) -> None:
+    """A session that has just ended is evaluated at once, the same again is reused, and the judge is asked three times in all."""
+    configs = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "16777216"}
+    make_topics(*{*topics(), *topics_of(EVALUATION)}, partitions=PARTITIONS, configs=configs)
+    told: list[Progress] = []
+    with running("answer") as judge, nursery() as children:
+        home = Home(tmp_path, ANTHROPIC_BASE_URL=judge.base_url, DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
+        operator, connection = home.operator(), home.connection("north")
+        work = ("worker", "--stages", "evaluation", "--child", "--kafka", kafka.bootstrap)
+        worker = children.start(home, *work, before=UNSUPERVISED)
+        server = children.serve(home, "--kafka", kafka.bootstrap)
+        url = server.serving()
+        until(lambda: httpx2.get(f"{url}/readyz").status_code == httpx2.codes.OK, "the server to take records")
+        said = httpx2.post(f"{url}/api/audit/ingest", headers=bearer(connection), json=exchange_body("s1", 1, "It is."))
+        ended = httpx2.post(f"{url}/api/audit/sessions/s1/finalize", headers=bearer(connection), json={})
+        assert (201, 200) == (said.status_code, ended.status_code)
+
+        def while_it_works(seconds: float) -> None:
+            assert not worker.ended, worker.logged[-4000:]
+            time.sleep(min(seconds, 0.1))
+
+        with closing(EvaluationClient(url, operator, sleep=while_it_works, quiet=PATIENCE)) as client:
+            estimate = client.estimate(terms())
+            (made,) = client.evaluate(terms(), told.append)
+            (again,) = client.evaluate(terms(), told.append)
+        for one in (worker, server):
+            one.send(signal.SIGTERM)
+            assert 0 == one.wait(), one.logged[-4000:]
+
+    assert (1, 3) == (estimate.sessions, estimate.estimate.calls)
+    assert ("completed", 3, False) == (made.evaluation.status, made.evaluation.successful_iterations, made.reused)
+    assert (True, made.evaluation) == (again.reused, again.evaluation)
+    assert 3 == judge.requests
+    assert [(1, 1, 3)] == [(one.done, one.total, one.answered) for one in told]
+    assert made.user_prompt.startswith('{"evaluation_target":')
