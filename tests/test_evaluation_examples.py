@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from audit.evaluation.case import Check
+from audit.evaluation.check_kinds import Check
 from service.cli import run
 from service.simulator import RunningJudge, running
 

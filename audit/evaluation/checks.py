@@ -2,8 +2,8 @@
 
 A check passes or fails where the records decide it, and is an error where they do not: nothing is known of the tools of a run
 without events, or of its tokens where one exchange does not tell them, and what was not found in a part of a run may be in the
-rest. What was found is said in numbers and in the words of the
-case, never in those of the run: they may hold secrets and names of machines.
+rest. What was found is said in numbers and in the words of the case, never in those of the run: they may hold secrets and
+names of machines.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from audit.evaluation import case as cases
-from audit.evaluation.case import Case, Check
+from audit.evaluation import check_kinds as kinds
+from audit.evaluation.case import Case
+from audit.evaluation.check_kinds import Check
 from audit.evaluation.paths import is_recorded_as
 from audit.evaluation.run import Artifact, Run, ToolCall
 from audit.patterns import compile_pattern
@@ -49,14 +50,14 @@ def _outcome(check: Check, run: Run) -> CheckOutcome:
     )
 
 
-def _final_response_present(_check: cases.FinalResponsePresent, run: Run) -> Found:
+def _final_response_present(_check: kinds.FinalResponsePresent, run: Run) -> Found:
     visible = sum(character.isprintable() and not character.isspace() for character in run.final_response)
     if visible:
         return "pass", f"The final answer has {_counted(len(run.final_response), 'character')}."
     return "fail", "The final answer is empty." if run.turns else "There is no answer."
 
 
-def _tool_called(check: cases.ToolCalled, run: Run) -> Found:
+def _tool_called(check: kinds.ToolCalled, run: Run) -> Found:
     if not run.has_events:
         return _NO_EVENTS
     count = _calls(run, check.tool)
@@ -65,7 +66,7 @@ def _tool_called(check: cases.ToolCalled, run: Run) -> Found:
     return _passed(count > 0), f"{check.tool} was {_called(count)}, of {_counted(_calls(run, None), 'call')} of tools."
 
 
-def _tool_call_count(check: cases.ToolCallCount, run: Run) -> Found:
+def _tool_call_count(check: kinds.ToolCallCount, run: Run) -> Found:
     if not run.has_events:
         return _NO_EVENTS
     count = _calls(run, check.tool)
@@ -80,14 +81,14 @@ def _tool_call_count(check: cases.ToolCallCount, run: Run) -> Found:
     ), f"{f'{check.tool} was' if check.tool else 'Tools were'} {_called(count)}; expected {', '.join(bounds)}."
 
 
-def _response_contains(check: cases.ResponseContains, run: Run) -> Found:
+def _response_contains(check: kinds.ResponseContains, run: Run) -> Found:
     if not run.turns:
         return "fail", "There is no answer."
     passed = _folded(check.text) in _folded(run.final_response)
     return _passed(passed), f"The final answer {_holds(passed)} the text."
 
 
-def _response_matches(check: cases.ResponseMatches, run: Run) -> Found:
+def _response_matches(check: kinds.ResponseMatches, run: Run) -> Found:
     if not run.turns:
         return "fail", "There is no answer."
     if len(run.final_response) > MAX_MATCHED:
@@ -100,11 +101,11 @@ def _response_matches(check: cases.ResponseMatches, run: Run) -> Found:
     return _passed(passed), f"The pattern {'matches' if passed else 'matches nothing in'} the final answer."
 
 
-def _status_is(check: cases.StatusIs, run: Run) -> Found:
+def _status_is(check: kinds.StatusIs, run: Run) -> Found:
     return _passed(run.status == check.status), f"The run {_IN_WORDS[run.status]}."
 
 
-def _artifact_present(check: cases.ArtifactPresent | cases.ArtifactContains, run: Run) -> Found:
+def _artifact_present(check: kinds.ArtifactPresent | kinds.ArtifactContains, run: Run) -> Found:
     if not run.has_events:
         return _NO_EVENTS
     found = _artifacts(run, check.path)
@@ -115,7 +116,7 @@ def _artifact_present(check: cases.ArtifactPresent | cases.ArtifactContains, run
     return "fail", f"{check.path} is not among the {_counted(len(run.artifacts), 'recorded artifact')}."
 
 
-def _artifact_contains(check: cases.ArtifactContains, run: Run) -> Found:
+def _artifact_contains(check: kinds.ArtifactContains, run: Run) -> Found:
     outcome, detail = _artifact_present(check, run)
     if outcome != "pass":
         return outcome, detail
@@ -129,7 +130,7 @@ def _artifact_contains(check: cases.ArtifactContains, run: Run) -> Found:
     return _passed(passed), f"What was recorded of {check.path}, {size}, {_holds(passed)} the text."
 
 
-def _max_total_tokens(check: cases.MaxTotalTokens, run: Run) -> Found:
+def _max_total_tokens(check: kinds.MaxTotalTokens, run: Run) -> Found:
     total = run.total_tokens
     at_least = total if total is not None else (run.input_tokens or 0) + (run.output_tokens or 0)
     if total is None and at_least <= check.tokens:
@@ -137,7 +138,7 @@ def _max_total_tokens(check: cases.MaxTotalTokens, run: Run) -> Found:
     return _passed(at_least <= check.tokens), f"The run used {_counted(at_least, 'token')}; at most {check.tokens} are allowed."
 
 
-def _trust_at_least(check: cases.TrustAtLeast, run: Run) -> Found:
+def _trust_at_least(check: kinds.TrustAtLeast, run: Run) -> Found:
     if run.trust is None:
         return "error", "The session has no trust score: it was not diagnosed, or without evidence."
     return _passed(run.trust >= check.trust), f"The trust score is {run.trust}; expected at least {check.trust}."

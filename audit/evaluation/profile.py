@@ -11,8 +11,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from audit.evaluation.case import FileModel, Identifier
 from audit.evaluation.dimensions import Dimension
+from audit.evaluation.fields import FileModel, Identifier
 from audit.evaluation.refusals import Problem, refuse, repetitions
 
 Method = Literal["median", "mean"]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from audit.evaluation.budget import Item, Listing, outside_in
-from audit.evaluation.case import ArtifactContains, ArtifactPresent, Case, Rubric
+from audit.evaluation.case import Case, Rubric
+from audit.evaluation.check_kinds import ArtifactContains, ArtifactPresent
 from audit.evaluation.marks import Text, quoted
 from audit.evaluation.paths import is_recorded_as
 from audit.evaluation.run import Artifact, Run, ToolCall, ToolResult

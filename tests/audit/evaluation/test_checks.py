@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.evaluation.case import Case, Check
+from audit.evaluation.case import Case
+from audit.evaluation.check_kinds import Check
 from audit.evaluation.checks import CHECKS, MAX_MATCHED, check_run
 from audit.evaluation.run import Artifact, Run, Status, ToolCall, ToolResult, Turn
 
