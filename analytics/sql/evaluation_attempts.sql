@@ -1,11 +1,22 @@
 -- purpose: the last time that each of some evaluations was asked for
--- grain: one row an evaluation that was ever asked for; position is that of the request in its topic, carried the judgements that it brought along
+-- grain: one row an evaluation that was ever asked for; position is that of the request in its topic, carried the judgements that it brought along, is_set_aside whether it became a dead letter
 -- parameters: $evaluations (list of ids)
 WITH wanted AS (
     SELECT unnest($evaluations::VARCHAR[]) AS evaluation_id
+), asked AS (
+    SELECT *
+    FROM log.evaluation_requests
+    SEMI JOIN wanted USING (evaluation_id)
+    QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY attempt DESC, _offset DESC) = 1
+), letters AS (
+    SELECT DISTINCT position AS _offset, partition
+    FROM log.dead_letters
+    WHERE stage = 'evaluation' AND source = 'evaluation-requests'
 )
-SELECT evaluation_id, max(attempt) AS attempt, arg_max(_offset, attempt) AS position, arg_max(earlier_judgements, attempt) AS carried
-FROM log.evaluation_requests
-SEMI JOIN wanted USING (evaluation_id)
-GROUP BY evaluation_id
-ORDER BY evaluation_id
+SELECT
+    a.evaluation_id, a.attempt, a._offset AS position, a.earlier_judgements AS carried,
+    EXISTS (
+        SELECT 1 FROM letters AS l WHERE l._offset = a._offset AND coalesce(l.partition, a._partition) = a._partition
+    ) AS is_set_aside
+FROM asked AS a
+ORDER BY a.evaluation_id

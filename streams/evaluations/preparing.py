@@ -211,14 +211,14 @@ def _fates(
     *,
     retry_failed: bool,
 ) -> dict[str, _Fate]:
-    """What becomes of each evaluation. What the stage has `passed` without a result became a dead letter: it is asked for anew."""
+    """What becomes of each evaluation. What became a dead letter is asked for anew, and what the stage has `passed` without a result."""
     rows = query_rows(cursor, "evaluation_attempts", {"evaluations": list(ids)})
     asked: dict[str, dict[str, Any]] = {row["evaluation_id"]: row for row in rows}
     fates = {}
     for one in ids:
         evaluation, last = known.get(one), asked.get(one, {"attempt": -1, "position": 0})
         done = evaluation.revision if evaluation else -1
-        if last["attempt"] > done and last["position"] >= passed:
+        if last["attempt"] > done and last["position"] >= passed and not last["is_set_aside"]:
             fates[one] = _Fate(last["attempt"], tuple(last["carried"]))
         elif evaluation and done >= last["attempt"] and _is_good(evaluation, retry_failed=retry_failed):
             fates[one] = _Fate(None)

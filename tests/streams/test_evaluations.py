@@ -23,7 +23,7 @@ from audit.policy import Policy
 from audit.prices import Usage
 from audit.questions import Question
 from schemas.errors import InputError
-from schemas.records import EvaluationRequest
+from schemas.records import DeadLetter, EvaluationRequest
 from streams.embedded import stage_progress
 from streams.evaluations import reading
 from streams.evaluations.estimating import Estimate
@@ -355,6 +355,23 @@ def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
     assert again.asked == [*again.requests, *again.taken_up]
     other = prepared(store, sessions=["s3"]).estimate
     assert (1, 0, 2) == (other.evaluations, other.taken_up, other.left_over), "whoever judges next makes those, too"
+
+
+def test_a_dead_letter_is_asked_for_anew_where_no_stage_of_this_store_has_passed_it(store: Store) -> None:
+    """Workers on Kafka keep their places to themselves: what they set aside would be waited for at every call."""
+    first, second = prepared(store, sessions=["s1", "s2"]).requests
+    letter = DeadLetter(
+        dead_letter_id="d", source="evaluation-requests", position=0, stage="evaluation", reason="bounds", detail="",
+        digest="d", size=1, body=b"", rejected_at=AT,
+    )  # fmt: skip
+    filled(store, ("evaluation-requests", first), ("evaluation-requests", second), ("dead-letters", letter))
+
+    found = prepared(store, sessions=["s1", "s2"])
+    assert ([(first.evaluation_id, 1)], [second]) == (
+        [(one.evaluation_id, one.attempt) for one in found.requests],
+        found.taken_up,
+    )
+    assert 1 == prepared(store, sessions=["s3"]).estimate.left_over
 
 
 def test_what_is_taken_up_rests_on_what_its_request_carries(store: Store) -> None:
