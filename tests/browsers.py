@@ -52,7 +52,10 @@ class Elements(HTMLParser):
             for tag, attributes in self.found
             for name, value in [("", ""), *attributes.items()]
             if tag in {"iframe", "object", "embed", "style", "base", "foreignobject"}
-            or (tag in {"script", "img", "link"} and not attributes.get("src", attributes.get("href", "")).startswith("/static/"))
+            or (
+                tag in {"script", "img", "link"}
+                and not attributes.get("src", attributes.get("href", "")).startswith("/static/")
+            )
             or name.startswith("on")
             or name in {"style", "srcdoc"}
             or (name in {"href", "src", "action"} and not value.startswith(("/", "#")))

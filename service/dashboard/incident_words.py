@@ -19,6 +19,7 @@ Seen = Mapping[str, Any]
 _BEYOND = 13.8
 """Natural logarithm of a million: larger odds are told by their power of ten."""
 _YEARS = ALARM / 365
+_ALARM = number(ALARM)
 
 NAMES: Mapping[str, str] = {
     "sequential": "Evidence over all sessions",
@@ -28,7 +29,7 @@ NAMES: Mapping[str, str] = {
 EXPLAINED: Mapping[str, str] = {
     "sequential": (
         "After every session the rule asks of each day of the last two months how much better the scores are explained by a change of "
-        f"the mean on that day than by none, and adds that up. Where nothing changes, the sum reaches {ALARM:,.0f} by chance no more "
+        f"the mean on that day than by none, and adds that up. Where nothing changes, the sum reaches {_ALARM} by chance no more "
         f"than once in {_YEARS:.0f} years for a tier, however often one looks. A change of more than {CRITICAL:g} sigma is critical."
     ),
     "consecutive_days": (
@@ -39,7 +40,7 @@ EXPLAINED: Mapping[str, str] = {
     "rate_ratio": (
         f"The share of exchanges with an anomaly over the last {RATE_DAYS} days is more than {WARNING_RATE:g} times that of the baseline "
         f"(critical: {CRITICAL_RATE:g} times), there are at least {FEWEST_ANOMALIES} of them, and so many would come by chance less than "
-        f"once in {1 / CHANCE:,.0f} times."
+        f"once in {number(1 / CHANCE)} times."
     ),
 }
 """The rules, by name."""
@@ -73,7 +74,7 @@ def _of_evidence(seen: Seen) -> Iterator[Figure]:
     yield Figure("Change", _points(seen, "change"), _interval(seen, "changeInterval"))
     yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
     yield Figure("Sigma", _points(seen, "sigma"), "spread of one session's mean")
-    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {ALARM:,.0f} to 1 on".replace(",", "\u202f"))
+    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {_ALARM} to 1 on")
 
 
 def _of_days(seen: Seen) -> Iterator[Figure]:
@@ -130,4 +131,7 @@ def _text(seen: Seen, name: str) -> str:
 
 def _interval(seen: Seen, name: str) -> str:
     ends: Sequence[Any] = seen.get(name) or ()
-    return f"95 %: {ends[0]} to {ends[1]}" if isinstance(ends, list) and len(ends) == 2 else ""
+    if not isinstance(ends, list) or len(ends) != 2:
+        return ""
+    low, high = (number(one, 3) if isinstance(one, float) else str(one) for one in ends)
+    return f"95 %: {low} to {high}"

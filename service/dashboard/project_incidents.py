@@ -16,6 +16,7 @@ from service.api.errors import ApiError
 from service.api.incidents import IncidentStatus, IncidentType
 from service.api.models import Id
 from service.api.paging import Cursor, Place, after, page_of
+from service.dashboard.exchange_words import SAMPLING
 from service.dashboard.incident_charts import chart_of
 from service.dashboard.incident_words import EXPLAINED, NAMES, NO_CAUSE, Figure, figures
 from service.dashboard.rendering import page
@@ -102,6 +103,7 @@ async def incident(
         "sightings": _sightings(found),
         "since": _since(found),
         "cause": CAUSES.get(found.cause or "", NO_CAUSE),
+        "sampling": SAMPLING,
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
         **await services.ask(asked),

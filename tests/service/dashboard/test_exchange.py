@@ -38,7 +38,7 @@ JUDGED = {
 }
 HOSTILE = {
     "markup": "<script>alert(1)</script><img src=x onerror=alert(1)></pre></textarea>",
-    "an attribute": "\" onmouseover=\"alert(1)\" x='",
+    "an attribute": '" onmouseover="alert(1)" x=\'',
     "SVG": "<svg onload=alert(1)><foreignObject><iframe src=javascript:alert(1)>",
     "a template": "{{ 7 * 7 }} {% include 'sign_in.html' %}",
     "turned text": "invoice\u202efdp.exe\u2066x\u2069",

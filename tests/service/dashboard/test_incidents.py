@@ -1,0 +1,313 @@
+"""The pages of incidents: what was found and how sure that is, and the decision of whoever is responsible."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+from api_server import NOW, Call, Tokens
+from browsers import Elements, cookie, from_page, signed_in
+from builders import START, incident
+from hypothesis import given
+from hypothesis import strategies as st
+from watched import fallen, history, put
+
+from analytics.outbox import Outbox
+from analytics.store import Store
+from schemas.records import Alert, Incident
+from service.access import AccessStore, Holder
+from service.dashboard.incident_words import EXPLAINED, NAMES, figures, odds
+from service.dashboard.links import Links
+from service.dashboard.project_incidents import PAGE
+from streams.watch.rules import ALL_RULES
+
+LINKS = Links()
+LIST = LINKS.incidents("ops")
+HOSTILE = "<script>alert(1)</script>\u202e\u200b\" onx='" + "y" * 5000
+EVIDENCE: dict[str, Any] = {
+    "rules": {
+        "sequential": {
+            "since": "2026-09-26", "until": "2026-10-01", "title": "Tier 2 fell", "size": 0.4, "severity": "critical",
+            "meanBefore": 0.85, "meanAfter": 0.45, "change": -0.4, "changeInterval": [-0.45, -0.35], "sigma": 0.03,
+            "scoresBefore": 280, "scoresAfter": 50, "sessionsBefore": 28, "sessionsAfter": 5, "logEvidence": 8.6,
+            "firstDay": "2026-09-26", "firstDayInterval": ["2026-09-25", "2026-09-27"],
+            "days": [{"day": "2026-09-26", "average": 0.451, "count": 10}],
+        },
+        "consecutive_days": {
+            "since": "2026-09-27", "until": "2026-10-01", "title": "Five days in a row", "mean": 0.85, "stddev": 0.1,
+            "baselineScores": 140, "deviation": 4.2, "days": [{"day": "2026-09-27", "average": 0.4, "count": 10}],
+        },
+    },
+    "exchanges": [
+        {
+            "scoreId": "worst", "exchangeId": "e", "connection": "local", "agent": "scout", "sessionId": "s", "turnNumber": 7,
+            "exchangeTimestamp": "2026-09-27T09:00:00Z", "score": 0.1, "weight": 3.0, "moved": 2.25,
+            "samplingReason": "routine_sample", "reason": "It strays.",
+        }
+    ],
+    "baseline": {
+        "id": "b", "computedAt": "2026-10-01T00:00:00Z", "windowStart": "2026-09-17T00:00:00Z", "exchangeCount": 140,
+        "windowEnd": "2026-10-01T00:00:00Z", "anomalyRate": 0.05, "mean": 0.85, "stddev": 0.1, "count": 140,
+    },
+    "madeWith": {"judge_model": "claude-haiku-4-5", "simulated": False},
+    "policies": {"before": ["aaaa"], "after": ["bbbb"]},
+    "note": "The policy is not the same before and after.",
+    "samplingMix": [{"sampling_reason": "first_turns", "before": 1, "after": 2, "share_before": 0.5, "share_after": 1.0}],
+    "queries": [{"name": "daily_averages", "parameters": {"project": "ops", "tier": None}, "sql": "SELECT 1 < 2"}],
+}  # fmt: skip
+
+
+def found(store: Store, **fields: Any) -> str:
+    """An incident with evidence; the address of its page."""
+    values = {"rule": "sequential", "metadata": json.dumps(EVIDENCE), "detected_at": NOW, "checked_at": NOW} | fields
+    made = incident(**values)
+    put(store, "incidents", [made])
+    return LINKS.incident(made.project, made.incident_id)
+
+
+def shown(call: Call, token: str, address: str) -> str:
+    """The page."""
+    answer = call("GET", address, headers=cookie(signed_in(call, token)))
+    assert 200 == answer.status_code, answer.text
+    return answer.text
+
+
+def words(page: str) -> str:
+    """What a person reads of a page."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page)))
+
+
+def many(count: int) -> list[Incident]:
+    """Incidents, a minute after each other, every third one accepted."""
+    return [
+        incident(
+            incident_id=f"i{number:03}",
+            title=f"Number {number:03}",
+            detected_at=START + timedelta(minutes=number),
+            status="open" if number % 3 else "accepted",
+            type="anomaly_spike" if number % 2 else "drift",
+        )
+        for number in range(count)
+    ]
+
+
+def titles(page: str) -> list[str]:
+    """The incidents of a list, in its order."""
+    return re.findall(r"Number (\d+)", page)
+
+
+def following(page: str) -> str | None:
+    """The address of the next page of a list."""
+    link = re.search(r'rel="next" href="([^"]+)"', page)
+    return link and unescape(link[1])
+
+
+def test_a_project_without_incidents_says_what_that_means(call: Call, tokens: Tokens) -> None:
+    """An empty table could be a fault."""
+    assert "Nothing has drifted" in shown(call, tokens.root, LIST)
+
+
+def test_a_filter_that_finds_nothing_offers_the_rest(call: Call, tokens: Tokens, store: Store) -> None:
+    """Nobody must take it for a project without incidents."""
+    found(store)
+    page = shown(call, tokens.root, LINKS.incidents("ops", status="dismissed"))
+    assert "There is none of this state and type." in page
+    assert f'href="{LIST}"' in page
+
+
+def test_the_list_is_read_page_by_page_in_the_order_of_time(call: Call, tokens: Tokens, store: Store) -> None:
+    """Every incident once, the newest first, whatever is filtered; each page has an address."""
+    made = many(2 * PAGE + 7)
+    put(store, "incidents", made)
+    for asked in ({}, {"status": "accepted"}, {"status": "open", "type": "drift"}):
+        wanted = [
+            one.title[-3:]
+            for one in reversed(made)
+            if asked.get("status", one.status) == one.status and asked.get("type", one.type) == one.type
+        ]
+        read: list[str] = []
+        place: str | None = LINKS.incidents("ops", **asked)
+        while place:
+            page = shown(call, tokens.root, place)
+            read += titles(page)
+            place = following(page)
+        assert wanted == read
+
+
+@pytest.mark.parametrize("query", ["status=odd", "type=odd", "cursor=odd"])
+def test_an_address_that_asks_for_what_there_is_not_is_refused(call: Call, tokens: Tokens, query: str) -> None:
+    """As a page, not as an empty list."""
+    answer = call("GET", f"{LIST}?{query}", headers=cookie(signed_in(call, tokens.root)))
+    assert 400 == answer.status_code
+    assert "text/html" in answer.headers["content-type"]
+
+
+def test_an_incident_tells_what_since_when_and_how_sure(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whoever is woken by it decides from this page."""
+    read = words(shown(call, tokens.root, found(store, cause="judge")))
+    for one in (
+        "since 2026-09-26", "Mean before 0.850 280 scores, 28 sessions", "Mean after 0.450 50 scores, 5 sessions",
+        "Change -0.400 95 %: -0.450 to -0.350", "First day 2026-09-26 95 %: 2026-09-25 to 2026-09-27", "Sigma 0.030",
+        "Evidence 5 400 to 1", "The judge changed", "The anchors moved with it", "Days in a row", "4.2 \u03c3",
+        "It strays.", "counts 3 times", "The policy is not the same before and after.", "aaaa", "bbbb", "SELECT 1 < 2", "NULL",
+    ):  # fmt: skip
+        assert one in read, one
+
+
+def test_an_incident_leads_to_the_exchanges_that_moved_it(call: Call, tokens: Tokens, store: Store) -> None:
+    """The proof is what was said."""
+    page = shown(call, tokens.root, found(store))
+    assert LINKS.exchange("ops", "worst", "2026-09-27T09:00:00Z") in unescape(page)
+
+
+def test_the_chart_marks_the_days_of_the_change(call: Call, tokens: Tokens, store: Store) -> None:
+    """What a sentence says of a fall, a line shows."""
+    end = datetime(2026, 10, 1, 11, 0, tzinfo=UTC)
+    put(store, "scores", history(fallen(6), 28, end=end))
+    page = shown(call, tokens.root, found(store))
+    chart = re.search(r'<section[^>]*id="chart".*?</section>', page, re.DOTALL)
+    assert chart
+    rows = re.findall(r"<tr>.*?(2026-\d\d-\d\d).*?</tr>", chart[0], re.DOTALL)
+    assert ("2026-09-03", "2026-10-01") == (rows[0], rows[-1])
+    marked = [row for row in re.findall(r"<tr>.*?</tr>", chart[0], re.DOTALL) if ">marked<" in row]
+    assert 6 == len(marked)
+    assert "its first day is 2026-09-26" in words(chart[0])
+
+
+@pytest.mark.parametrize("kind", ["drift", "anomaly_spike"])
+@pytest.mark.parametrize("evidence", ["{}", "[]", "nonsense", '{"rules": {"sequential": {}}, "exchanges": null}'])
+def test_an_incident_without_evidence_is_still_a_page(
+    call: Call, tokens: Tokens, store: Store, kind: str, evidence: str
+) -> None:
+    """A record of an older version, or of a strange one, must not hide the decision."""
+    tier = "tier2" if kind == "drift" else None
+    page = shown(call, tokens.root, found(store, type=kind, tier=tier, metadata=evidence))
+    assert "The evidence does not say on which days it was." in page
+    assert LINKS.deciding("ops", "i1") in page
+
+
+def test_a_spike_is_told_by_its_rates(call: Call, tokens: Tokens, store: Store) -> None:
+    """It has no tier: its chart is of the share of anomalies."""
+    end = datetime(2026, 10, 1, 11, 0, tzinfo=UTC)
+    put(store, "scores", history(lambda _: 0.9, 10, end=end, anomaly=True, anomaly_reasons=("odd",)))
+    seen = {
+        "since": "2026-09-29", "until": "2026-10-01", "title": "30%", "rate": 0.3, "baselineRate": 0.05, "ratio": 6.0,
+        "anomalies": 9, "exchanges": 30, "baselineExchanges": 140, "days": [{"day": "2026-09-29", "anomalies": 3, "count": 10}],
+    }  # fmt: skip
+    metadata = json.dumps({"rules": {"rate_ratio": seen}})
+    page = shown(call, tokens.root, found(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata))
+    read = words(page)
+    assert "Rate now 30.0% 9 of 30 exchanges" in read
+    assert "Times as high 6.0" in read
+    assert "100.0%" in read
+
+
+def test_no_word_of_an_incident_is_markup(call: Call, tokens: Tokens, store: Store) -> None:
+    """Its evidence quotes agents and judges; names of sessions and agents come from them, too."""
+    exchange = EVIDENCE["exchanges"][0] | dict.fromkeys(("agent", "sessionId", "reason", "samplingReason"), HOSTILE)
+    rule = EVIDENCE["rules"]["sequential"]
+    evidence = EVIDENCE | {
+        "exchanges": [exchange],
+        "note": HOSTILE,
+        "madeWith": {"judge_model": HOSTILE},
+        "rules": {"sequential": rule, "odd": rule | {"title": HOSTILE}},
+    }
+    address = found(store, title=HOSTILE, description=HOSTILE, metadata=json.dumps(evidence))
+    Outbox(store).put([alert(last_error=HOSTILE)])
+    for page in (shown(call, tokens.root, address), shown(call, tokens.root, LIST)):
+        assert [] == Elements(page).active()
+        assert not {"\u202e", "\u200b"} & set(page)
+
+
+def test_a_decision_is_made_told_and_taken_back(call: Call, tokens: Tokens, store: Store) -> None:
+    """The page offers what can be decided now, and keeps what was decided before, with its reasons."""
+    address, value = found(store), signed_in(call, tokens.root)
+    offered = r'name="status" value="(\w+)"'
+    assert ["accepted", "dismissed"] == re.findall(offered, shown(call, tokens.root, address))
+    for status, reason in (("dismissed", "A holiday."), ("open", "<b>No holiday.</b>"), ("accepted", "We look.")):
+        body = {"status": status, "comment": reason}
+        place = LINKS.deciding("ops", "i1")
+        assert 200 == call("PUT", place, json=body, headers=from_page(value)).status_code
+    page = shown(call, tokens.root, address)
+    assert ["open", "dismissed"] == re.findall(offered, page)
+    read = words(page)
+    assert all(reason in read for reason in ("A holiday.", "<b>No holiday.</b>", "We look.", "Opened again"))
+    assert "Accepted by root" in read
+    assert [] == Elements(page).active()
+
+
+def test_who_may_not_review_is_told_so(call: Call, access: AccessStore, store: Store) -> None:
+    """Instead of a form that is refused."""
+    token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
+    page = shown(call, token, found(store))
+    assert "takes a token with the scope review" in page
+    assert "data-send" not in page
+    assert "Check now" not in shown(call, token, LIST)
+
+
+def test_the_page_says_who_was_told(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whether anybody heard of it is the first question after an outage."""
+    address = found(store)
+    assert "no alert went out" in shown(call, tokens.root, address)
+    Outbox(store).put([alert(), alert(alert_id="other", subject_id="i2", last_error="not ours")])
+    read = words(shown(call, tokens.root, address))
+    assert "slack" in read
+    assert "Given up" in read
+    assert "the answer was 404" in read
+    assert "not ours" not in read
+
+
+def test_a_simulated_judge_is_told_of(call: Call, tokens: Tokens, store: Store) -> None:
+    """Nobody must be woken by a demonstration without knowing."""
+    evidence = EVIDENCE | {"madeWith": {"simulated": True}}
+    assert "simulated judge" in shown(call, tokens.root, found(store, metadata=json.dumps(evidence)))
+    assert "simulated judge" not in shown(call, tokens.root, found(store, incident_id="i2"))
+
+
+def test_an_incident_of_another_project_is_not_shown(call: Call, tokens: Tokens, store: Store) -> None:
+    """Neither under its own name nor under that of a project one may see."""
+    found(store, project="web", title="Number 999")
+    reader = cookie(signed_in(call, tokens.ops_reader))
+    assert 403 == call("GET", LINKS.incident("web", "i1"), headers=reader).status_code
+    assert 404 == call("GET", LINKS.incident("ops", "i1"), headers=reader).status_code
+    assert 403 == call("GET", LINKS.incidents("web"), headers=reader).status_code
+    assert "Number 999" not in shown(call, tokens.ops_reader, LIST)
+
+
+def test_the_pages_lead_to_the_sign_in(call: Call, store: Store) -> None:
+    """A link of an alert comes here first."""
+    for place in (LIST, found(store)):
+        assert 303 == call("GET", place).status_code
+
+
+def test_every_rule_is_explained() -> None:
+    """A rule that nobody can read about is not to be decided on."""
+    assert set(ALL_RULES) == set(EXPLAINED) == set(NAMES)
+    assert all(figures(rule, {}) for rule in ALL_RULES)
+
+
+@given(st.floats(-1e6, 1e6))
+def test_odds_are_short_and_never_fail(log_evidence: float) -> None:
+    """Evidence grows beyond what a number can hold."""
+    assert len(odds(log_evidence)) <= 24
+
+
+def test_odds_are_rounded_to_what_they_are_worth() -> None:
+    """8.6 is known to a tenth, so the ratio is to two digits."""
+    assert ["5\u202f400 to 1", "1 to 1", "0 to 1", "10^217 to 1", "\u2013"] == [
+        odds(one) for one in (8.6, 0.0, -9.0, 500.0, None)
+    ]
+
+
+def alert(**fields: object) -> Alert:
+    """An alert on the incident i1 that nobody got."""
+    values: dict[str, object] = {
+        "alert_id": "a1", "channel": "slack", "kind": "incident", "subject_id": "i1", "project": "ops", "severity": "critical",
+        "body": "{}", "created_at": NOW, "not_before": NOW, "attempts": 5, "status": "given_up", "settled_at": NOW,
+        "last_error": "the answer was 404",
+    }  # fmt: skip
+    return Alert(**(values | fields))  # type: ignore[arg-type]
