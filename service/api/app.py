@@ -64,6 +64,9 @@ from service.dashboard import (
     run_files,
     sql,
 )
+from service.dashboard import (
+    telemetry as telemetry_page,
+)
 from service.dashboard.problems import add_problem_pages
 from service.querying.desk import QueryDesk
 from service.version import version
@@ -110,6 +113,7 @@ ROUTERS = (
     sql,
     run,
     run_files,
+    telemetry_page,
 )
 """The modules with the endpoints and the pages."""
 log = logging.getLogger(__name__)

@@ -54,9 +54,17 @@ class Links:
         """How the sessions of a project were wrapped up."""
         return f"{self.project(project)}/wrap-quality"
 
-    def evaluations(self, project: str) -> str:
-        """The runs of a project that were held against cases."""
-        return f"{self.project(project)}/evaluations"
+    def watched(self, **asked: str | None) -> str:
+        """The sessions that are watched, and the alerts; `asked` narrows them."""
+        return _asked(self.telemetry, asked)
+
+    def evaluations(self, project: str, **asked: str | None) -> str:
+        """The runs of a project that were held against cases; `asked` narrows the list."""
+        return _asked(f"{self.project(project)}/evaluations", asked)
+
+    def evaluation(self, project: str, evaluation: str) -> str:
+        """A run held against a case, by the id of the evaluation."""
+        return f"{self.project(project)}/evaluations/{_part(evaluation)}"
 
     def review(self, project: str) -> str:
         """What waits for a person's score."""
