@@ -9,7 +9,7 @@ How a caller drives it, round by round (each exchange's cascade asks its next qu
 1. `ask_all` gives exactly one verdict for each question, in any order, with the outcomes of the live judge. A fingerprint stands once in
    what it is given (ValueError). `Asked.tag` comes back untouched.
 2. Money: `purse.reserve()` is awaited for each question before the batch that holds it is made, in the order of the questions; the
-   `DurablePurse` of a `Docket.of(..., batched=True)` reserves and charges at the batch's price. What came of a question is told to `purse.spend`; a
+   `DurablePurse` of a `JudgedStage.open(..., batched=True)` reserves and charges at the batch's price. What came of a question is told to `purse.spend`; a
    request that ended in an error, expired or was cancelled is not billed and not charged. A result that never came is charged in full.
 3. Durability: the plan of a batch is in the journal before the batch is made, and its id before it is waited for. After a kill -9 the
    caller asks the same questions again (those without a recorded judgement), with the same journal and purses that were given the
