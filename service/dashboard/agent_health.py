@@ -24,6 +24,8 @@ _CHARTED, _LISTED = 40, 50
 """Runs of an agent in its chart, and runs in the table."""
 _AGENTS = 12
 """Agents that have a chart on the page of all; the others are in the table of agents, and have one on their own page."""
+_REACHES = (60, 100)
+"""What charts of trust show in any case: from where a run is unsafe to where nothing was found."""
 NAMELESS = "(no name)"
 
 
@@ -100,7 +102,7 @@ def _agent(name: str, runs: Sequence[Row], place: int) -> AgentTrust:
         first="Run",
         digits=0,
         limits=(0, 100),
-        reaches=(60, 100),
+        reaches=_REACHES,
         marked="unsafe",
     )
     return AgentTrust(
@@ -111,6 +113,6 @@ def _agent(name: str, runs: Sequence[Row], place: int) -> AgentTrust:
         lowest=min(known, default=None),
         unsafe=len(unsafe),
         repeated=sum(bool(row["repeated"]) for row in runs),
-        spark=sparkline([point.value for point in points], f"Trust of {shown} over its runs"),
+        spark=sparkline([point.value for point in points], f"Trust of {shown} over its runs", _REACHES),
         chart=line(chart, points, marked=unsafe),
     )

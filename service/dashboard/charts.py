@@ -121,13 +121,13 @@ def stacked_bars(
     return _figure(chart, drawn, _legend(parts) + _table(chart, list(series), points, rows))
 
 
-def sparkline(values: Sequence[float | None], words: str) -> Markup:
-    """A small line without axes; `words` say what it is of. Nothing where fewer than two numbers are known."""
+def sparkline(values: Sequence[float | None], words: str, reaches: Sequence[float] = ()) -> Markup:
+    """A small line without axes; `words` say what it is of, `reaches` is as of a chart. Nothing where fewer than two numbers are known."""
     numbers = [known(value) for value in values]
     seen = [value for value in numbers if value is not None]
     if len(seen) < 2:
         return Markup("")
-    scale = scale_of(seen, len(numbers), (None, None), None)
+    scale = scale_of([*seen, *reaches], len(numbers), (None, None), None)
     across, down = _SPARK_WIDTH / WIDTH, _SPARK_HEIGHT / HEIGHT
     places = [
         None if value is None else (scale.x(place) * across, scale.y(value) * down) for place, value in enumerate(numbers)
@@ -213,6 +213,6 @@ def _table(chart: Chart, heads: Sequence[str], points: Sequence[Point], rows: Se
     )
     return Markup(
         '<details class="table" id="{}-table"><summary>As a table<span class="visually-hidden">: {}</span></summary>'
-        '<div class="scroll" tabindex="0" role="region" aria-label="{}"><table><thead><tr><th scope="col">{}</th>{}</tr></thead>'
+        '<div class="scroll" tabindex="0" role="group" aria-label="{}"><table><thead><tr><th scope="col">{}</th>{}</tr></thead>'
         "<tbody>{}</tbody></table></div></details>"
     ).format(chart.key, shown(chart.title), visible(chart.title), chart.first, head, body)

@@ -84,6 +84,7 @@ async def project(request: Request, *, viewer: Viewer, project: ShownProject, se
         "health": health_of(counts),
         "critical": critical,
         "banner": banner_text(settings, summary["openIncidents"], services.engine.judge_name),
+        "has_data": bool(counts["exchanges"] or summary["scores"]["total"] or days.costs or runs or opened),
         "summary": summary,
         "opened": [_incident(one) for one in opened],
         "has_decided": any(one["status"] != "open" for one in latest),

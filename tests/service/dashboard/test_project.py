@@ -67,6 +67,7 @@ def test_a_project_without_anything_says_how_it_begins(call: Call, root: str) ->
     assert "Nothing has come in yet" in said
     assert "driftline connections add" in said
     assert "No data yet" in said
+    assert "Cost of judging" not in said
 
 
 def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
@@ -150,7 +151,7 @@ def test_costs_are_of_the_days_on_which_the_judge_answered(call: Call, root: str
         ("judgements", judgement("a", 3, judged_at=at, requested_model=HOSTILE, cost_usd=None)),
     )
     page = looks(call, root).text
-    table = page.split("Cost by model")[1].split("</table>")[0]
+    table = page.split(">Cost by model")[1].split("</table>")[0]
     assert ["dear", "$2.50"] == [cell.strip() for cell in re.findall(r"<td[^>]*>([^<]*)", table)[:5]][::4]
     assert "1 unknown" in table
     assert "<script>alert" not in page
