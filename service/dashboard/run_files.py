@@ -23,7 +23,7 @@ from service.runs import Row, run_document, run_row
 router = APIRouter(include_in_schema=False)
 AT_ONCE = 200
 """Events that are read together: each may have half a megabyte."""
-_WHOLE = 2**40
+_WHOLE = 2**31 - 1
 _JSON = "application/json"
 Offset = Annotated[int, Path(ge=0, lt=2**63)]
 
