@@ -132,7 +132,8 @@ def _iterations(judge: JudgeResult) -> list[str]:
         rows.append(["", "spread", *(_shown(one.spread) for one in spread), "", ""])
     table = _table(["No.", "Outcome", "overall", *names, "Cost", "Why it does not count"], rows)
     taken_over = [str(one.iteration) for one in judge.iterations if one.taken_over_from is not None]
-    told = f"Given before, to another evaluation that asked the same, and paid for there: answer {', '.join(taken_over)}."
+    which = f"answer{'s' if len(taken_over) > 1 else ''} {', '.join(taken_over)}"
+    told = f"Given before, to another evaluation that asked the same, and paid for there: {which}."
     return [table, told] if taken_over else [table]
 
 
