@@ -21,8 +21,9 @@ def require_embedded(store: Store) -> None:
     if is_fed_by_kafka(store):
         raise SettingsError(
             f"{store.path} is filled from Kafka",
-            hint="Its server takes records, ends of sessions and what is to be judged again over HTTP (/docs); `driftline serve` "
-            "and `driftline rebuild` have it with --kafka. Or name another database with --db.",
+            hint="Its server takes records, ends of sessions and what is to be judged again over HTTP (/docs), and evaluates: "
+            "`driftline evaluate --server`. `driftline serve` and `driftline rebuild` have it with --kafka. Or name another database "
+            "with --db.",
         )
 
 

@@ -22,6 +22,7 @@ from service.simulator import RunningJudge, running
 from service.workspace import utc_now
 from streams.admission import Accepted
 from streams.embedded import EmbeddedRunner
+from streams.feeding import SINK
 
 Command = Callable[..., tuple[int, str, str]]
 MODELS = {"s1": "vendor/model-1", "s2": "claude-haiku-4-5"}
@@ -207,3 +208,29 @@ def test_a_recorded_judge_asks_nobody(driftline: Command) -> None:
     code, out, err = driftline(*BASE, "--session", "s1")
     assert (1, 2) == (code, out.count(" failed "))
     assert "nobody is asked; 6 questions will not be asked: only recorded answers count" in err
+
+
+def test_answers_that_are_there_are_put_together_another_way_without_a_judge(
+    driftline: Command, simulator: RunningJudge
+) -> None:
+    """Median or mean is a matter of taste, which must not cost anything."""
+    assert 0 == driftline(*BASE, "--session", "s1", "--yes")[0]
+    before = simulator.requests
+    judge = {"judge_id": "haiku", "type": "recorded", "model": "claude-haiku-4-5"}
+    Path("profile.yaml").write_text(json.dumps(PROFILE | {"judges": [judge], "aggregation": {"method": "mean"}}))
+
+    code, out, err = driftline(*BASE, "--session", "s1", "-o", "results", "--output", "json")
+    assert (0, before) == (code, simulator.requests)
+    assert "2 evaluations to make, 0 reused; nobody is asked; 6 questions answered before" in err
+    report = json.loads(out)
+    assert [0.0, 0.0] == [one["evaluation_cost_usd"] for one in report["evaluations"]]
+    (_, summary) = sorted(Path("results").rglob("evaluation_result_summary_1.md"))
+    assert "paid for there: answers 1, 2, 3." in summary.read_text("utf-8")
+
+
+def test_beside_kafka_the_way_through_the_server_is_named(driftline: Command) -> None:
+    """A request that is on no topic would be judged by nobody."""
+    with Store(Path("driftline.duckdb")) as store, store.transaction() as transaction:
+        transaction.set_watermark(SINK, "exchanges", 2)
+    code, _, err = driftline(*BASE, "--yes")
+    assert (2, True, True) == (code, "is filled from Kafka" in err, "`driftline evaluate --server`" in " ".join(err.split()))
