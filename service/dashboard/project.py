@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
-from schemas.records import Baseline
+from schemas.records import Baseline, Incident
 from service.api.context import Services
 from service.api.projects import health_of
 from service.banner import banner_text
@@ -26,16 +26,16 @@ from service.dashboard.project_charts import (
     known_sum,
     marked_days,
     model_costs,
-    since_of,
     tier_trends,
 )
+from service.dashboard.project_incidents import since_of
 from service.dashboard.project_words import REMEDIES, SAMPLING_REASONS
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.dashboard.window import LENGTHS, Asked, AskedDays, Window, window_of
 from service.documents import Document, project_summary
 from service.runs import run_page
-from service.watched import incidents_page
+from service.watched import incident_records
 
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]
@@ -71,7 +71,7 @@ async def project(request: Request, *, viewer: Viewer, project: ShownProject, se
         services.watch.baseline(project),
     )
     settings = services.engine.policy.for_project(project).settings
-    critical = sum(one["severity"] == "critical" for one in opened)
+    critical = sum(one.severity == "critical" for one in opened)
     counts = {
         "critical_incidents": critical,
         "open_incidents": len(opened),
@@ -86,8 +86,8 @@ async def project(request: Request, *, viewer: Viewer, project: ShownProject, se
         "banner": banner_text(settings, summary["openIncidents"], services.engine.judge_name),
         "has_data": bool(counts["exchanges"] or summary["scores"]["total"] or days.costs or runs or opened),
         "summary": summary,
-        "opened": [_incident(one) for one in opened],
-        "has_decided": any(one["status"] != "open" for one in latest),
+        "opened": [(one, since_of(one)) for one in opened],
+        "has_decided": any(one.status != "open" for one in latest),
         "runs": runs,
         "unscored": _unscored(summary),
         "can_rejudge": "admin" in viewer.scopes,
@@ -107,7 +107,7 @@ def _window_values(window: Window, today: date) -> dict[str, Any]:
     }
 
 
-def _day_values(days: _Days, baseline: Baseline | None, incidents: Sequence[Document]) -> dict[str, Any]:
+def _day_values(days: _Days, baseline: Baseline | None, incidents: Sequence[Incident]) -> dict[str, Any]:
     """What the template shows of the days."""
     marked, window = marked_days(incidents), days.window
     trends = tier_trends(window, days.trends, baseline, marked)
@@ -149,13 +149,9 @@ def _trends(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, day
     return query_rows(cursor, "trends", {"project": project, "as_of": window.end, "days": days})
 
 
-def _incidents(cursor: duckdb.DuckDBPyConnection, project: str) -> tuple[list[Document], list[Document]]:
+def _incidents(cursor: duckdb.DuckDBPyConnection, project: str) -> tuple[list[Incident], list[Incident]]:
     """The open incidents, and the latest of all."""
-    return incidents_page(cursor, project, status="open", limit=_OPEN), incidents_page(cursor, project, limit=_LATEST)
-
-
-def _incident(document: Row) -> Document:
-    return {**document, "since": since_of(document), "cause": document["cause"] or "unknown"}
+    return incident_records(cursor, project, status="open", limit=_OPEN), incident_records(cursor, project, limit=_LATEST)
 
 
 def _sampling(row: Row) -> dict[str, Any]:

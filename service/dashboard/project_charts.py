@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 from markupsafe import Markup
 
 from audit.drift import SMALLEST_SIGMA
-from schemas.records import Baseline
+from schemas.records import Baseline, Incident
 from service.dashboard.charts import Band, Chart, Point, bars, line, stacked_bars
 from service.dashboard.rendering import number, usd
 from service.dashboard.window import Window
 from service.dashboard.words import TERMS
-from service.documents import Document
+from streams.watch.incidents import seen_by_rules
 
 Row = Mapping[str, Any]
 Marked = Mapping[str, frozenset[str]]
 TIERS = {"tier1": (0.0, 1.0), "tier2": (0.0, 1.0), "tier2_5": (0.0, 1.0), "tier3": (1.0, 5.0)}
 """The tiers, and where the scores of each begin and end."""
 SPIKE = "anomaly_spike"
+_MOST_DAYS = 1000
+"""More days than any window has."""
 _UNKNOWN_MODEL = "unknown model"
 
 
@@ -37,21 +39,19 @@ class TierTrend:
     chart: Markup
 
 
-def marked_days(incidents: Sequence[Document]) -> dict[str, frozenset[str]]:
+def marked_days(incidents: Sequence[Incident]) -> dict[str, frozenset[str]]:
     """The days that incidents are about, by tier, those of spikes under their type; dismissed ones were none."""
     found: dict[str, set[str]] = defaultdict(set)
     for incident in incidents:
-        if incident["status"] == "dismissed":
-            continue
-        for rule in incident["metadata"].get("rules", {}).values():
-            days = [str(one["day"]) for one in rule.get("days", ()) if rule.get("since", "") <= str(one["day"])]
-            found[incident["tier"] or incident["type"]].update(days)
+        if incident.status != "dismissed":
+            found[incident.tier or incident.type].update(*map(_days_of, seen_by_rules(incident).values()))
     return {name: frozenset(days) for name, days in found.items()}
 
 
-def since_of(incident: Row) -> str | None:
-    """The first day that an incident is about, None where its evidence names none."""
-    return min((rule["since"] for rule in incident["metadata"].get("rules", {}).values() if rule.get("since")), default=None)
+def _days_of(seen: Row) -> list[str]:
+    """The days from the first to the last that a rule tells of."""
+    first, last = date.fromisoformat(seen["since"]), date.fromisoformat(seen["until"])
+    return [f"{first + timedelta(days=later)}" for later in range(min((last - first).days, _MOST_DAYS) + 1)]
 
 
 def tier_trends(window: Window, rows: Sequence[Row], baseline: Baseline | None, marked: Marked) -> list[TierTrend]:

@@ -67,7 +67,7 @@ async def incidents(
     shown, following = page_of(await services.ask(asked), PAGE, lambda one: Place(one.detected_at, one.incident_id))
     values = {
         "project": project,
-        "incidents": [(one, _since(one)) for one in shown],
+        "incidents": [(one, since_of(one)) for one in shown],
         "following": following,
         "is_first": cursor is None,
         "asked": {"status": status, "type": kind},
@@ -101,7 +101,7 @@ async def incident(
         "incident": found,
         "evidence": _evidence(found),
         "sightings": _sightings(found),
-        "since": _since(found),
+        "since": since_of(found),
         "cause": CAUSES.get(found.cause or "", NO_CAUSE),
         "sampling": SAMPLING,
         "may_review": "review" in viewer.scopes,
@@ -111,7 +111,7 @@ async def incident(
     return page(request, "incident.html", values)
 
 
-def _since(incident: Incident) -> str | None:
+def since_of(incident: Incident) -> str | None:
     """The first day of an incident as its rule has it; None where the evidence does not say."""
     seen = seen_by_rules(incident)
     found = seen.get(incident.rule) or next(iter(seen.values()), None)

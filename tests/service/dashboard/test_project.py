@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
+from urllib.parse import quote
 
 import httpx2
 import msgspec
@@ -79,7 +80,7 @@ def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
     row = re.search(r"<tr><td class=\"words\"><a [^>]*>Tier 2 fell.*?</tr>", page, re.DOTALL)
     assert row
     assert ["Tier 2 fell", "Critical", "2026-09-29", "agent", "2026-10-01 12:00"] == re.findall(
-        r">([^<>]+)</(?:a|span|td)>", row[0]
+        r">([^<>]+)</(?:a|span|td|time)>", row[0]
     )
     assert "1 open incident" in text(looks(call, root))
 
@@ -212,6 +213,7 @@ def test_nothing_that_agents_wrote_is_markup(call: Call, root: str, store: Store
         "/projects/ops/anomalies",
         "/projects/ops/wrap-quality",
         "/projects/ops/agents",
+        f"/projects/ops/agents?agent={quote(HOSTILE)}",
     ):
         page = looks(call, root, path).text
         assert "<script>alert" not in page
