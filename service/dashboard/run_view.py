@@ -113,7 +113,6 @@ def _history(runs: Sequence[Row]) -> dict[str, Any]:
     this, before = runs[0], runs[1:]
     last = before[0] if before else None
     known = [run["trust_score"] for run in before if run["trust_score"] is not None]
-    is_comparable = last is not None and None not in (this["trust_score"], last["trust_score"])
     chart = Chart(
         key="trust",
         title="Trust of the agent's runs up to this one",
@@ -122,19 +121,23 @@ def _history(runs: Sequence[Row]) -> dict[str, Any]:
         first="Run",
         digits=0,
         limits=(0, 100),
+        reaches=(0, 100),
         marked="unsafe for production",
     )
     points = [Point(run["run_id"], run["trust_score"], run["run_id"].removeprefix("run_")) for run in reversed(runs)]
     unsafe = {run["run_id"] for run in runs if run["readiness_level"] == "unsafe_for_production"}
     return {
         "last": last,
-        "change": this["trust_score"] - last["trust_score"] if last and is_comparable else None,
-        "is_repeated": bool(last) and this["primary_failure_type"] is not None
-        and last is not None and last["primary_failure_type"] == this["primary_failure_type"],
+        "change": _change(this["trust_score"], last["trust_score"] if last else None),
+        "is_repeated": last is not None and this["primary_failure_type"] in {last["primary_failure_type"]} - {None},
         "mean": sum(known) / len(known) if known else None,
         "runs": len(before),
         "chart": line(chart, points, marked=unsafe) if before else None,
     }  # fmt: skip
+
+
+def _change(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else now - before
 
 
 def _event(events: RunEvents, place: int, payloads: Mapping[int, Row]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 "use strict";
 // The causal graph: larger and smaller, and from event to event by the arrow keys. Without this it is a picture that scrolls, with links.
 
-const SMALLEST = 0.4;
+const SMALLEST = 0.25;
 const LARGEST = 3;
 const STEP = 1.25;
 let scale = 1;
@@ -72,23 +72,25 @@ document.addEventListener("click", (event) => {
   if (button) zoom(graphOf(button), Number(button.dataset.by));
 });
 
-// Moved by the mouse as a map is; a finger scrolls it by itself.
+// Moved by the mouse as a map is; a finger scrolls it by itself. What was moved was not chosen.
 let drag = null;
+let isMoved = false;
 document.addEventListener("pointerdown", (event) => {
   const graph = event.target.closest?.("[data-graph]");
-  if (!graph || event.pointerType !== "mouse" || event.button !== 0) return;
-  drag = { graph, x: event.clientX, left: graph.scrollLeft, moved: false };
+  isMoved = false;
+  drag = graph && event.pointerType === "mouse" && event.button === 0 ? { graph, x: event.clientX, left: graph.scrollLeft } : null;
 });
 document.addEventListener("pointermove", (event) => {
   if (!drag) return;
   const way = event.clientX - drag.x;
-  drag.moved ||= Math.abs(way) > 5;
-  if (drag.moved) drag.graph.scrollLeft = drag.left - way;
+  isMoved ||= Math.abs(way) > 5;
+  if (isMoved) drag.graph.scrollLeft = drag.left - way;
 });
-document.addEventListener("pointerup", () => {
-  if (drag?.moved) document.addEventListener("click", (event) => event.preventDefault(), { capture: true, once: true });
-  drag = null;
-});
+document.addEventListener("pointerup", () => { drag = null; });
+document.addEventListener("click", (event) => {
+  if (isMoved && event.target.closest?.("[data-graph]")) event.preventDefault();
+  isMoved = false;
+}, { capture: true });
 document.addEventListener("dragstart", (event) => { if (event.target.closest?.("[data-graph]")) event.preventDefault(); });
 
 document.addEventListener("driftline:part", prepare);

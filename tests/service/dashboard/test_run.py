@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from api_server import Call, Tokens
 from browsers import HTML, cookie, signed_in
 from builders import START, event, score
+from evaluated import CLAUDE, REFUND, Made, evaluated
 from finished import filled
 from servers import until
 
@@ -190,6 +192,28 @@ def test_a_run_stands_beside_the_runs_before_it(finished: Finished, look: Callab
     assert f'href="{RUNS}/run_002" rel="next"' in first
     assert re.search(r"▼ 4</span> worse than\s+<a[^>]*>run_001</a>", second)
     assert "No failure was found" in first
+
+
+def test_the_same_failure_again_is_said(finished: Finished, look: Callable[..., str]) -> None:
+    """A fix that did not help is news."""
+    finished("bad", LOOP, 1)
+    finished("worse", LOOP * 2, 2)
+    assert "The same failure as before" in look(f"{RUNS}/run_002")
+
+
+def test_evaluations_of_the_run_lead_to_their_pages(finished: Finished, look: Callable[..., str], store: Store) -> None:
+    """Those of another connection's session of the same id are not its own."""
+    finished("s1", LOOP, 1)
+    assert "has not been held against a case" in look(RUN)
+    made = evaluated(Made(CLAUDE, REFUND, "s1", (8.0, 8.0, 8.0), simulated=True)).evaluation
+    mine = msgspec.structs.replace(made, project="ops")
+    other = msgspec.structs.replace(mine, connection="south", evaluation_id="other", case_title="Of another")
+    filled(store, ("evaluations", mine), ("evaluations", other))
+    shown = look(RUN)
+    assert "Refund within the policy" in shown
+    assert "Of another" not in shown
+    assert "simulated judge" in shown
+    assert 'href="/projects/ops/evaluations/s1%3Arefund-policy"' in shown
 
 
 def test_runs_are_listed_by_readiness(finished: Finished, look: Callable[..., str]) -> None:
