@@ -1,6 +1,7 @@
--- purpose: the run that a session became
--- grain: one row where the session was finalized
--- parameters: $project, $connection, $session
-SELECT number, printf('run_%03d', number) AS run_id
+-- purpose: which run of its project a session is
+-- grain: one row for a session that is finalized
+-- parameters: $connection, $session
+SELECT project, printf('run_%03d', number) AS run_id
 FROM log.run_numbers
-WHERE project = $project AND connection = $connection AND session_id = $session
+WHERE connection = $connection AND session_id = $session
+ORDER BY project

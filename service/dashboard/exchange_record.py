@@ -51,10 +51,10 @@ def exchange_record(
     if not revisions:
         return None
     score = revisions[0]
-    session = {"project": project, "connection": score["connection"], "session": score["session_id"]}
-    place = session | {"at": score["exchange_at"], "turn": score["turn_number"], "score": score_id}
-    sides = {row["is_after"]: row for row in query_rows(cursor, "session_neighbours", place)}
-    runs = query_rows(cursor, "session_run", session)
+    session = {"connection": score["connection"], "session": score["session_id"]}
+    place = {"project": project, "at": score["exchange_at"], "turn": score["turn_number"], "score": score_id}
+    sides = {row["is_after"]: row for row in query_rows(cursor, "session_neighbours", session | place)}
+    runs = [row["run_id"] for row in query_rows(cursor, "session_run", session) if row["project"] == project]
     return ExchangeRecord(
         revisions=revisions,
         exchange=exchange_of(cursor, score),
@@ -62,7 +62,7 @@ def exchange_record(
         people=human_scores(cursor, project, score_id),
         before=sides.get(False),
         after=sides.get(True),
-        run=runs[0]["run_id"] if runs else None,
+        run=runs[0] if runs else None,
     )
 
 
