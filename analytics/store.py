@@ -19,7 +19,7 @@ from polars import selectors
 
 from analytics.connection import connect, fetch, store_error
 from analytics.positions import next_stored, stored_ends
-from analytics.tables import LOG, columns_of, full_name, migration_statements, quote
+from analytics.tables import COMMENT, LOG, columns_of, full_name, migration_statements, quote
 from analytics.transaction import Appended, Transaction
 from schemas.registry import schema_of, topics
 
@@ -114,7 +114,8 @@ class Store:
         existing: dict[str, dict[str, str]] = {}
         for table, column, kind in rows:
             existing.setdefault(table, {})[column] = kind
-        statements = list(migration_statements(existing))
+        # Comments are for who browses a file, and take most of the time that making the tables does.
+        statements = [one for one in migration_statements(existing) if self.path or not one.startswith(COMMENT)]
         if statements:
             with self.transaction() as transaction:
                 for statement in [f"CREATE SCHEMA IF NOT EXISTS {LOG}", *statements]:

@@ -36,6 +36,10 @@ KEPT = {"scores": ("project", "exchange_at")}
 """What every revision has alike, by table: a query that asks for it then meets only the rows of which it is true."""
 
 
+COMMENT = "COMMENT ON "
+"""What every statement begins with that describes a table, a view or a column."""
+
+
 def quote(name: str) -> str:
     """An SQL identifier, quoted."""
     return '"' + name.replace('"', '""') + '"'
@@ -99,10 +103,10 @@ def create_statements(schema: RecordSchema) -> Iterator[str]:
 
 def comment_statements(schema: RecordSchema) -> Iterator[str]:
     """The schema's docs as comments on the table and its columns."""
-    yield f"COMMENT ON TABLE {full_name(schema)} IS {literal(schema.definition['doc'])}"
+    yield f"{COMMENT}TABLE {full_name(schema)} IS {literal(schema.definition['doc'])}"
     docs = {name: doc for name, (_, doc) in SYSTEM_COLUMNS.items()} | {field["name"]: field["doc"] for field in schema.fields}
     for name, doc in docs.items():
-        yield f"COMMENT ON COLUMN {full_name(schema)}.{quote(name)} IS {literal(doc)}"
+        yield f"{COMMENT}COLUMN {full_name(schema)}.{quote(name)} IS {literal(doc)}"
 
 
 def view_statements(schema: RecordSchema) -> Iterator[str]:
@@ -117,9 +121,9 @@ def view_statements(schema: RecordSchema) -> Iterator[str]:
         order = "revision DESC, _offset DESC" if schema.has_revisions else "_topic, _offset DESC"
         latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) = 1"
     yield f"CREATE OR REPLACE VIEW main.{quote(schema.table)} AS SELECT {columns} FROM {full_name(schema)}{latest}"
-    yield f"COMMENT ON VIEW main.{quote(schema.table)} IS {literal(schema.definition['doc'])}"
+    yield f"{COMMENT}VIEW main.{quote(schema.table)} IS {literal(schema.definition['doc'])}"
     for field in schema.fields:
-        yield f"COMMENT ON COLUMN main.{quote(schema.table)}.{quote(field['name'])} IS {literal(field['doc'])}"
+        yield f"{COMMENT}COLUMN main.{quote(schema.table)}.{quote(field['name'])} IS {literal(field['doc'])}"
 
 
 def migration_statements(existing: dict[str, dict[str, str]]) -> Iterator[str]:
