@@ -65,6 +65,9 @@ from service.dashboard import (
     sql,
 )
 from service.dashboard import (
+    evaluations as evaluation_pages,
+)
+from service.dashboard import (
     telemetry as telemetry_page,
 )
 from service.dashboard.problems import add_problem_pages
@@ -114,6 +117,7 @@ ROUTERS = (
     run,
     run_files,
     telemetry_page,
+    evaluation_pages,
 )
 """The modules with the endpoints and the pages."""
 log = logging.getLogger(__name__)

@@ -66,6 +66,10 @@ class Links:
         """A run held against a case, by the id of the evaluation."""
         return f"{self.project(project)}/evaluations/{_part(evaluation)}"
 
+    def evaluation_prompt(self, project: str, evaluation: str, name: str) -> str:
+        """A part of what the judge was sent for an evaluation, in full, as a file."""
+        return f"{self.evaluation(project, evaluation)}/prompts/{name}"
+
     def review(self, project: str) -> str:
         """What waits for a person's score."""
         return f"{self.project(project)}/review"
