@@ -10,7 +10,7 @@ SEED ?= 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo serve kafka test check lint bench bench-stream chaos format generate constraints wheel-demo clean
+.PHONY: help demo serve kafka test check lint docs bench bench-stream chaos format generate constraints wheel-demo clean
 
 help:                    ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -33,9 +33,14 @@ lint: $(INSTALLED)       ## everything CI checks but the tests
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/mypy docs/site
 	$(BIN)/lint-imports
 	$(BIN)/python -m schemas.generate --check
 	$(BIN)/python -m audit.evaluation.publish --check
+
+docs: $(INSTALLED)       ## build the documentation as a site: open build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'The site is in build/site: open build/site/index.html, or python -m http.server --directory build/site'
 
 bench: $(INSTALLED)      ## run the benchmarks and print their tables in Markdown
 	$(BIN)/python -m benchmarks

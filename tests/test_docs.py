@@ -15,6 +15,8 @@ from service.settings import PREFIX, Settings
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+MADE = re.compile(r"(\.\./|\./)*(reference/[a-z]+|decisions/index)\.md")
+"""Pages that are made when the site is built; tests/test_docs_site.py looks at links to them."""
 
 
 GROUPS = "|".join(f"{group.name} " for group in app.registered_groups)
@@ -58,4 +60,4 @@ def test_the_readme_names_every_failure_type() -> None:
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     """A link within the repository points to a file that is there."""
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text(encoding="utf-8"))
-    assert [] == [target for target in targets if not (document.parent / target).exists()]
+    assert [] == [target for target in targets if not MADE.fullmatch(target) and not (document.parent / target).exists()]

@@ -49,6 +49,8 @@ defaults:
   sampling:
     alwaysScoreFirst: 1
     alwaysScoreLast: 1
+  # People may score, too: there is a queue on every project's page.
+  bidirectionalScoring: true
 """
 
 

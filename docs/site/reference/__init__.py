@@ -1,0 +1,36 @@
+"""The reference, made from the code: each page is a function that answers Markdown, so nothing is written twice and nothing goes stale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from reference.alerts import alerts
+from reference.commands import commands
+from reference.detectors import detectors
+from reference.endpoints import endpoints
+from reference.errors import errors
+from reference.files import methodology, policy
+from reference.metrics import metrics
+from reference.overview import overview
+from reference.queries import queries
+from reference.records import records, topics
+from reference.settings import settings
+from reference.tiers import tiers
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "index": overview,
+    "commands": commands,
+    "settings": settings,
+    "policy": policy,
+    "methodology": methodology,
+    "endpoints": endpoints,
+    "topics": topics,
+    "records": records,
+    "tiers": tiers,
+    "detectors": detectors,
+    "queries": queries,
+    "alerts": alerts,
+    "metrics": metrics,
+    "errors": errors,
+}
+"""The pages by name."""

@@ -1,0 +1,82 @@
+"""What is posted when people are told, made by the same functions that make the real ones."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from audit.telemetry import silence
+from reference.markdown import fenced, page
+from schemas.records import Alert, Incident
+from service.alerts.notices import (
+    INCIDENT,
+    TELEMETRY,
+    TEST,
+    Notice,
+    SilentSession,
+    incident_notice,
+    silence_notice,
+    trial_notice,
+)
+from service.alerts.slack import slack_body
+from service.alerts.webhook import signature, webhook_body, webhook_digest
+
+_AT = datetime(2026, 10, 28, 9, 0, tzinfo=UTC)
+_SERVER = "https://audit.example.com"
+_INCIDENT = Incident(
+    incident_id="1a2b3c4d", revision=0, project="shop", type="drift", tier="tier2", direction="down", status="open", severity="critical",
+    title="Tier 2 fell to 0.47 from 0.90 on 2026-10-28", description="Between 2026-10-27 and 2026-10-28.", metadata="{}", detected_at=_AT,
+    rule="sequential", cause="agent",
+)  # fmt: skip
+_INTERVAL = timedelta(minutes=5)
+_SILENT = SilentSession(
+    "checkout-agent", "s-17", "shop", _AT, 300_000, silence(_AT, None, _AT + 3 * _INTERVAL + timedelta(seconds=1), _INTERVAL)
+)
+NOTICES = {INCIDENT: incident_notice(_INCIDENT), TELEMETRY: silence_notice(_SILENT), TEST: trial_notice(_AT)}
+"""One of each kind."""
+_SAID = {
+    INCIDENT: "When an incident is found, and once more when it becomes critical.",
+    TELEMETRY: "When a session has missed two signs of life, and when it has missed three.",
+    TEST: "What `driftline alerts test` sends.",
+}
+
+
+def alerts() -> str:
+    """The page."""
+    bodies = {kind: _webhook(notice) for kind, notice in NOTICES.items()}
+    shown = [part for kind, body in bodies.items() for part in (f"## {kind}", _SAID[kind], fenced(_indented(body), "json"))]
+    return page(
+        "Alerts",
+        "What is posted to `DRIFTLINE_ALERT_WEBHOOK`: JSON with a `version`. Fields may be added; what is there keeps its meaning while the version is 1. How to set "
+        "them up: [Be told](../how-to/alerts.md).",
+        *shown,
+        "## digest",
+        "When more than five are due at once.",
+        fenced(_indented(webhook_digest([_alert(bodies[INCIDENT])], "0f3a77c1", "1 alert", _AT)), "json"),
+        "## Signature",
+        "With `DRIFTLINE_ALERT_SECRET` there is a header:",
+        fenced(f"Driftline-Signature: {signature('sixteen-characters', b'{}', _AT)}"),
+        "`v1` is the HMAC-SHA256, by the secret, of the seconds since 1970, a full stop and the body. A receiver compares in constant time and refuses what is "
+        "older than five minutes. `Driftline-Delivery` is the alert's id: the same one may come twice.",
+        "## Slack",
+        "What is posted to `DRIFTLINE_ALERT_SLACK`:",
+        fenced(_indented(slack_body(NOTICES[INCIDENT], _SERVER + str(NOTICES[INCIDENT].path))), "json"),
+    )
+
+
+def _webhook(notice: Notice) -> str:
+    url = f"{_SERVER}{notice.path}" if notice.path else None
+    return webhook_body(notice, notice.alert_id("webhook"), url, _AT)
+
+
+def _alert(body: str) -> Alert:
+    notice = NOTICES[INCIDENT]
+    return Alert(
+        alert_id=notice.alert_id("webhook"), channel="webhook", kind=notice.kind, subject_id=notice.subject, project=notice.project,
+        severity=notice.severity, body=body, created_at=_AT, not_before=_AT, attempts=0, status="waiting",
+    )  # fmt: skip
+
+
+def _indented(body: str) -> str:
+    return msgspec.json.format(body.encode(), indent=2).decode()

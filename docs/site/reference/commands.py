@@ -1,0 +1,106 @@
+"""Every command with its arguments and options, from the command line itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin
+
+import typer.main
+
+from reference.markdown import code, page, table, words
+from service.cli import app
+
+_PLACES = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}
+_CODES = (
+    ("0", "done"),
+    ("1", "a check failed, or some input could not be read"),
+    ("2", "an error"),
+    ("3", "a fault of Driftline itself"),
+)
+
+
+def commands() -> str:
+    """The page."""
+    group: Any = typer.main.get_command(app)
+    parts = [part for path, command in commands_of(group) for part in _command(path, command)]
+    return page(
+        "Commands",
+        "`driftline COMMAND --help` shows the same in a terminal. An option wins over its [setting](settings.md). Before the command "
+        "stand `--verbose`, which logs what is done to the error output, and `--version`.",
+        table(("exit code", "what it says"), [(code(number), said) for number, said in _CODES]),
+        *parts,
+    )
+
+
+def commands_of(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command with what is typed for it, groups before their members."""
+    for name, command in sorted(group.commands.items()):
+        path = (*before, name)
+        yield " ".join(path), command
+        if hasattr(command, "commands"):
+            yield from commands_of(command, path)
+
+
+def _command(path: str, command: Any) -> Iterator[str]:
+    yield f"## driftline {path}"
+    yield "\n\n".join(words(part) for part in inspect.cleandoc(command.help or "").split("\n\n"))
+    if not hasattr(command, "commands"):
+        yield f"```sh\ndriftline {path}{''.join(_usage(one) for one in command.params)}\n```"
+        rows = [(_names(one), words(one.help or ""), _about(one)) for one in command.params if not one.hidden]
+        yield table(("option", "what it is", ""), rows)
+
+
+def _is_argument(one: Any) -> bool:
+    return bool(one.param_type_name == "argument")
+
+
+def _usage(one: Any) -> str:
+    """What is typed for it where it is needed, or stands alone."""
+    if _is_argument(one):
+        repeated = "…" if one.nargs == -1 else ""
+        return f" {_place(one)}{repeated}" if one.required else f" [{_place(one)}{repeated}]"
+    return f" {one.opts[0]} {_place(one)}" if one.required else ""
+
+
+def _names(one: Any) -> str:
+    if _is_argument(one):
+        return code(_place(one))
+    names = ", ".join(code(name) for name in (*one.opts, *one.secondary_opts))
+    return names if one.is_flag else f"{names} {code(_place(one))}"
+
+
+def _place(one: Any) -> str:
+    """What stands for the value."""
+    if one.metavar:
+        return str(one.metavar)
+    if _is_argument(one):
+        return str(one.name).upper()
+    return "|".join(_choices(one)) or _PLACES.get(_kind(one).__name__, "VALUE")
+
+
+def _kind(one: Any) -> Any:
+    annotation = one.type_descriptor.annotation
+    return get_args(annotation)[0] if get_origin(annotation) is list else annotation
+
+
+def _choices(one: Any) -> list[str]:
+    kind = _kind(one)
+    if get_origin(kind) is Literal:
+        return [str(choice) for choice in get_args(kind)]
+    return [str(choice.value) for choice in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+
+
+def _about(one: Any) -> str:
+    default = one.default.value if isinstance(one.default, Enum) else one.default
+    bounds = [str(bound) for bound in (one.min, one.max) if bound is not None]
+    said = [
+        "required" if one.required else "",
+        "may be repeated" if one.multiple or one.nargs == -1 else "",
+        f"{'at least' if one.max is None else 'at most' if one.min is None else 'from'} {' to '.join(bounds)}"
+        if bounds
+        else "",
+        f"default {code(default)}" if default not in (None, False, "", [], ()) and not callable(default) else "",
+    ]
+    return ", ".join(part for part in said if part)

@@ -1,0 +1,41 @@
+"""The failure detectors, from their table."""
+
+from __future__ import annotations
+
+import re
+
+import audit.detectors
+from audit.detectors import DETECTORS, Detector
+from audit.diagnosis import __doc__ as SCORING  # noqa: N812 - a text, and the module's own
+from reference.markdown import code, first_paragraph, page, table, words
+
+_ROW = re.compile(r"^\| (\w+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
+
+
+def detectors() -> str:
+    """The page."""
+    rules = {name: rest for name, *rest in _ROW.findall(audit.detectors.__doc__ or "")}
+    scoring = re.split(r"^Scoring: ", SCORING or "", flags=re.MULTILINE)[1]
+    return page(
+        "Detectors",
+        "Each reads the folded events of a finished session and says what went wrong, or nothing; `driftline diagnose FILE` runs them on a "
+        "file. Below, n is the number of events that match, r the number of retry events in the session, d the number of duplicate calls. "
+        "How to write one: [Write a detector](../how-to/detector.md).",
+        "## Trust and readiness",
+        words(scoring[0].upper() + scoring[1:]),
+        *(part for one in DETECTORS for part in _detector(one, *rules[one.failure_type])),
+    )
+
+
+def _detector(one: Detector, fires: str, severity: str, impact: str) -> list[str]:
+    failure = audit.detectors.FAILURE_TYPES[one.failure_type]
+    rows = [
+        ("fires when", words(fires)),
+        ("severity", words(severity)),
+        ("penalty", code(impact)),
+        ("dimension", f"{code(failure.dimension)}, {failure.weight} % of the trust score"),
+        ("causal chain", " → ".join(map(code, failure.causal_chain))),
+        ("what to do", words(failure.remediation)),
+        ("version", str(one.version)),
+    ]
+    return [f"## {one.failure_type}", first_paragraph(one.detect.__doc__), table(("", ""), rows)]

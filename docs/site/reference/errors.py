@@ -1,0 +1,87 @@
+"""Errors: their tree with hints, the codes of the API, and why something is set aside."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import service.api
+from reference.markdown import code, first_paragraph, page, table, words
+from schemas.errors import DriftlineError, RecordError
+from streams.letters import NEVER
+
+_PACKAGES = ("schemas", "audit", "analytics", "streams", "service")
+_ALSO = {
+    "conflicting_id": "The log has a record of this identity with other content.",
+    "removed_by_retention": "A topic had removed records before they were read.",
+    "stage_failed": "A stage could not get over the record; the detail has the error.",
+    "state_too_large": "What a stage has to keep of the session is larger than a topic takes.",
+}
+"""Reasons for which records are set aside and that are no error of decoding."""
+
+
+def errors() -> str:
+    """The page."""
+    letters = [
+        (code(one.code), first_paragraph(one.__doc__), words(one.hint))
+        for one in error_classes()
+        if issubclass(one, RecordError) and one is not RecordError
+    ]
+    letters += [(code(reason), words(said), words(NEVER.get(reason, "")).capitalize()) for reason, said in _ALSO.items()]
+    return page(
+        "Errors",
+        "Each names the field, the file and line, or the topic, partition and offset, and a second line says what to do. A command that meets one ends "
+        "with exit code 2. Whatever else ends a command is a fault of Driftline: exit code 3, with a traceback to report.",
+        *(part for one in error_classes() for part in _error(one)),
+        "## Codes of the API",
+        "The field `code` of an answer that is an error. Its `error` says more, and names the field.",
+        table(("code", "status"), [(code(name), ", ".join(statuses)) for name, statuses in sorted(api_codes().items())]),
+        "## Reasons of dead letters",
+        "What cannot be taken is kept with its bytes, its place and one of these reasons: `driftline dead-letters list`.",
+        table(("reason", "what it is", "what to do"), letters),
+    )
+
+
+def error_classes() -> list[type[DriftlineError]]:
+    """Every expected error, each after what it is a kind of."""
+    for package in _PACKAGES:
+        for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            importlib.import_module(found.name)
+    return list(_kinds(DriftlineError))
+
+
+def _kinds(error: type[DriftlineError]) -> Iterator[type[DriftlineError]]:
+    yield error
+    for one in sorted(error.__subclasses__(), key=lambda kind: kind.__name__):
+        yield from _kinds(one)
+
+
+def _error(error: type[DriftlineError]) -> list[str]:
+    base = error.__base__
+    kind = f"A kind of [{base.__name__}](#{base.__name__.lower()})." if base is not None and base is not Exception else ""
+    return [
+        f"## {error.__name__}",
+        first_paragraph(error.__doc__),
+        f"*What to do:* {words(error.hint)}" if error.hint else "",
+        kind,
+    ]
+
+
+def api_codes() -> dict[str, list[str]]:
+    """Every code that an endpoint answers, with its statuses."""
+    found: dict[str, set[int]] = {"internal": {500}, "not_found": {404}, "method_not_allowed": {405}}
+    for path in sorted(Path(inspect.getfile(service.api)).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ApiError":
+                status, name = (one.value if isinstance(one, ast.Constant) else None for one in node.args[:2])
+                if isinstance(status, int) and isinstance(name, str):
+                    found.setdefault(name, set()).add(status)
+    return {
+        name: [f"{status} {HTTPStatus(status).phrase.lower()}" for status in sorted(statuses)]
+        for name, statuses in found.items()
+    }

@@ -1,0 +1,122 @@
+"""Tiers, their states, what samples an exchange and what opens a gate: names from the rules, each with its words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from audit import cascade, judgements, outcomes, sampling
+from audit.anomalies import LOW_ALIGNMENT, LOW_DIMENSION
+from audit.evaluation import questions
+from audit.outcomes import TierState
+from reference.markdown import code, page, table, words
+from schemas.errors import SchemaError
+from schemas.registry import current_schemas
+from streams.letters import SAMPLED
+
+_TIERS = {
+    "1": "Structural checks on every exchange, without a judge: the three that hold for everybody and those of the [methodology](methodology.md). 1 - flags / checks.",
+    "2": "Semantics: the judge scores each dimension from 0 to 1. Asked about every exchange that is sampled.",
+    "2.5": "What the agent thought against what it said, from 0 to 1, where there is thinking and the policy has it analysed.",
+    "3": "Behaviour: the judge scores each dimension that applies from 1 to 5. Asked where a gate opens it.",
+}
+_STATES = {
+    outcomes.SCORED: "The tier has a score.",
+    outcomes.NOT_APPLICABLE: "There is nothing that the tier could judge.",
+    outcomes.SKIPPED_GATE: "No gate opened Tier 3.",
+    outcomes.SKIPPED_COST_CAP: "The cap of the session left no room for the call.",
+    outcomes.SKIPPED_SAMPLING: "The exchange was not sampled.",
+    outcomes.UNSCORED: "The judge did not answer, or not so that it can be used; the reason says why. `driftline rejudge` asks again.",
+}
+_SAMPLING = {
+    sampling.SAMPLING_DISABLED: "`sampling.enabled` is false: every exchange is judged.",
+    sampling.FIRST_TURNS: "One of the first turns of the session (`alwaysScoreFirst`).",
+    sampling.TIER1_FLAGS: "A check of Tier 1 fired.",
+    sampling.DISAGREEMENT_REASON: "The agent pushes back (`alwaysScoreDisagreement`).",
+    sampling.LONG_RESPONSE: "A long response (`alwaysScoreLongResponses`, `longResponseThreshold`).",
+    sampling.ROUTINE_SAMPLE: "Every n-th of the turns that nothing else selects (`routineInterval`); counts n times in every mean.",
+    sampling.LAST_TURNS: "One of the last turns, known when the session closes (`alwaysScoreLast`).",
+    SAMPLED: "Put back by `driftline dead-letters retry`, whatever sampling would have said.",
+    sampling.SAMPLING_SKIP: "Nothing selects it: it is not judged.",
+}
+_GATES = {
+    "gate_off": "`gateCascade` is false: Tier 3 is always asked.",
+    sampling.TIER1_FLAGS: "A check of Tier 1 fired.",
+    "tier2_flagged": "The judge raised a flag in Tier 2.",
+    "sycophancy": "Tier 2.5 found that disagreement was suppressed.",
+    "advocacy_suppression": "Tier 2.5 found that a recommendation was softened.",
+    "early_turn": f"One of the first {cascade.EARLY_TURNS} turns.",
+    sampling.FIRST_TURNS: "Sampled as one of the first turns.",
+    sampling.LAST_TURNS: "Sampled as one of the last turns.",
+    sampling.DISAGREEMENT_REASON: "The agent pushes back.",
+}
+_REASONS = {
+    cascade.ALWAYS: "Tier 2 is asked about every sampled exchange.",
+    cascade.THINKING: "There is thinking to compare with.",
+    cascade.ROUTINE: "No gate opened.",
+    cascade.NO_DIMENSION: "None of the dimensions applies to the exchange.",
+    outcomes.NO_THINKING: "There is no thinking to compare with.",
+    outcomes.THINKING_OFF: "`thinkingBlockAnalysis` is false.",
+    outcomes.LEFT_OUT: "The exchange was not sampled.",
+    judgements.COST_CAP: "The most that the call could have cost did not fit under the cap.",
+    judgements.UNKNOWN_PRICE: "There is a cap, and nobody knows what the model costs: give it a price in the policy, or lift the cap.",
+    outcomes.NO_JUDGE: "No judge is configured.",
+    cascade.INVALID: "The answer does not fit, twice.",
+    questions.NOT_RECORDED: "Only recorded answers count, and none is there.",
+    questions.NOT_BATCHED: "The judge works in batches, and none has answered.",
+    TierState(outcomes.UNSCORED, "refused"): "The judge refused to answer.",
+    TierState(outcomes.UNSCORED, "cut_off"): "The answer was cut off at its length.",
+    TierState(outcomes.UNSCORED, "provider_error"): "The judge answered with errors until no try was left.",
+    TierState(outcomes.UNSCORED, "timeout"): "No answer within `DRIFTLINE_JUDGE_DEADLINE`.",
+    TierState(
+        outcomes.UNSCORED, "interrupted"
+    ): "The process ended before the answer was recorded; the call is charged in full.",
+}
+
+
+def tiers() -> str:
+    """The page; SchemaError where the rules have a name that has no words here, or no longer have one."""
+    return page(
+        "Tiers, states, gates",
+        "Each exchange has one score with the state of every tier. Unscored is a state and no number: it is in no mean. `driftline scores --json` shows all of it.",
+        "## Tiers",
+        *(part for tier, about in _TIERS.items() for part in (f"### Tier {tier}", about)),
+        "## States of a tier",
+        *_named("state", _STATES, _states()),
+        "## Why an exchange is sampled",
+        "In this order; the first that holds decides.",
+        *_named(
+            "sampling",
+            _SAMPLING,
+            [*(rule[0] for rule in sampling._RULES), sampling.LAST_TURNS, SAMPLED, sampling.SAMPLING_SKIP],
+        ),
+        "## Gates of Tier 3",
+        "In this order; the first that holds is the reason of the tier's state.",
+        *_named("gate", _GATES, [name for name, _ in cascade._OPENERS]),
+        "## Reasons of states",
+        "Besides the gates, which are the reasons of a Tier 3 that is scored. Tier 3 takes over the state of a tier before it that leaves its gate undecided.",
+        table(
+            ("reason", "state", "what it says"), [(code(one.reason), code(one.state), about) for one, about in _REASONS.items()]
+        ),
+        "## What makes an anomaly",
+        f"A check of Tier 1 that fired; a dimension of Tier 3 at {LOW_DIMENSION} or less; an alignment of thinking and answer of {LOW_ALIGNMENT:g} or less; and texts "
+        "that try to sway the judge (`judge_tamper`), recognised without asking it. A judge can add reasons, and never take one away.",
+        "## Dispositions",
+        "What became of the exchange as a whole, from the states of its tiers.",
+        words(next(field["doc"] for field in current_schemas()["Score"].fields if field["name"] == "disposition")).capitalize(),
+    )
+
+
+def _states() -> list[str]:
+    """The states of a tier as the record of scores names them."""
+    doc = str(next(field["doc"] for field in current_schemas()["Score"].fields if field["name"] == "tier3_state"))
+    return doc.partition(": ")[2].rstrip(".").replace(" or ", ", ").split(", ")
+
+
+def _named(kind: str, said: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    known = list(names)
+    if set(known) != set(said):
+        raise SchemaError(
+            f"{kind}: {sorted(set(known) ^ set(said))} is in the rules or in the reference, not in both",
+            hint="Give it words in tiers.py.",
+        )
+    return [part for name in known for part in (f"### {kind}: {name}", said[name])]
