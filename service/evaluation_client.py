@@ -2,6 +2,7 @@
 
 1. Asking twice asks nobody twice: a call whose answer was lost is made again.
 2. The server does the work. Whoever stops waiting loses nothing; asked for again, it is found.
+3. The token goes in plain text over http:// to this machine only, unless somebody says that the way to another one is safe.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ _LATER = frozenset({408, 429, 503})
 _LOOKS = (0.2, 2.0)
 """Seconds between two looks at an evaluation: at first, and at most."""
 _NAMED = 5
+_SAFE_WAYS = (
+    "Give an https:// address, or a tunnel's end on this machine (ssh -L 8377:127.0.0.1:8377 HOST, then --server http://127.0.0.1:8377), "
+    "or say --insecure where the way is safe, as in a network of one's own."
+)
 _HINTS = {
     401: f"{TOKEN} must hold the token of an operator.",
     403: "The token must be an operator's, with the scope admin, for the project that is asked for.",
@@ -67,18 +72,26 @@ class Terms:
 
 
 class EvaluationClient:
-    """Calls a server; to be closed. SettingsError for an address that is none, or without a token."""
+    """Calls a server; to be closed. SettingsError for an address that is none, and for one that the token may not go to.
+
+    `insecure`: it may go to another machine over http:// as well, where everybody on the way can read it.
+    """
 
     def __init__(
         self,
         server: str,
         token: str,
         *,
+        insecure: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         quiet: float = QUIET,
     ) -> None:
         url = _url(server)
+        if url.scheme == "http" and not insecure and not is_loopback(url.host):
+            raise SettingsError(
+                f"--server: over http:// everybody on the way to {url.host} could read the token", hint=_SAFE_WAYS
+            )
         self._quiet = quiet
         self._sleep = sleep
         self._clock = clock

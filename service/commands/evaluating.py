@@ -43,6 +43,9 @@ OfConnection = Annotated[
 Server = Annotated[
     str | None, typer.Option("--server", metavar="URL", help="Have a server do it; its token is in DRIFTLINE_TOKEN.")
 ]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Send the token over http:// to another machine, where others could read it.")
+]
 
 
 class Output(StrEnum):
@@ -122,6 +125,7 @@ def evaluate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take and cost.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
     server: Server = None,
+    insecure: Insecure = False,
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
@@ -133,6 +137,8 @@ def evaluate(
         raise SettingsError(
             "--server goes without --db and --policy", hint="The server has a database and a policy of its own."
         )
+    if insecure and server is None:
+        raise SettingsError("--insecure goes with --server", hint="Without a server no token is sent.")
     cases, loaded = load_cases(case), load_profile(profile)
     wanted = _wanted(session, connection, tag, project, since, limit)
     plans = chosen_plans(loaded, judge_run, profile)
@@ -140,7 +146,7 @@ def evaluate(
     if not dry_run:
         _require(folder, chart)
     agreement = Agreement(dry_run, yes, output)
-    found = _evaluate_here(work, agreement) if server is None else _evaluate_there(work, agreement, server)
+    found = _evaluate_here(work, agreement) if server is None else _evaluate_there(work, agreement, server, insecure=insecure)
     if found is None:
         return
     report = report_of(found, fail_under)
@@ -212,10 +218,10 @@ def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | No
             raise typer.Exit(1) from None
 
 
-def _evaluate_there(work: Work, agreement: Agreement, server: str) -> Sequence[Evaluated] | None:
+def _evaluate_there(work: Work, agreement: Agreement, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
     """Evaluations made by a server, over the database that it has; None where it was agreed to make none."""
     terms = Terms(work.cases, work.profile, work.plans, work.wanted, work.retry_failed)
-    with closing(EvaluationClient(server, token_of_environment())) as client:
+    with closing(EvaluationClient(server, token_of_environment(), insecure=insecure)) as client:
         if not agreement.given(client.estimate(terms)):
             return None
         try:

@@ -235,6 +235,29 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("host", ["audit.example.com", "10.0.0.7", "[2001:db8::1]", "localhost.example.com", "0.0.0.0"])
+def test_a_token_goes_in_plain_text_to_this_machine_only(host: str) -> None:
+    """Everybody on the way to another one could read it, and act as an operator; who means it says so."""
+    with pytest.raises(SettingsError, match="could read the token") as caught:
+        EvaluationClient(f"http://{host}:8377", "dl_token")
+    assert all(way in caught.value.hint for way in ("https://", "ssh -L", "--insecure"))
+    EvaluationClient(f"http://{host}:8377", "dl_token", insecure=True).close()
+    EvaluationClient(f"https://{host}:8377", "dl_token").close()
+    EvaluationClient("http://127.0.0.1:8377", "dl_token").close()
+
+
+def test_the_command_asks_before_it_sends_a_token_in_plain_text(
+    driftline: Command, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is connected to; and the word for it is refused where there is nobody to send a token to."""
+    assert home.database.exists()
+    monkeypatch.setenv("DRIFTLINE_TOKEN", "dl_token")
+    code, out, err = driftline(*BASE, "--server", "http://192.0.2.1:8377")
+    assert (2, "", True) == (code, out, "could read the token" in err)
+    code, _, err = driftline(*BASE, "--insecure")
+    assert (2, True) == (code, "--insecure goes with --server" in err)
+
+
 def test_only_this_machine_is_loopback() -> None:
     """Proxies that the environment names are for the others."""
     assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]")))
