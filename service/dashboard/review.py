@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -17,6 +18,7 @@ from service.api.context import ApiContext, Services
 from service.api.models import Id
 from service.dashboard.links import Links
 from service.dashboard.rendering import page
+from service.dashboard.texts import Excerpt, excerpt
 from service.dashboard.viewing import ShownProject, Viewer
 from service.people import agreement_document, next_to_review
 from streams.reviewing import MAX_COMMENT, require_human_scores
@@ -30,6 +32,9 @@ MARKS = {1: "Worst", 2: "Bad", 3: "So-so", 4: "Good", 5: "Best"}
 """What each point means."""
 WINDOWS = {30: "30 days", 90: "90 days", 0: "All time"}
 """Days that the agreement looks back; 0 for all there is."""
+TEXTS = {"user_message": "userMessage", "agent_response": "agentResponse", "agent_thinking": "agentThinking"}
+"""Name of a text of an exchange, and of its field in what is to be reviewed."""
+_links = Links()
 Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED)]
 
 
@@ -47,10 +52,11 @@ async def review(
         return found, waiting
 
     item, waiting = await services.ask(read)
-    here = Links().review(project)
+    here = _links.review(project)
     values = {
         "project": project,
         "item": item,
+        "texts": _texts(project, item) if item else {},
         "at": datetime.fromisoformat(item["exchangeTimestamp"]) if item else None,
         "closed": closed,
         "blind": blind,
@@ -85,6 +91,16 @@ async def agreement(
         "needed": (MIN_EXCHANGES, MIN_SESSIONS),
     }
     return page(request, "agreement.html", values)
+
+
+def _texts(project: str, item: Mapping[str, Any]) -> dict[str, Excerpt]:
+    """What was said, by the name of its text; what has been deleted is not there."""
+    at = item["exchangeTimestamp"]
+    return {
+        name: excerpt(item[field], _links.exchange_text(project, item["scoreId"], name, at))
+        for name, field in TEXTS.items()
+        if item[field] is not None
+    }
 
 
 def _why_closed(services: ApiContext, project: str) -> PolicyError | None:

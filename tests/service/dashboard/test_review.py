@@ -112,6 +112,17 @@ def test_a_score_sent_from_the_page_brings_the_next(call: Call, tokens: Tokens) 
     assert "Nothing waits for you" in page
 
 
+def test_a_text_of_any_length_leaves_the_page_small(call: Call, tokens: Tokens, store: Store) -> None:
+    """An agent that says a megabyte must not break the queue; the whole is a file."""
+    put(store, "exchanges", [exchange("s", 1, "x" * 900_000)])
+    put(store, "scores", [score("s", 1, **JUDGED)])
+    page = shown(call, tokens.root)
+    assert len(page) < 100_000
+    (whole,) = re.findall(r'<a href="([^"]+)" download>', page)
+    found = call("GET", whole.replace("&amp;", "&"), headers=cookie(signed_in(call, tokens.root)))
+    assert "x" * 900_000 == found.text
+
+
 @pytest.mark.usefixtures("judged")
 def test_skipping_is_a_link_and_ends(call: Call, tokens: Tokens) -> None:
     """It works without a script; what was skipped is found again."""
