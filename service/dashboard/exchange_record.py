@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import duckdb
@@ -14,6 +14,8 @@ from service.documents import Document
 from service.people import human_scores
 
 Row = dict[str, Any]
+_AROUND = timedelta(days=1)
+"""A score is as old as the newest judgement that it rests on; clocks of machines differ by less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ def exchange_record(
     return ExchangeRecord(
         revisions=revisions,
         exchange=exchange_of(cursor, score),
-        judgements=judgements_of(cursor, score),
+        judgements=judgements_of(cursor, revisions),
         people=human_scores(cursor, project, score_id),
         before=sides.get(False),
         after=sides.get(True),
@@ -77,12 +79,14 @@ def revisions_of(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str,
 
 def exchange_of(cursor: duckdb.DuckDBPyConnection, score: Row) -> Exchange | None:
     """The exchange of a score; None where it has been deleted."""
-    named = {"exchanges": [{"connection": score["connection"], "exchange_id": score["exchange_id"]}]}
-    found = query_records(cursor, "exchange_records", Exchange, named)
+    named = {"connection": score["connection"], "exchange": score["exchange_id"], "at": score["exchange_at"]}
+    found = query_records(cursor, "exchange_of", Exchange, named)
     return next((one for one in found if one.project == score["project"]), None)
 
 
-def judgements_of(cursor: duckdb.DuckDBPyConnection, score: Row) -> list[Judgement]:
-    """What the judge was asked about the exchange of a score, and how each question ended."""
-    named = {"subjects": [{"connection": score["connection"], "subject_id": score["exchange_id"]}]}
-    return list(query_records(cursor, "judgements_of", Judgement, named))
+def judgements_of(cursor: duckdb.DuckDBPyConnection, revisions: list[Row]) -> list[Judgement]:
+    """What the judge was asked about the exchange of a score, and how each question ended, by all revisions of the score."""
+    score, scored = revisions[0], [one["scored_at"] for one in revisions]
+    time = {"since": min(score["exchange_at"], *scored) - _AROUND, "until": max(scored) + _AROUND}
+    named = {"connection": score["connection"], "subject": score["exchange_id"]}
+    return list(query_records(cursor, "judgements_on", Judgement, named | time))

@@ -105,6 +105,14 @@ def test_no_text_of_anybody_is_markup(call: Call, tokens: Tokens, store: Store, 
     assert " 49 " not in words(page)
 
 
+@pytest.mark.parametrize("kind", ["markup", "SVG"])
+def test_what_runs_would_be_found(kind: str) -> None:
+    """A check that finds nothing anywhere proves nothing."""
+    assert Elements(HOSTILE[kind]).active()
+    assert Elements('<a href="javascript:alert(1)">').active()
+    assert not Elements('<a href="/projects/ops"><script src="/static/pages.js"></script>').active()
+
+
 def test_a_text_that_is_too_long_is_cut_and_whole_in_a_file(call: Call, tokens: Tokens, store: Store) -> None:
     """Half a megabyte must not make the page heavy, and none of it must be lost."""
     text = "<b>\u200b</b>" * 60_000
