@@ -47,7 +47,7 @@ TERMS: Mapping[str, str] = {
     "unsure": "The judge was unsure",
     "routine": "Routine",
     "random": "Drawn at random",
-    "priority": "Picked for what it is",
+    "priority": "Next in line",
     "not_applicable": "Does not apply",
     "skipped_gate": "Skipped by the gate",
     "skipped_sampling": "Left out by sampling",
