@@ -62,13 +62,15 @@ class Agreement:
     dry_run: bool
     yes: bool
     output: Output
+    is_capped: bool
+    """Each evaluation has a cap."""
 
     def given(self, prepared: Prepared) -> bool:
         """Say what the evaluations would take, and ask where that may cost anything. SettingsError where nobody can be asked."""
         if self.dry_run and self.output is Output.JSON:
             print_json(estimate_document(prepared))
             return False
-        err.print(estimate_in_words(prepared), markup=False, soft_wrap=True)
+        err.print(estimate_in_words(prepared, is_capped=self.is_capped), markup=False, soft_wrap=True)
         if self.dry_run:
             return False
         if prepared.estimate.calls and not self.yes:
@@ -145,7 +147,7 @@ def evaluate(
     work = Work(settings_of(database, policy), cases, loaded, plans, wanted, retry_failed)
     if not dry_run:
         _require(folder, chart)
-    agreement = Agreement(dry_run, yes, output)
+    agreement = Agreement(dry_run, yes, output, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
     found = _evaluate_here(work, agreement) if server is None else _evaluate_there(work, agreement, server, insecure=insecure)
     if found is None:
         return
@@ -162,6 +164,7 @@ def _require(folder: Path | None, chart: Path | None) -> None:
         make_folder(folder)
     if chart is not None:
         require_charts(chart)
+        make_folder(chart.parent)
 
 
 def _wanted(
