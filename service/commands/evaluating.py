@@ -37,6 +37,7 @@ from streams.evaluations.selecting import MOST, Wanted
 from streams.purses import StoppedError
 
 Sessions = Annotated[list[str] | None, typer.Option("--session", metavar="ID", help="This finished session; may be repeated.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Sessions with this tag; may be repeated.")]
 OfConnection = Annotated[
     str | None, typer.Option("--connection", metavar="NAME", help="The connection of the sessions that are named.")
 ]
@@ -100,9 +101,7 @@ def evaluate(
     profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="Who judges, how often, and what counts.")],
     session: Sessions = None,
     connection: OfConnection = None,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="TAG", help="Sessions with this tag; may be repeated.")
-    ] = None,
+    tag: Tags = None,
     project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only sessions of this project.")] = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Only sessions that ended then or later.")
