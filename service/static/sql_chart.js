@@ -34,7 +34,7 @@ function ticks(low, high) {
   const step = [1, 2, 5, 10].find((one) => one * power >= rough) * power;
   const found = [];
   for (let at = Math.floor(low / step); at * step < high + step; at += 1) found.push(at * step);
-  return found;
+  return found.length > 1 ? found : [found[0] - step, found[0], found[0] + step];
 }
 
 /** Lines or bars with their axes, of points {place, label, value, series}; the numbers are in the table below. */
