@@ -25,6 +25,7 @@ POLICY_HINT = "Mend the lines named above; examples/policy.yaml explains every f
 _KEYS = {"string_pattern_mismatch": "project name"}
 _TYPES_IN_WORDS = {
     "tuple_type": "a list is expected here",
+    "model_type": "fields are expected here, one a line: `name: value`",
     "model_attributes_type": "fields are expected here, one a line: `name: value`",
     "missing": "is required",
     "extra_forbidden": "there is no such field",
@@ -95,8 +96,10 @@ class Document:
         try:
             result = model.model_validate(self.value, by_alias=True, by_name=False)
         except ValidationError as error:
-            for problem in error.errors(include_url=False):
-                self.problem(self._own_location(problem), _in_words(problem, model))
+            found = [(self._own_location(problem), problem) for problem in error.errors(include_url=False)]
+            for own, problem in found:
+                if not _is_consequence(own, problem, [place for place, _ in found]):
+                    self.problem(own, _in_words(problem, model))
             self.refuse_problems()
             raise  # unreachable: a ValidationError has at least one error
         self.refuse_problems()
@@ -186,6 +189,11 @@ def _read(path: Path) -> str:
 def _field_path(location: Location) -> str:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return path.removeprefix(".") or "document"
+
+
+def _is_consequence(own: Location, problem: Any, places: Iterable[Location]) -> bool:
+    """Whether a list is only called too short because pydantic does not count the elements that have problems of their own."""
+    return problem["type"] == "too_short" and any(len(place) > len(own) and place[: len(own)] == own for place in places)
 
 
 def _in_words(problem: Any, model: type[BaseModel]) -> str:

@@ -12,6 +12,7 @@ from service.markdown import inline
 
 NOT_AVAILABLE = "n/a"
 UNKNOWN = "not known"
+NOT_ASKED = "not asked"
 _FOUND = 500
 """Characters of what a check found and of why an iteration does not count."""
 _MADE_OF = {
@@ -23,7 +24,7 @@ _HOW_TO_READ = (
     "The final score is the judge's own verdict on the whole run, from 0 to 10. It is no mean of the dimensions.",
     "Deterministic is 10 x passed / mapped checks; a check that could not be decided counts as not passed.",
     "n/a under Deterministic: no check counts for the dimension.",
-    "Judge is the {method} over the answers that count. Final is what the profile makes of both: see what it is made of below.",
+    "Judge is the {method} over the answers that count. Final is what the profile makes of both; what it is made of stands below the table.",
     "An answer that failed is in no score. The spread is the largest score less the smallest: the larger, the less one score says.",
     "`judge_{number}.prompt.debug.md` has what the judge was sent, `raw_outputs/judge_{number}.json` all of its answers.",
     "`raw_outputs/final_result_{number}.json` has this result for programs.",
@@ -122,7 +123,7 @@ def _iterations(judge: JudgeResult) -> list[str]:
             str(one.iteration),
             inline(one.outcome),
             *_iteration_scores(one, names),
-            _usd(one.cost_usd),
+            NOT_ASKED if one.cost_usd is None and not one.attempts else _usd(one.cost_usd),
             inline(one.reason or "", _FOUND),
         ]
         for one in judge.iterations

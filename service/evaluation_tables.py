@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -21,6 +22,8 @@ _LEAST = 14
 """Columns that a name must have left; below, the table is shown in two parts."""
 _NAMED = 5
 """Attempts to sway the judge that are shown."""
+_REASONS = 3
+"""Reasons why answers do not count that are shown, the most frequent first."""
 _SMALLEST = 0.0001
 """The smallest cost that is shown in figures."""
 
@@ -75,7 +78,7 @@ def evaluation_view(report: Report, width: int) -> RenderableType:
     parts += [Text("By model", style="bold"), *_summary_tables(report.models, width), ""]
     for summary in report.models:
         parts += [Text(f"Dimensions of {_whose(summary, report)}", style="bold"), *_bars(summary), ""]
-    parts += [Text(line, style="yellow") for line in _swayed(report.evaluations)]
+    parts += [Text(line, style="yellow") for line in (*_excluded(report.evaluations), *_swayed(report.evaluations))]
     return Group(*parts, Text(in_words(report)))
 
 
@@ -180,10 +183,23 @@ def _bars(summary: ModelSummary) -> Iterator[Text]:
     for dimension in DIMENSIONS:
         found = summary.dimensions[dimension]
         if found.mean is None:
-            yield Text(f"{dimension:<{longest}}  {bar(0, HIGHEST)}    n/a", style="dim")
+            # An empty bar would look like a score of 0.
+            yield Text(f"{dimension:<{longest}}  {'':<{len(bar(0, HIGHEST))}}    n/a", style="dim")
             continue
         of_some = f"  ({found.evaluations} of {summary.evaluations})" if found.evaluations < summary.evaluations else ""
         yield Text(f"{dimension:<{longest}}  {bar(found.mean, HIGHEST)}  {found.mean:5.2f}{of_some}")
+
+
+def _excluded(rows: Sequence[EvaluationRow]) -> Iterator[str]:
+    """Why answers of the judge do not count, and how many."""
+    iterations = [one for row in rows for one in row.result.judge_result.iterations if one.scores is None]
+    found = Counter(plain(one.reason or one.outcome, 160) for one in iterations)
+    for reason, count in found.most_common(_REASONS):
+        yield f"Not counted, {counted(count, 'answer')} of the judge: {reason}"
+    if len(found) > _REASONS:
+        yield f"… and {counted(len(found) - _REASONS, 'more reason')}"
+    if found:
+        yield ""
 
 
 def _swayed(rows: Sequence[EvaluationRow]) -> Iterator[str]:

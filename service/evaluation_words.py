@@ -27,8 +27,8 @@ def estimate_document(prepared: Prepared) -> dict[str, Any]:
     return {"sessions": prepared.sessions, **{one.name: getattr(found, one.name) for one in fields(found)}, **known}
 
 
-def estimate_in_words(prepared: Prepared) -> str:
-    """An estimate for people."""
+def estimate_in_words(prepared: Prepared, *, is_capped: bool) -> str:
+    """An estimate for people; `is_capped`: each evaluation has a cap."""
     found = prepared.estimate
     parts = [
         f"{counted(prepared.sessions, 'session')}: {counted(found.evaluations, 'evaluation')} to make, {found.reused} reused"
@@ -38,12 +38,14 @@ def estimate_in_words(prepared: Prepared) -> str:
     if found.calls:
         known = f"and {found.expected_usd:.4f} USD, {found.at_most_usd:.4f} USD at most"
         parts.append(f"about {counted(found.calls, 'call')} {known if _is_priced(found) else 'at a cost that is not known'}")
-        parts.append("the cap of each evaluation holds")
+        parts.append("the cap of each evaluation holds" if is_capped else "cost_cap_usd is null: nothing bounds the cost")
     else:
         parts.append("nobody is asked")
     if found.left_over and found.evaluations:
         left = counted(found.left_over, "evaluation")
-        parts.append(f"{left} that an earlier command asked for and did not see made will be made, too, each within its cap")
+        parts.append(
+            f"{left} that an earlier command asked for and did not see made will be made, too, each within the cap that it was asked for with"
+        )
     if found.answered:
         parts.append(f"{counted(found.answered, 'question')} answered before")
     if 0 < found.unpriced < found.calls:

@@ -272,7 +272,7 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
             "version: 1\nprices:\n  a b: {source: x, readOn: 2026-11-21, input: 1, output: 1}\n",
             ["p.yaml:3: prices.a b: not the name of a model: it has to match ^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$"],
         ),
-        ("- 1\n", ["p.yaml:1: document: Input should be a valid dictionary or instance of Policy"]),
+        ("- 1\n", ["p.yaml:1: document: fields are expected here, one a line: `name: value`"]),
     ],
 )
 def test_a_bad_policy_is_refused_with_lines_and_fields(tmp_path: Path, text: str, problems: list[str]) -> None:

@@ -102,6 +102,16 @@ def test_evaluations_are_made_written_and_reused(driftline: Command, simulator: 
     assert written == {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
 
 
+@pytest.mark.usefixtures("simulator")
+@pytest.mark.parametrize(("cap", "said"), [(1.0, "the cap of each evaluation holds"), (None, "nothing bounds the cost")])
+def test_an_estimate_promises_a_cap_only_where_there_is_one(driftline: Command, cap: float | None, said: str) -> None:
+    """Whoever reads that a cap holds goes and has lunch."""
+    Path("profile.yaml").write_text(json.dumps(PROFILE | {"cost_cap_usd": cap}))
+    _, _, err = driftline(*BASE, "--dry-run")
+    assert said in err
+    assert 1 == sum(words in err for words in ("the cap of each evaluation holds", "nothing bounds the cost"))
+
+
 def test_the_json_is_one_document_that_keeps_its_schema(driftline: Command, simulator: RunningJudge) -> None:
     """A script reads the output and nothing else."""
     del simulator
@@ -169,6 +179,7 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
         (("--judge-run", "four_times"), "--judge-run four_times: profile.yaml has no such judge run"),
         (("--connection", "north"), "--connection goes with --session"),
         (("--chart", "chart.pdf"), "--chart chart.pdf: a chart is a PNG"),
+        (("--chart", "profile.yaml/chart.png"), "profile.yaml: File exists"),
         (("-o", "profile.yaml"), "profile.yaml: File exists"),
         (("--since", "yesterday"), "--since: "),
         (("--session", "s9"), "there is no session 's9'"),

@@ -81,6 +81,17 @@ def test_summaries_are_as_they_were_checked_by_eye(name: str, tmp_path: Path) ->
     assert (GOLDEN / f"summary_{name}.md").read_text("utf-8") == path.read_text("utf-8")
 
 
+def test_an_answer_that_nobody_was_asked_for_has_no_unknown_cost() -> None:
+    """What the cap left no room for has cost nothing, and people look for a bill."""
+    row = row_of(evaluated(SET[1]))
+    judge = row.result.judge_result
+    asked_nobody = judge.iterations[0].model_copy(update={"attempts": 0, "cost_usd": None, "outcome": "cost_cap"})
+    changed = judge.model_copy(update={"iterations": (asked_nobody, *judge.iterations[1:])})
+    told = summary_markdown(row.model_copy(update={"result": row.result.model_copy(update={"judge_result": changed})}), 1)
+    (line,) = [line for line in told.splitlines() if line.startswith("| 1   | cost_cap")]
+    assert "| not asked " in line
+
+
 def test_a_summary_says_which_answers_were_paid_for_by_another_evaluation() -> None:
     """An evaluation that has cost nothing has not been judged by nobody."""
     row = row_of(evaluated(SET[0]))

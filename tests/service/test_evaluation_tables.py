@@ -76,6 +76,25 @@ def test_no_width_cuts_a_number_or_breaks_a_line(report: Report, width: int) -> 
     assert not [line for line in text.splitlines() if len(line) > width]
 
 
+def test_what_has_no_score_has_no_bar(report: Report) -> None:
+    """An empty bar looks like a score of 0."""
+    none = {"mean": None, "evaluations": 0}
+    models = tuple(
+        one.model_copy(update={"dimensions": {name: found.model_copy(update=none) for name, found in one.dimensions.items()}})
+        for one in report.models
+    )
+    shown = printed(report.model_copy(update={"models": models}), 80)
+    assert 6 * len(report.models) == shown.count("    n/a\n")
+    assert "░" not in shown
+
+
+def test_why_answers_do_not_count_is_said_where_the_scores_stand(report: Report) -> None:
+    """`failed` alone sends people to the files, and a typing error in the model's name looks like a judge that is down."""
+    reasons = [one.reason for row in report.evaluations for one in row.result.judge_result.iterations if one.scores is None]
+    assert {"the API answered 529: overloaded"} == set(reasons)
+    assert f"Not counted, {len(reasons)} answers of the judge: the API answered 529: overloaded\n" in printed(report, 80)
+
+
 def test_a_simulated_judge_is_named_above_the_scores() -> None:
     """Nobody may take them for a judgement."""
     text = printed(report_of([evaluated(dataclasses.replace(SET[0], simulated=True))]), 80)

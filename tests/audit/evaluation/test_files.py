@@ -165,6 +165,16 @@ def test_a_problem_is_told_with_its_line_and_field(tmp_path: Path, kind: str, ol
     assert f"{kind}.yaml:{problem}" in refusal(tmp_path, kind, text.replace(old, new))
 
 
+@pytest.mark.parametrize(("repetitions", "reason"), [("0", "greater than or equal to 1"), ("true", "a valid integer")])
+def test_a_list_is_not_called_empty_because_of_a_problem_in_it(tmp_path: Path, repetitions: str, reason: str) -> None:
+    """Whoever is told of two problems looks for the second one, which is not there."""
+    (told,) = refusal(tmp_path, "profile", PROFILE.replace("repetitions: 3", f"repetitions: {repetitions}"))
+    assert "judge_runs[1].repetitions" in told
+    assert reason in told
+    (told,) = refusal(tmp_path, "profile", PROFILE.partition("judge_runs:")[0] + "judge_runs: []\n")
+    assert "judge_runs: List should have at least 1 item" in told
+
+
 def test_a_pattern_that_re2_refuses_is_refused_with_the_reason(tmp_path: Path) -> None:
     """A pattern that matches nothing would be a check that always fails."""
     (problem,) = refusal(tmp_path, "case", CASE.replace("report\\.md'", "(?=report)'"))
