@@ -36,6 +36,8 @@ class Matter(NamedTuple):
     """Nano-USD that may be spent; None is no cap."""
     batched: bool = False
     """Whether its questions are asked in batches only."""
+    takes_simulated: bool = True
+    """Whether what a simulated judge has answered counts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,7 +96,8 @@ class JudgedStage(Generic[Task]):
         """
         matter, revision = self.read(task, policy), self.revision_of(task)
         carried: list[Judgement] = self._carried(task)
-        known = self._own(task, (*carried, *recorded))
+        counting = [one for one in (*carried, *recorded) if matter.takes_simulated or not one.simulated]
+        known = self._own(task, counting)
         ledger = Ledger(matter.cap, spent) if ledger is None else ledger
         # A session has been charged for earlier revisions already.
         for one in {revision} if self.cap_is_shared else {paid.subject_revision for paid in known}:
@@ -147,7 +150,7 @@ def _evaluation(request: EvaluationRequest, policy: Policy) -> Matter:
     plan = Terms.of(request).plan
     cap = None if plan.cost_cap_usd is None else nano_of(plan.cost_cap_usd)
     price, batched = price_of(plan.judge.model, policy.prices), plan.judge.type == "batch"
-    return Matter(lambda recorded: evaluating(request, recorded), price, cap, batched)
+    return Matter(lambda recorded: evaluating(request, recorded), price, cap, batched, plan.takes_simulated)
 
 
 def _is_answer_of_session(request: EvaluationRequest, one: Judgement) -> bool:

@@ -119,6 +119,8 @@ class Plan(FileModel):
     dimension_policies: Mapping[Dimension, DimensionPolicy]
     max_view_characters: int
     cost_cap_usd: float | None
+    takes_simulated: bool = True
+    """Whether what a simulated judge has answered counts: not where a real one is asked."""
 
 
 def plans(profile: Profile) -> tuple[Plan, ...]:

@@ -32,6 +32,7 @@ from service.api.models import Id
 from service.api.paging import Cursor, Limit, Place, after, page_of
 from service.api.settings import EVALUATIONS
 from service.evaluation_documents import evaluation_page, evaluation_state
+from service.judging import LIVE
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import FinishedSession, Wanted, finished_sessions
 from streams.judged import EVALUATION
@@ -136,6 +137,7 @@ async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry
                 wanted,
                 services.engine.now(),
                 retry_failed=retry_failed,
+                takes_simulated=services.engine.judge_name != LIVE,
             )
         )
     except InputError as error:

@@ -27,7 +27,7 @@ from service.evaluation_files import readable_json, write_files
 from service.evaluation_inputs import chosen_plans, load_cases
 from service.evaluation_tables import evaluation_view
 from service.evaluation_words import estimate_document, estimate_in_words, telling
-from service.judging import NAME_A_JUDGE, NONE, who_judges
+from service.judging import LIVE, NAME_A_JUDGE, NONE, who_judges
 from service.result_files import make_folder
 from service.settings import Settings
 from service.terminal import counted, err, out
@@ -192,6 +192,7 @@ def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | No
     """Evaluations made in this process, over the database that the settings name; None where it was agreed to make none."""
     with open_workspace(work.settings, writes=True) as workspace:
         catch_up(workspace)
+        judge = who_judges(work.settings, workspace.policy)
         prepared = prepare(
             workspace.store,
             workspace.policy,
@@ -201,11 +202,11 @@ def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | No
             work.wanted,
             workspace.now(),
             retry_failed=work.retry_failed,
+            takes_simulated=judge.name != LIVE,
         )
         if not prepared.sessions:
             raise InputError("no finished session is like that", hint="`driftline runs` lists those that have ended.")
         if prepared.estimate.calls:
-            judge = who_judges(work.settings, workspace.policy)
             if judge.name == NONE and not agreement.dry_run:
                 raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
             if note := f"there is no judge. {NAME_A_JUDGE}" if judge.name == NONE else judge.note:

@@ -10,10 +10,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import duckdb
@@ -83,28 +84,34 @@ def prepare(  # noqa: PLR0917 - what is held against what, in the order in which
     at: datetime,
     *,
     retry_failed: bool = False,
+    takes_simulated: bool = True,
 ) -> Prepared:
     """What it takes to hold the wanted sessions against each case by each plan. Nothing is written, and nobody is asked.
 
     `at` is when it is asked for. `retry_failed`: what is completed, but not by all of its iterations, is asked for again, too.
+    Without `takes_simulated` nothing that a simulated judge has answered counts.
     InputError for sessions that cannot be evaluated, for two cases of one id, and where case and view together are more than a record
     may hold.
     """
     _check_ids("case", [case.case_id for case in cases])
     _check_ids("judge run", [plan.judge_run_id for plan in plans])
+    plans = [plan.model_copy(update={"takes_simulated": takes_simulated}) for plan in plans]
+    is_good = partial(_is_good, retry_failed=retry_failed, takes_simulated=takes_simulated)
     with closing(store.cursor()) as cursor:
         sessions = finished_sessions(cursor, wanted)[::-1]
         runs = read_runs(cursor, sessions, policy)
         found = _by_id(_requests(runs, cases, plans, system_prompt, at))
         known = _known(cursor, list(found))
         passed = stage_progress(store, EVALUATION).position
-        fates = _fates(cursor, found, known, passed, retry_failed=retry_failed)
+        fates = _fates(cursor, found, known, passed, is_good)
         waiting = query_rows(cursor, "open_evaluations", {"position": passed})
         left_over = sum(row["evaluation_id"] not in found for row in waiting)
-        recorded = recorded_in(store)(
-            [EVALUATION.subject_of(found[one]) for one, fate in fates.items() if fate.attempt is not None]
-        )
-        new, old = _asked(cursor, found, fates, recorded)
+        asked_for = [EVALUATION.subject_of(found[one]) for one, fate in fates.items() if fate.attempt is not None]
+        recorded = {
+            subject: [one for one in judgements if takes_simulated or not one.simulated]
+            for subject, judgements in recorded_in(store)(asked_for).items()
+        }
+        new, old = _asked(cursor, found, fates, recorded, takes_simulated=takes_simulated)
     reused = [_reused(found[one], known[one]) for one, fate in fates.items() if fate.attempt is None]
     asked = [(one, recorded.get(EVALUATION.subject_of(one), ())) for one in (*new, *old)]
     whole = estimate_of(asked, policy, reused=len(reused), taken_up=len(old), left_over=left_over)
@@ -116,10 +123,12 @@ def _asked(
     found: Mapping[str, EvaluationRequest],
     fates: Mapping[str, _Fate],
     recorded: Mapping[Subject, Sequence[Judgement]],
+    *,
+    takes_simulated: bool,
 ) -> tuple[list[EvaluationRequest], list[EvaluationRequest]]:
     """What is to be asked for, with what was recorded; and what was asked for already, as it was."""
     new = {one: fate.attempt for one, fate in fates.items() if fate.attempt is not None and fate.carried is None}
-    taken_over = _answers_of_others(cursor, [found[one] for one in new], recorded)
+    taken_over = _answers_of_others(cursor, [found[one] for one in new], recorded, takes_simulated=takes_simulated)
     requests = [
         asked_again(request, attempt, [*recorded.get(EVALUATION.subject_of(request), ()), *taken_over[one]])
         for one, attempt in new.items()
@@ -137,6 +146,8 @@ def _answers_of_others(
     cursor: duckdb.DuckDBPyConnection,
     requests: Sequence[EvaluationRequest],
     recorded: Mapping[Subject, Sequence[Judgement]],
+    *,
+    takes_simulated: bool,
 ) -> dict[str, list[Judgement]]:
     """By evaluation: the answers to its questions that were given to others, where it has none of its own."""
     missing: dict[str, list[str]] = {}
@@ -147,7 +158,8 @@ def _answers_of_others(
         missing[request.evaluation_id] = open_ones
         about = {"connection": request.connection, "session_id": request.session_id}
         wanted += [about | {"fingerprint": fingerprint} for fingerprint in open_ones]
-    rows = query_records(cursor, "answers_of_sessions", Judgement, {"questions": wanted}) if wanted else ()
+    values = {"questions": wanted, "simulated": takes_simulated}
+    rows = query_records(cursor, "answers_of_sessions", Judgement, values) if wanted else ()
     answers = {one.fingerprint: one for one in rows}
     return {name: [answers[one] for one in asked if one in answers] for name, asked in missing.items()}
 
@@ -208,8 +220,7 @@ def _fates(
     ids: Iterable[str],
     known: Mapping[str, Evaluation],
     passed: int,
-    *,
-    retry_failed: bool,
+    is_good: Callable[[Evaluation], bool],
 ) -> dict[str, _Fate]:
     """What becomes of each evaluation. What became a dead letter is asked for anew, and what the stage has `passed` without a result."""
     rows = query_rows(cursor, "evaluation_attempts", {"evaluations": list(ids)})
@@ -220,17 +231,18 @@ def _fates(
         done = evaluation.revision if evaluation else -1
         if last["attempt"] > done and last["position"] >= passed and not last["is_set_aside"]:
             fates[one] = _Fate(last["attempt"], tuple(last["carried"]))
-        elif evaluation and done >= last["attempt"] and _is_good(evaluation, retry_failed=retry_failed):
+        elif evaluation and done >= last["attempt"] and is_good(evaluation):
             fates[one] = _Fate(None)
         else:
             fates[one] = _Fate(max(done, last["attempt"]) + 1)
     return fates
 
 
-def _is_good(evaluation: Evaluation, *, retry_failed: bool) -> bool:
+def _is_good(evaluation: Evaluation, *, retry_failed: bool, takes_simulated: bool) -> bool:
     """Whether an evaluation is good enough to be reused."""
     whole = evaluation.successful_iterations >= evaluation.configured_repetitions
-    return evaluation.status == COMPLETED and (whole or not retry_failed)
+    counts = takes_simulated or not evaluation.simulated
+    return evaluation.status == COMPLETED and counts and (whole or not retry_failed)
 
 
 def _reused(request: EvaluationRequest, evaluation: Evaluation) -> Evaluated:

@@ -40,8 +40,9 @@ WARNING = "Judge iteration 2 failed and was excluded."
 class Examiner:
     """A judge in this process: one outcome for each call, over and over."""
 
-    def __init__(self, *outcomes: str) -> None:
+    def __init__(self, *outcomes: str, simulated: bool = False) -> None:
         self.outcomes = outcomes or ("answered",)
+        self.simulated = simulated
         self.asked: list[Question] = []
 
     async def ask(self, question: Question, purse: Purse) -> Verdict:
@@ -51,7 +52,11 @@ class Examiner:
         assert await purse.reserve()
         purse.spend(Usage(1_000, 100), question.model)
         return Verdict(
-            outcome=outcome, answer=said(answer()) if outcome == "answered" else None, attempts=1, model=question.model
+            outcome=outcome,
+            answer=said(answer()) if outcome == "answered" else None,
+            attempts=1,
+            model=question.model,
+            simulated=self.simulated,
         )
 
     async def aclose(self) -> None:
@@ -76,11 +81,17 @@ def chosen(store: Store, **wanted: Any) -> list[str]:
     return [one.session_id for one in finished_sessions(store.cursor(), Wanted(**wanted))]
 
 
-def prepared(store: Store, *plans: Plan, cases: Sequence[Any] = (), retry_failed: bool = False, **wanted: Any) -> Prepared:
+def prepared(
+    store: Store,
+    *plans: Plan,
+    cases: Sequence[Any] = (),
+    retry_failed: bool = False,
+    takes_simulated: bool = True,
+    **wanted: Any,
+) -> Prepared:
     """What there is to do, with one case and plan unless others are given."""
-    return prepare(
-        store, Policy(), cases or [case()], plans or [plan()], "Judge it.", Wanted(**wanted), AT, retry_failed=retry_failed
-    )
+    how = {"retry_failed": retry_failed, "takes_simulated": takes_simulated}
+    return prepare(store, Policy(), cases or [case()], plans or [plan()], "Judge it.", Wanted(**wanted), AT, **how)
 
 
 def evaluated(store: Store, requests: Sequence[EvaluationRequest], judge: Examiner) -> None:
@@ -330,6 +341,22 @@ def test_an_answer_is_taken_over_within_its_session_only(store: Store) -> None:
     """Two sessions that say the same are two runs."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
     assert 0 == prepared(store, plan(method="mean"), sessions=["s3"]).estimate.answered
+
+
+def test_a_real_judge_takes_nothing_from_a_simulated_one(store: Store) -> None:
+    """Who tried things out without a key must not get those numbers for an agent's quality later; the real ones stand for everybody."""
+    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner(simulated=True))
+    assert 1 == prepared(store, sessions=["s1"]).estimate.reused
+    for thing in (plan(), plan(method="mean")):
+        asked = prepared(store, thing, sessions=["s1"], takes_simulated=False)
+        assert (0, 0, 3) == (asked.estimate.reused, asked.estimate.answered, asked.estimate.calls)
+
+    judge = Examiner()
+    evaluated(store, prepared(store, sessions=["s1"], takes_simulated=False).requests, judge)
+    assert 3 == len(judge.asked)
+    for takes_simulated in (True, False):
+        (known,) = prepared(store, sessions=["s1"], takes_simulated=takes_simulated).reused
+        assert (1, False, 3) == (known.evaluation.revision, known.evaluation.simulated, len(known.evaluation.judgement_ids))
 
 
 def test_another_price_of_the_agent_s_model_makes_no_other_evaluation(store: Store) -> None:
