@@ -1,4 +1,4 @@
-"""What MkDocs calls: adds the pages that are made from the code, and leads links to files of the repository to their pages."""
+"""What MkDocs calls: adds the pages that are made from the code and the pictures that there are, and leads links to files of the repository to their pages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from pictures import with_pictures
 from reference import PAGES
 from repository import decisions, linked, page_of, rewritten, shown
 
@@ -29,5 +30,5 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Lead links to their pages."""
-    return rewritten(markdown, page.file.src_uri)
+    """Put pictures into their places, and lead links to their pages."""
+    return rewritten(with_pictures(markdown, page.file.src_uri), page.file.src_uri)

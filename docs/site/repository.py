@@ -18,6 +18,7 @@ _CODE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 _ELSEWHERE = re.compile(r"[a-z]+:|#|/")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".avsc": "json", ".js": "js", ".jsonl": "json", ".sh": "sh"}
 _LARGEST = 100_000
+_MADE = {"node_modules", "__pycache__"}
 
 
 def place_of(source: str) -> str:
@@ -65,14 +66,19 @@ def shown(place: str) -> str:
     """The Markdown that shows a file, or lists a folder."""
     path = ROOT / place
     if path.is_dir():
-        files = sorted(
-            one
-            for one in path.rglob("*")
-            if one.is_file() and "node_modules" not in one.parts and "__pycache__" not in one.parts
-        )
-        return f"# {place}\n\n" + "\n".join(f"- [{one.relative_to(path)}]({one.relative_to(path)})" for one in files) + "\n"
+        return f"# {place}\n\n" + "\n".join(f"- {_listed(one, path)}" for one in _files(path)) + "\n"
     text = path.read_text("utf-8")
     return text if path.suffix == ".md" else f"# {place}\n\n{fenced(text[:_LARGEST], _LANGUAGES.get(path.suffix, ''))}\n"
+
+
+def _files(folder: Path) -> list[Path]:
+    return [one for one in sorted(folder.rglob("*")) if one.is_file() and not _MADE & {*one.parts}]
+
+
+def _listed(file: Path, folder: Path) -> str:
+    """The name of a file; those with words for people are pages, too."""
+    name = str(file.relative_to(folder))
+    return f"[{name}]({name})" if file.suffix == ".md" else f"`{name}`"
 
 
 def decisions() -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from consoles import Terminal, is_shown, typed_in
 
 from analytics.adhoc import read_only_rows
 from analytics.queries import query_rows
@@ -28,6 +29,7 @@ from service.next_steps import QUERIES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-m", "service.cli"]
 PATIENCE = 240
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}
@@ -179,6 +181,18 @@ def test_the_output_the_readme_shows_is_what_the_demo_prints(shown: Shown) -> No
     lines = {line.rstrip() for line in shown.out.splitlines()}
     [block] = re.findall(r"```console\n\$ make demo\n(.*?)```", README, re.DOTALL)
     assert [] == [line for line in block.splitlines() if line not in lines | {"…"}]
+
+
+def test_the_commands_of_the_tutorial_show_what_it_says(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has never seen it types them, and looks for the same lines."""
+    assert all(f"demo-data/{name}" in TUTORIAL for name in ("demo.duckdb", "policy.yaml"))
+    monkeypatch.setenv("DRIFTLINE_DATABASE", str(shown.database))
+    monkeypatch.setenv("DRIFTLINE_POLICY", str(shown.folder / "policy.yaml"))
+    monkeypatch.setenv("COLUMNS", "200")
+    terminal = Terminal(shown.folder)
+    for typed in typed_in(TUTORIAL):
+        printed = terminal.type(typed.command)
+        assert is_shown(typed.shown, printed), f"$ {typed.command}\n{printed}"
 
 
 def test_the_commands_it_suggests_work(shown: Shown) -> None:

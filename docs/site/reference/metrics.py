@@ -17,7 +17,7 @@ def metrics() -> str:
     rows = [(code(name), kind, words(about)) for name, about, kind in _FAMILY.findall(text) if not name.endswith("_created")]
     return page(
         "Metrics",
-        "`GET /metrics` answers them in Prometheus' text format, without a token on loopback or with any operator's. They name outcomes, endpoints and queues: no token, no "
+        "`GET /metrics` answers them in Prometheus' text format, without a token to callers on the same machine, else to an operator of every project. They name outcomes, endpoints and queues: no token, no "
         "project, no session.",
         table(("metric", "kind", "what it counts"), rows),
     )

@@ -1,0 +1,37 @@
+"""docs/how-to/http.md: the calls that a reader copies are taken."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from api_server import Call, Tokens
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "how-to" / "http.md").read_text("utf-8")
+CALLS = [shlex.split(block) for block in re.findall(r"^```sh\n(curl .*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)]
+"""Each as the words of a command."""
+
+
+def test_the_calls_of_the_guide_are_taken(call: Call, tokens: Tokens) -> None:
+    """They are the first that anybody makes, in this order."""
+    statuses = []
+    for words in CALLS:
+        body = json.loads(words[words.index("-d") + 1]) if "-d" in words else None
+        (url,) = (word for word in words if word.startswith("http:"))
+        assert "Authorization: Bearer $TOKEN" in words
+        answer = call("POST", urlsplit(url).path, tokens.ops, json=body)
+        statuses.append((urlsplit(url).path.rpartition("/")[2], answer.status_code))
+        if body and "events" in body:
+            assert len(body["events"]) == answer.json()["accepted"]
+
+    assert [("ingest", 201), ("events", 201), ("finalize", 200)] == statuses
+
+
+def test_the_sign_of_life_of_the_guide_is_taken(call: Call, tokens: Tokens) -> None:
+    """Its body stands in a sentence."""
+    (body,) = re.findall(r"heartbeat` with `(\{.*?\})`", GUIDE)
+
+    assert 200 == call("POST", "/api/audit/heartbeat", tokens.ops, json=json.loads(body)).status_code
