@@ -51,33 +51,46 @@ class PatternCheck(_FileModel):
     """A Tier 1 check of a methodology: fires when one of its patterns is in the user message or the response."""
 
     id: Identifier
+    """Its name in flags and columns; no other check or dimension has it."""
     type: Literal["pattern"]
+    """There is one kind."""
     patterns: Annotated[tuple[PatternText, ...], Field(min_length=1, max_length=32)]
+    """RE2, over texts in lower case with straight apostrophes."""
     description: str = ""
+    """For people: what it looks for."""
 
 
 class Dimension(_FileModel):
     """What the judge is asked about."""
 
     id: Identifier
+    """Its name in answers and columns; no other check or dimension has it."""
     description: Words
+    """What the judge is asked, word for word; it says what the ends of the scale mean."""
 
 
 class BehaviouralDimension(Dimension):
     """A Tier 3 dimension with the exchanges it applies to."""
 
     when: Annotated[When, Field(strict=False)]
+    """To which exchanges it applies."""
 
 
 class MethodologyFile(_FileModel):
     """A methodology as it is written."""
 
     schema_version: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=32)]
+    """Version of what is measured: every score carries it. Raise it with every change."""
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,62}$")] | None = None
+    """What scores call it; without it the name of the file."""
     tier1: Annotated[tuple[PatternCheck, ...], Field(max_length=32)] = ()
+    """Checks beside those that hold for everybody."""
     tier2: Annotated[tuple[Dimension, ...], Field(max_length=16)] = ()
+    """Dimensions beside the default ones, scored from 0 to 1."""
     tier3: Annotated[tuple[BehaviouralDimension, ...], Field(max_length=16)] = ()
+    """Dimensions beside the default ones, scored from 1 to 5."""
     judge_context: Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_000)] = ""
+    """What the judge is told of the agents and of what they are to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,9 +57,10 @@ class Policy(PolicyModel):
     """A policy file; `Policy()` has every default."""
 
     version: Literal[1] = 1
+    """Version of the form of the file."""
     defaults: ProjectSettings = ProjectSettings()
     projects: Annotated[dict[ProjectName, ProjectSettings], Field(max_length=10_000)] = Field(default_factory=dict)
-    """Only what a project sets itself counts; read `for_project` for what is in force."""
+    """What projects set themselves, by name; the rest comes from the defaults."""
     redaction: RedactionSettings = RedactionSettings()
     session_gap_minutes: Annotated[int, Field(ge=1, le=10_080)] = 30
     """A session is closed when nothing came for longer than this, in event time."""

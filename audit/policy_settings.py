@@ -98,5 +98,6 @@ class RedactionSettings(PolicyModel):
     """What is taken out of texts before they are stored or judged."""
 
     enabled: bool = True
+    """Off: texts are kept and judged as they come."""
     patterns: Annotated[tuple[SecretPattern, ...], Field(max_length=64)] = ()
     """In addition to the built-in kinds."""

@@ -71,7 +71,9 @@ class Rates(_PriceModel):
     """What tokens cost, in USD for a million of them."""
 
     input: UsdPerMillion
+    """For what the model reads."""
     output: UsdPerMillion
+    """For what it writes."""
     batch_input: UsdPerMillion | None = None
     """Through the batch API; None is unknown."""
     batch_output: UsdPerMillion | None = None

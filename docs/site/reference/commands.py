@@ -59,8 +59,7 @@ def _is_argument(one: Any) -> bool:
 def _usage(one: Any) -> str:
     """What is typed for it where it is needed, or stands alone."""
     if _is_argument(one):
-        repeated = "…" if one.nargs == -1 else ""
-        return f" {_place(one)}{repeated}" if one.required else f" [{_place(one)}{repeated}]"
+        return f" {_place(one)}" if one.required or _place(one).startswith("[") else f" [{_place(one)}]"
     return f" {one.opts[0]} {_place(one)}" if one.required else ""
 
 

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 import service.api
-from reference.markdown import code, first_paragraph, page, table, words
+from reference.markdown import code, first_paragraph, page, sentence, table, words
 from schemas.errors import DriftlineError, RecordError
 from streams.letters import NEVER
 
@@ -25,6 +25,9 @@ _ALSO = {
 """Reasons for which records are set aside and that are no error of decoding."""
 
 
+_MEND = "see to what the detail says, then put it back with `driftline dead-letters retry`"
+
+
 def errors() -> str:
     """The page."""
     letters = [
@@ -32,7 +35,7 @@ def errors() -> str:
         for one in error_classes()
         if issubclass(one, RecordError) and one is not RecordError
     ]
-    letters += [(code(reason), words(said), words(NEVER.get(reason, "")).capitalize()) for reason, said in _ALSO.items()]
+    letters += [(code(reason), words(said), sentence(words(NEVER.get(reason, _MEND)))) for reason, said in _ALSO.items()]
     return page(
         "Errors",
         "Each names the field, the file and line, or the topic, partition and offset, and a second line says what to do. A command that meets one ends "
@@ -40,7 +43,7 @@ def errors() -> str:
         *(part for one in error_classes() for part in _error(one)),
         "## Codes of the API",
         "The field `code` of an answer that is an error. Its `error` says more, and names the field.",
-        table(("code", "status"), [(code(name), ", ".join(statuses)) for name, statuses in sorted(api_codes().items())]),
+        table(("code", "status", "said, for example"), [(code(name), *told) for name, told in sorted(api_codes().items())]),
         "## Reasons of dead letters",
         "What cannot be taken is kept with its bytes, its place and one of these reasons: `driftline dead-letters list`.",
         table(("reason", "what it is", "what to do"), letters),
@@ -72,16 +75,25 @@ def _error(error: type[DriftlineError]) -> list[str]:
     ]
 
 
-def api_codes() -> dict[str, list[str]]:
-    """Every code that an endpoint answers, with its statuses."""
-    found: dict[str, set[int]] = {"internal": {500}, "not_found": {404}, "method_not_allowed": {405}}
+def api_codes() -> dict[str, tuple[str, str]]:
+    """Every code that an endpoint answers, with its statuses, and what is said with it somewhere."""
+    statuses: dict[str, set[int]] = {"internal": {500}, "not_found": {404}, "method_not_allowed": {405}}
+    said: dict[str, str] = {"internal": "internal error", "not_found": "there is nothing at this path"}
     for path in sorted(Path(inspect.getfile(service.api)).parent.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ApiError":
-                status, name = (one.value if isinstance(one, ast.Constant) else None for one in node.args[:2])
-                if isinstance(status, int) and isinstance(name, str):
-                    found.setdefault(name, set()).add(status)
-    return {
-        name: [f"{status} {HTTPStatus(status).phrase.lower()}" for status in sorted(statuses)]
-        for name, statuses in found.items()
+                status, name, told = (_text(one) for one in (*node.args, None, None, None)[:3])
+                if status.isdigit() and name:
+                    statuses.setdefault(name, set()).add(int(status))
+                    said[name] = said.get(name) or told
+    phrases = {
+        name: ", ".join(f"{one} {HTTPStatus(one).phrase.lower()}" for one in sorted(found)) for name, found in statuses.items()
     }
+    return {name: (phrase, words(said.get(name, ""))) for name, phrase in phrases.items()}
+
+
+def _text(node: ast.expr | None) -> str:
+    """A text of the source with … for what is filled in; nothing for what is no text."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) or "…" for part in node.values)
+    return str(node.value) if isinstance(node, ast.Constant) else ""

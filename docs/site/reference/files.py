@@ -86,21 +86,40 @@ def _fields(model: type[BaseModel]) -> str:
     rows = []
     for name, field in model.model_fields.items():
         shown = schema["properties"][field.alias or to_camel(name)]
-        default = "required" if field.is_required() else _default(schema, shown)
-        rows.append((code(field.alias or to_camel(name)), words(said.get(name, "")), _holds(shown, schema), default))
+        default = "required" if field.is_required() else _default(shown)
+        rows.append(
+            (
+                code(field.alias or to_camel(name)),
+                words(_said(said.get(name, ""), shown, schema)),
+                _holds(shown, schema),
+                default,
+            )
+        )
     return table(("field", "what it is", "holds", "default"), rows)
 
 
-def _default(schema: dict[str, Any], shown: dict[str, Any]) -> str:
-    del schema
-    default = shown.get("default")
-    return "see there" if isinstance(default, dict) and default else code(json.dumps(default)) if "default" in shown else "none"
+def _said(words_below: str, shown: dict[str, Any], schema: dict[str, Any]) -> str:
+    """What is said of a field, as whoever writes a file says it; of one that has fields itself, what is said of them."""
+    about = words_below or _target(shown, schema).get("description", "").partition("\n\n")[0]
+    return str(about).replace("None is", "null is")
+
+
+def _target(shown: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = schema["$defs"][shown["$ref"].rpartition("/")[2]] if "$ref" in shown else {}
+    return found
+
+
+def _default(shown: dict[str, Any]) -> str:
+    if "default" not in shown:
+        return "none"
+    default = shown["default"]
+    return "see there" if isinstance(default, dict) and default else code(json.dumps(default))
 
 
 def _holds(shown: dict[str, Any], schema: dict[str, Any]) -> str:
     """What a field may hold, in words."""
     if "$ref" in shown:
-        target = schema["$defs"][shown["$ref"].rpartition("/")[2]]
+        target = _target(shown, schema)
         return "one of " + ", ".join(map(code, target["enum"])) if "enum" in target else "fields"
     if "anyOf" in shown:
         return " or ".join(_holds(one, schema) for one in shown["anyOf"])

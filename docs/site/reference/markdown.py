@@ -19,6 +19,11 @@ def words(text: str) -> str:
     return "".join(part.replace("|", "\\|") if part.startswith("`") else _MEANING.sub(r"\\\1", part) for part in parts)
 
 
+def sentence(text: str) -> str:
+    """The text with a capital at its start and a full stop at its end; nothing for an empty one."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
 def code(text: object) -> str:
     """A value as code, in a table too; nothing for an empty one."""
     shown = str(text).replace("|", "\\|")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reference.markdown import code, page, words
+from reference.markdown import code, page, sentence, words
 from service.settings import PREFIX, Settings
 
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "minLength": "characters at least:"}
@@ -28,5 +28,6 @@ def _setting(name: str, schema: dict[str, Any]) -> list[str]:
     told += ["one of " + ", ".join(code(value) for value in one["enum"]) for one in choices if "enum" in one]
     told += ["a secret: it is in no log and no table" for one in choices if one.get("writeOnly")]
     default = schema.get("default")
+    default = str(default).lower() if isinstance(default, bool) else default
     told.append("without it: none" if default in (None, "") else f"without it: {code(default)}")
-    return [f"## {PREFIX}{name.upper()}", words(schema["description"]), "; ".join(told).capitalize() + "."]
+    return [f"## {PREFIX}{name.upper()}", words(schema["description"]), sentence("; ".join(told))]

@@ -102,14 +102,18 @@ def tiers() -> str:
         "that try to sway the judge (`judge_tamper`), recognised without asking it. A judge can add reasons, and never take one away.",
         "## Dispositions",
         "What became of the exchange as a whole, from the states of its tiers.",
-        words(next(field["doc"] for field in current_schemas()["Score"].fields if field["name"] == "disposition")).capitalize(),
+        f"One of {words(_doc('disposition'))}",
     )
 
 
 def _states() -> list[str]:
     """The states of a tier as the record of scores names them."""
-    doc = str(next(field["doc"] for field in current_schemas()["Score"].fields if field["name"] == "tier3_state"))
-    return doc.partition(": ")[2].rstrip(".").replace(" or ", ", ").split(", ")
+    return _doc("tier3_state").partition(": ")[2].rstrip(".").replace(" or ", ", ").split(", ")
+
+
+def _doc(name: str) -> str:
+    """What the schema says of a field of scores."""
+    return str(next(field["doc"] for field in current_schemas()["Score"].fields if field["name"] == name))
 
 
 def _named(kind: str, said: Mapping[str, str], names: Iterable[str]) -> list[str]:
