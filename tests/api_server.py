@@ -48,8 +48,11 @@ def engine_of(store: Store) -> Engine:
 class LiveServer:
     """A real server on a free port, in a thread with its own event loop and engine."""
 
-    def __init__(self, store: Store, access: AccessStore, settings: ApiSettings) -> None:
+    def __init__(
+        self, store: Store, access: AccessStore, settings: ApiSettings, make: Callable[[Store], Engine] = engine_of
+    ) -> None:
         self._parts = store, access, settings
+        self._make = make
         self._socket = listen("127.0.0.1", 0)
         self.address: tuple[str, int] = self._socket.getsockname()
         self._started = threading.Event()
@@ -82,7 +85,7 @@ class LiveServer:
 
     async def _serve(self) -> None:
         store, access, settings = self._parts
-        engine = engine_of(store)
+        engine = self._make(store)
         await engine.start()
         self.app = create_app(engine, access, settings)
         self._server = server_of(self.app, *self.address)
@@ -94,4 +97,5 @@ class LiveServer:
 
         self._server.startup = started  # type: ignore[method-assign]
         await self._server.serve(sockets=[self._socket])
+        await self.app.state.desk.close()
         await engine.stop()

@@ -1,0 +1,57 @@
+"""One server for all, one browser for a module, and windows of its own for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext
+from sites import Site, site
+from windows import Window, browser, cookie_of, windows
+
+
+@pytest.fixture(scope="session", name="site")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The server."""
+    with site(tmp_path_factory.mktemp("site")) as made:
+        yield made
+
+
+# Not for longer than a module: other tests of this process run event loops of their own.
+@pytest.fixture(scope="module", name="chromium")
+def opened() -> Iterator[Browser]:
+    """The browser."""
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def cookie(site: Site) -> str:
+    """The cookie of somebody who has signed in."""
+    return cookie_of(site)
+
+
+@pytest.fixture
+def context(chromium: Browser, site: Site, cookie: str) -> Iterator[BrowserContext]:
+    """Windows of somebody who has signed in."""
+    with windows(chromium, site, cookie) as found:
+        yield found
+
+
+@pytest.fixture
+def window(context: BrowserContext, site: Site) -> Window:
+    """One of them."""
+    return Window(context, site)
+
+
+@pytest.fixture
+def another(context: BrowserContext, site: Site) -> Callable[[], Window]:
+    """Opens another of them."""
+    return lambda: Window(context, site)
+
+
+@pytest.fixture
+def stranger(chromium: Browser, site: Site) -> Iterator[Window]:
+    """A window of somebody who has not signed in."""
+    with windows(chromium, site, None) as found:
+        yield Window(found, site)

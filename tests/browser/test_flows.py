@@ -1,0 +1,143 @@
+"""What people do on the pages, done as they do it: signing in, deciding, scoring, asking, narrowing, and waiting for news."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pages import LINKS
+from playwright.sync_api import expect
+from sites import DRIFTED, QUIET, Site
+from windows import Window
+
+
+def test_a_deep_link_leads_through_the_sign_in_to_its_page(stranger: Window, site: Site) -> None:
+    """Alerts carry links, and whoever follows one at night has to land there: with a wrong token told why, with the right one there."""
+    there = LINKS.incident(DRIFTED, site.incident)
+    page = stranger.open(there)
+    expect(page.locator("h1")).to_have_text("Sign in")
+    expect(page.get_by_label("Token")).to_be_focused()
+    page.keyboard.type("dl_wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("token")
+    assert ["401"] == [words.split()[1] for words in stranger.troubles if words.startswith("refused")]
+    page.get_by_label("Token").fill(f" {site.operator}\n")
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(site.url + there)
+    expect(page.locator("h1")).to_contain_text("Tier 2")
+    assert site.operator not in page.content()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.locator("h1")).to_have_text("Sign in")
+    page.goto(site.url + LINKS.fleet)
+    expect(page.locator("h1")).to_have_text("Sign in")
+    assert [] == page.context.cookies()
+
+
+def test_a_decision_is_seen_by_everybody_who_looks(window: Window, another: Callable[[], Window], site: Site) -> None:
+    """Two people on call must not both look into the same incident: who decided what, and why, appears without a reload."""
+    here, elsewhere = window, another()
+    for one in (here, elsewhere):
+        one.open(LINKS.incident(DRIFTED, site.incident))
+        one.page.evaluate("window.stayed = true")
+    fleet = another()
+    fleet.open(LINKS.fleet)
+    expect(fleet.page.locator("main")).to_contain_text("1 open incident")
+    reason = "A new prompt went live; it is being <b>rolled back</b>."
+    here.page.get_by_label("Reason").fill(reason)
+    here.page.get_by_role("button", name="Accept").click()
+    expect(here.page.locator("main")).to_contain_text("Accepted")
+    elsewhere.refreshed()
+    expect(elsewhere.page.locator("main")).to_contain_text(reason)
+    expect(elsewhere.page.locator("main")).to_contain_text("ada")
+    fleet.refreshed()
+    expect(fleet.page.locator("main")).not_to_contain_text("1 open incident")
+    elsewhere.page.get_by_role("button", name="again").click()
+    expect(elsewhere.page.get_by_role("button", name="Accept")).to_be_visible()
+    here.refreshed()
+    expect(here.page.get_by_role("button", name="Accept")).to_be_visible()
+    assert [True, True] == [one.page.evaluate("window.stayed") for one in (here, elsewhere)]
+    assert [] == here.troubles + elsewhere.troubles + fleet.troubles
+
+
+def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
+    """Who scores fifty exchanges does not want to reach for the mouse: a key scores, the next one comes, the counts move."""
+    page = window.open(LINKS.review(DRIFTED))
+    item = page.locator("[data-item]")
+    agreement = page.locator("[data-load]")
+    seen = []
+    for key in "12345":
+        now = str(item.get_attribute("data-item"))
+        assert now not in seen
+        seen.append(now)
+        if key == "2":
+            page.keyboard.press("c")
+            expect(page.get_by_label("Comment")).to_be_focused()
+            page.keyboard.type("It 1 does not answer 5.")
+            page.keyboard.press("Escape")
+        page.keyboard.press(key)
+        expect(item).not_to_have_attribute("data-item", now)
+    page.keyboard.press("s")
+    expect(page).to_have_url(re.compile("skip="))
+    expect(page.locator("tfoot")).to_contain_text("5")
+    expect(agreement).to_contain_text("5")
+    given = [site.get(f"{DRIFTED}/scores/{one}/human")["humanScores"][-1] for one in seen]
+    assert [1, 2, 3, 4, 5] == [one["score"] for one in given]
+    assert "It 1 does not answer 5." == given[1]["comment"]
+    assert [] == window.troubles
+
+
+def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another: Callable[[], Window], tmp_path: Path) -> None:
+    """A question is asked until it is right, then sent to somebody, then taken elsewhere."""
+    page = window.open(LINKS.sql)
+    page.get_by_label("Statement").fill("SELECT project,\n  count(*) AS exchanges\nFROM nowhere\nGROUP BY project")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("alert")).to_contain_text("LINE 3")
+    assert "FROM nowhere" == page.evaluate("getSelection().toString()")
+    window.troubles.clear()  # a refusal is an answer of 400, which browsers write into the console
+    statement = (
+        "SELECT exchange_at::DATE AS day, count(*) AS scored FROM scores WHERE project = 'support' GROUP BY day ORDER BY day"
+    )
+    page.get_by_label("Statement").fill(statement)
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("[data-table] tbody tr")).to_have_count(25)
+    expect(page.locator("[data-chart] svg")).to_be_visible()
+    with page.expect_download() as caught:
+        page.get_by_role("button", name="CSV").click()
+    file = tmp_path / "rows.csv"
+    caught.value.save_as(file)
+    assert ("day,scored", 26) == ((lines := file.read_text("utf-8").splitlines())[0], len(lines))
+    shared = another()
+    shared.page.goto(page.url)
+    expect(shared.page.get_by_label("Statement")).to_have_value(statement)
+    assert [] == window.troubles + shared.troubles
+
+
+def test_how_the_fleet_is_narrowed_is_in_the_address(window: Window) -> None:
+    """What one looks at can be sent to somebody, and is still there after going on and back."""
+    page = window.open(LINKS.fleet)
+    page.keyboard.press("/")
+    page.keyboard.type("sup")
+    page.get_by_label("Order").select_option("name")
+    assert page.url.endswith("/?q=sup&sort=name")
+    cards = page.locator("#cards > :visible")
+    expect(cards).to_have_count(1)
+    cards.get_by_role("link").click()
+    page.go_back()
+    expect(page.locator("#cards > :visible")).to_have_count(1)
+    expect(page.get_by_label("Find")).to_have_value("sup")
+    assert [] == window.troubles
+
+
+@pytest.mark.parametrize("path", [LINKS.fleet, LINKS.project(QUIET)])
+def test_what_an_agent_says_appears_without_a_reload(window: Window, site: Site, path: str) -> None:
+    """The page on the wall is alive: what came in while one looked is there, and what one had typed is, too."""
+    page = window.open(path)
+    page.evaluate("window.stayed = true")
+    before = page.locator("main").inner_text()
+    site.say(QUIET, f"live-{len(path)}", 1, "Are you there?", "I am.")
+    window.refreshed()
+    expect(page.locator("main")).not_to_have_text(before)
+    assert page.evaluate("window.stayed")
+    assert [] == window.troubles

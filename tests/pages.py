@@ -1,0 +1,49 @@
+"""The pages of a site, in one table: where each is, what it is called, and what must be seen on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from sites import DRIFTED, QUIET, WORKING, Site
+
+from service.dashboard.links import Links
+
+LINKS = Links()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A page."""
+
+    name: str
+    address: Callable[[Site], str]
+    heading: str
+    seen: tuple[str, ...]
+    """Texts that are on it, as people see them."""
+    missing: bool = False
+    """Whether it says that there is no such thing."""
+
+
+PAGES = (
+    Shown("fleet", lambda _: LINKS.fleet, "Fleet", ("support", "1 open incident", "Worst first")),
+    Shown("project", lambda _: LINKS.project(DRIFTED), DRIFTED, ("Tier 2", "Open incidents", "simulated judge")),
+    Shown("project with runs", lambda _: LINKS.project(WORKING), WORKING, ("run_001",)),
+    Shown("project that only begins", lambda _: LINKS.project("nobody"), "nobody", ("Nothing has come in yet",)),
+    Shown("agents", lambda _: LINKS.agents(WORKING), "Agent health", ("run_002",)),
+    Shown("anomalies", lambda _: LINKS.anomalies(DRIFTED), "Anomalies", ("It left out what was asked.",)),
+    Shown("wrap quality", lambda _: LINKS.wrap_quality(DRIFTED), "wrapped up", ()),
+    Shown("incidents", lambda _: LINKS.incidents(DRIFTED), "Incidents", ("Tier 2",)),
+    Shown("incident", lambda site: LINKS.incident(DRIFTED, site.incident), "Tier 2", ("Accept", "Dismiss", "503")),
+    Shown("exchange", lambda site: LINKS.exchange(DRIFTED, site.score.score_id), "Turn 1", ("The user is in a hurry.",)),
+    Shown("runs", lambda _: LINKS.runs(WORKING), "Runs", ("run_001", "run_002")),
+    Shown("run", lambda _: LINKS.run(WORKING, "run_001"), "run_001", ("Timeline",)),
+    Shown("run of 500 events", lambda _: LINKS.run(WORKING, "run_002"), "run_002", ("Timeline",)),
+    Shown("review", lambda _: LINKS.review(DRIFTED), "Review", ("Your score", "What waits, and why")),
+    Shown("agreement", lambda _: LINKS.agreement(DRIFTED), "Agreement", ("30 days",)),
+    Shown("telemetry", lambda _: LINKS.telemetry, "Telemetry", ("since-25", "503")),
+    Shown("SQL", lambda _: LINKS.sql, "SQL", ("Worked examples", "What there is to ask")),
+    Shown("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), missing=True),
+)
+each = pytest.mark.parametrize("shown", PAGES, ids=lambda shown: shown.name)
