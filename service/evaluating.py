@@ -3,7 +3,8 @@
 1. Nothing is written before it is known who judges.
 2. Batches are asked before the requests are published: a request whose batch is under way would be judged, call by call, by whatever
    process opens the database next.
-3. However it ends, what was recorded stays. Asked for again, it goes on from there and pays for nothing twice.
+3. A judge that is out of reach is not asked for hours: after some rounds of calls without an answer it ends with an error.
+4. However it ends, what was recorded stays. Asked for again, it goes on from there and pays for nothing twice.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from audit.evaluation.report import Evaluated
 from audit.judgements import ANSWERED
 from schemas.errors import InputError, SettingsError
 from schemas.records import Evaluation, EvaluationRequest
+from service.judge_reach import Reach
 from service.judging import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
 from service.settings import Settings
 from service.workspace import Workspace
@@ -103,6 +105,7 @@ class _Evaluating:
         self._stopping = asyncio.Event()
         self._unpublished = len(prepared.requests)
         self._told: Progress | None = None
+        self._reach = Reach(settings.judge_concurrency)
 
     async def run(self) -> list[Evaluated]:
         """Judge, and answer what came of it."""
@@ -186,7 +189,7 @@ class _Evaluating:
         await self._stopping.wait()
 
     def _tell(self, engine: Engine | None) -> None:
-        """Tell how it gets on, where that is news."""
+        """Tell how it gets on, where that is news. JudgeOutOfReachError when there is no use in going on."""
         waiting, calls, spent = len(self._asked), self._batched.outcomes, self._batched.spent_usd
         if engine is not None:
             state = engine.state()
@@ -197,6 +200,8 @@ class _Evaluating:
         if progress != self._told:
             self._told = progress
             self._report(progress)
+            if waiting:
+                self._reach.hear(calls)
 
 
 def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Evaluated]:

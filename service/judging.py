@@ -115,6 +115,6 @@ async def _simulates(base_url: str) -> bool | None:
 def _silent(address: str) -> str:
     """What it means that a judge does not answer."""
     return (
-        f"{address} does not answer: until it does, exchanges stay unscored (provider_error, timeout); "
-        "`driftline rejudge` takes them up later"
+        f"{address} does not answer: until it does, nothing is judged (provider_error, timeout); "
+        "`driftline rejudge` takes exchanges up later, the same `driftline evaluate` its runs"
     )

@@ -25,6 +25,7 @@ from schemas.errors import InputError, SettingsError
 from schemas.records import Judgement
 from service.evaluating import Progress, catch_up, evaluate, journal_of
 from service.evaluation_words import estimate_in_words
+from service.judge_reach import JudgeOutOfReachError
 from service.settings import Settings
 from service.simulator import RunningJudge, running
 from service.workspace import Workspace, open_workspace
@@ -226,7 +227,7 @@ def test_a_stop_keeps_what_is_recorded_and_the_next_call_goes_on(
     before = signal.getsignal(number)
 
     with pytest.raises(StoppedError):
-        made(database, report=Once(number, lambda progress: progress.answered > 0))
+        made(database, report=Once(number, lambda progress: progress.answered >= 5))
     assert before == signal.getsignal(number)
     known = judgements(database)
     assert {"answered"} == {one.outcome for one in known}
@@ -382,3 +383,20 @@ def write_files(folder: Path, kind: str) -> None:
     run = {"judge_run_id": "r", "judge_id": "x", "repetitions": 3}
     profile = {"profile_id": "p", "judges": [judge], "judge_runs": [run]}
     (folder / "profile.yaml").write_text(yaml.safe_dump(profile))
+
+
+def test_a_judge_that_is_down_is_not_asked_to_the_end(database: Path, nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked for stays asked for: the same call goes on when the judge is there again."""
+    del nobody
+    with running() as judge:
+        address = judge.base_url
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "simulated")
+    many = plan(judge={"judge_id": "x", "model": HAIKU}, repetitions=50)
+    with prepared(database, many) as (workspace, found):
+        settings = workspace.settings.model_copy(update={"judge_concurrency": 2, "judge_deadline": 0.2})
+        with pytest.raises(JudgeOutOfReachError, match="none of its last"):
+            evaluate(workspace, settings, found, lambda _: None)
+    assert len(judgements(database)) < 50
+    with prepared(database, many) as (_, found):
+        assert (4, 4) == (found.estimate.evaluations, found.estimate.taken_up)
