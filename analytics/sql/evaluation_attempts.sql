@@ -11,7 +11,7 @@ WITH wanted AS (
 ), letters AS (
     SELECT DISTINCT position AS _offset, partition
     FROM log.dead_letters
-    WHERE stage = 'evaluation' AND source = 'evaluation-requests'
+    WHERE stage IN ('evaluation', 'decoding') AND source = 'evaluation-requests'
 )
 SELECT
     a.evaluation_id, a.attempt, a._offset AS position, a.earlier_judgements AS carried,

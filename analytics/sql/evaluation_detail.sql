@@ -13,7 +13,7 @@ SELECT
     (
         SELECT arg_max(reason, rejected_at)
         FROM log.dead_letters AS d
-        WHERE d.stage = 'evaluation' AND d.source = 'evaluation-requests' AND d.position = a._offset
+        WHERE d.stage IN ('evaluation', 'decoding') AND d.source = 'evaluation-requests' AND d.position = a._offset
             AND coalesce(d.partition, a._partition) = a._partition
     ) AS set_aside
 FROM asked AS a
