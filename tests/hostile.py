@@ -61,13 +61,22 @@ def fill(store: Store) -> int:
             anomaly_reasons=(one.text,), tier1_flags=(one.named,), methodology=one.named, methodology_version=one.named, **JUDGED, **at,
         )  # fmt: skip
         asked = judgement(
-            one.named, 1, project=WILD, connection=WILD, judged_at=when, answer=one.text, requested_model=one.named, error=one.text
+            one.named,
+            1,
+            project=WILD,
+            connection=WILD,
+            judged_at=when,
+            answer=one.text,
+            requested_model=one.named,
+            error=one.text,
         )
         put(store, "exchanges", [said])
         put(store, "scores", [scored])
         put(store, "judgements", [asked])
         put(store, "incidents", [_incident(one, place)])
-    made = Made(CLAUDE, REFUND | {"title": texts[0].text}, "wild-run", (8.0, 8.0, 8.0), evidence=[one.text[:2000] for one in texts])
+    made = Made(
+        CLAUDE, REFUND | {"title": texts[0].text}, "wild-run", (8.0, 8.0, 8.0), evidence=[one.text[:2000] for one in texts]
+    )
     put(store, "evaluations", [evaluated(made).evaluation])
     return len(texts)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from sites import DRIFTED, QUIET, WORKING, Site
+from sites import DRIFTED, EVALUATED, QUIET, WORKING, Site
 
 from service.dashboard.links import Links
 
@@ -24,12 +24,14 @@ class Shown:
     """Texts that are on it, as people see them."""
     missing: bool = False
     """Whether it says that there is no such thing."""
+    again: bool = False
+    """Whether it is made as another one, of other data."""
 
 
 PAGES = (
     Shown("fleet", lambda _: LINKS.fleet, "Fleet", ("support", "1 open incident", "Worst first")),
     Shown("project", lambda _: LINKS.project(DRIFTED), DRIFTED, ("Tier 2", "Open incidents", "simulated judge")),
-    Shown("project with runs", lambda _: LINKS.project(WORKING), WORKING, ("run_001",)),
+    Shown("project with runs", lambda _: LINKS.project(WORKING), WORKING, ("run_001",), again=True),
     Shown("project that only begins", lambda _: LINKS.project("nobody"), "nobody", ("Nothing has come in yet",)),
     Shown("agents", lambda _: LINKS.agents(WORKING), "Agent health", ("run_002",)),
     Shown("anomalies", lambda _: LINKS.anomalies(DRIFTED), "Anomalies", ("It left out what was asked.",)),
@@ -39,9 +41,23 @@ PAGES = (
     Shown("exchange", lambda site: LINKS.exchange(DRIFTED, site.score.score_id), "Turn 1", ("The user is in a hurry.",)),
     Shown("runs", lambda _: LINKS.runs(WORKING), "Runs", ("run_001", "run_002")),
     Shown("run", lambda _: LINKS.run(WORKING, "run_001"), "run_001", ("Timeline",)),
-    Shown("run of 500 events", lambda _: LINKS.run(WORKING, "run_002"), "run_002", ("Timeline",)),
+    Shown("run of 500 events", lambda _: LINKS.run(WORKING, "run_002"), "run_002", ("Timeline",), again=True),
     Shown("review", lambda _: LINKS.review(DRIFTED), "Review", ("Your score", "What waits, and why")),
     Shown("agreement", lambda _: LINKS.agreement(DRIFTED), "Agreement", ("30 days",)),
+    Shown("evaluations", lambda _: LINKS.evaluations(EVALUATED), "Evaluations", ("Refund within the policy", "Failed")),
+    Shown(
+        "evaluation",
+        lambda _: LINKS.evaluation(EVALUATED, "s-0002:monthly-report"),
+        "A report from two sources",
+        ("As it came",),
+    ),
+    Shown(
+        "no evaluation yet",
+        lambda _: LINKS.evaluations(WORKING),
+        "Evaluations",
+        ("No run was held against a case yet",),
+        again=True,
+    ),
     Shown("telemetry", lambda _: LINKS.telemetry, "Telemetry", ("since-25", "503")),
     Shown("SQL", lambda _: LINKS.sql, "SQL", ("Worked examples", "What there is to ask")),
     Shown("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), missing=True),

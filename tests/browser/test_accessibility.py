@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from pages import Shown, each
+import pytest
+from pages import PAGES, Shown
 from sites import Site
 from windows import PHONE, Window
 
 COLOURS = ("color-contrast", "link-in-text-block")
 """Rules about what differs between light and dark."""
+FIRST = [shown for shown in PAGES if not shown.again]
+"""The pages of which no other is made in the same way."""
 
 
-@each
+@pytest.mark.parametrize("shown", FIRST, ids=lambda shown: shown.name)
 def test_nobody_is_shut_out(window: Window, site: Site, shown: Shown) -> None:
     """Names for screen readers, contrast in both schemes, headings, labels, and room for fingers on a phone."""
     page = window.open(shown.address(site))
