@@ -44,7 +44,13 @@ _GUARANTEED = {
 """Share of the room that each section has in any case, in the order in which sections take what others do not need."""
 _BULK = ("assistant_messages", "artifacts", "steps")
 """These come last, and share evenly what is left."""
-_TOLD = {"final_output": "final answer", "messages": "task", "hard_expectations": "hard expectations"}
+_TOLD = {
+    "final_output": "final answer",
+    "messages": "task",
+    "hard_expectations": "hard expectations",
+    "steps": "tool calls and results",
+    "artifacts": "artifacts",
+}
 """Sections of which a person is told that they were cut."""
 
 
@@ -140,7 +146,7 @@ def _object(members: Mapping[str, str]) -> str:
 
 
 def _cut_short(shown: Mapping[str, str], most: int) -> Iterator[str]:
-    """A warning for each section that counts most and is not shown as a whole."""
+    """A warning for each section that a score rests on and that is not shown as a whole."""
     for name, what in _TOLD.items():
         if '{"left_out":' in shown.get(name, ""):
             yield f"The judge saw only part of the {what}: the view holds {most} characters."

@@ -353,7 +353,11 @@ def test_a_short_answer_is_whole_beside_any_amount_of_evidence() -> None:
     document = json.loads(view.text)
     assert ["done " * 200] == list(document["subject_response"]["final_output"].values())
     assert ["report.md holds the three totals"] == document["evaluation_target"]["hard_expectations"]
-    assert () == view.warnings
+    # A high score of a run of which the judge saw a tenth is one to look at.
+    evidence = ("tool calls and results", "artifacts")
+    assert (
+        tuple(f"The judge saw only part of the {part}: the view holds 20000 characters." for part in evidence) == view.warnings
+    )
     assert all(document["execution_evidence"][name] for name in ("steps", "artifacts", "failures"))
 
 
