@@ -10,7 +10,7 @@ SEED ?= 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo serve kafka test check lint docs bench bench-stream chaos format generate constraints wheel-demo clean
+.PHONY: help demo serve kafka test check lint docs pictures bench bench-stream chaos format generate constraints wheel-demo clean
 
 help:                    ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -41,6 +41,9 @@ lint: $(INSTALLED)       ## everything CI checks but the tests
 docs: $(INSTALLED)       ## build the documentation as a site: open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo 'The site is in build/site: open build/site/index.html, or python -m http.server --directory build/site'
+
+pictures: $(INSTALLED)   ## take the pictures of the documents anew, of the demo's data in the Chromium that is installed
+	PYTHONPATH=tests:. $(BIN)/python tests/browser/pictures.py
 
 bench: $(INSTALLED)      ## run the benchmarks and print their tables in Markdown
 	$(BIN)/python -m benchmarks

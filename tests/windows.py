@@ -11,7 +11,6 @@ from http.cookies import SimpleCookie
 from typing import Literal
 
 import httpx2
-import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browsers import SIGN_IN
 from playwright.sync_api import Browser, BrowserContext, Page, Request, Response, expect, sync_playwright
@@ -143,13 +142,13 @@ class Window:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A browser that is installed here; skips where there is none.
+    """A browser that is installed here; a FileNotFoundError where there is none.
 
     While it is open, no event loop can be run in this thread: Playwright's own is in it.
     """
     program = next((found for name in NAMES if (found := shutil.which(name))), None)
     if program is None:
-        pytest.skip(f"there is no browser on PATH: none of {', '.join(NAMES)}")
+        raise FileNotFoundError(f"there is no browser on PATH: none of {', '.join(NAMES)}")
     expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=program)

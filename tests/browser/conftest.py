@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext
@@ -20,8 +21,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 # Not for longer than a module: other tests of this process run event loops of their own.
 @pytest.fixture(scope="module", name="chromium")
 def opened() -> Iterator[Browser]:
-    """The browser."""
-    with browser() as found:
+    """The browser; where none is installed, its tests are skipped."""
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(browser())
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
         yield found
 
 
