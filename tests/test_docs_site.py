@@ -144,7 +144,10 @@ EVERYTHING = {
     "tiers": lambda: {
         *(f"gate: {name}" for name, _ in cascade._OPENERS),
         *(f"sampling: {rule[0]}" for rule in sampling._RULES),
-        *(f"state: {name}" for name in ["scored", "not_applicable", "skipped_gate", "skipped_cost_cap", "skipped_sampling", "unscored"]),
+        *(
+            f"state: {name}"
+            for name in ["scored", "not_applicable", "skipped_gate", "skipped_cost_cap", "skipped_sampling", "unscored"]
+        ),
     },
 }
 """What has to have a heading on a page of the reference."""
