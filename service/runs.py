@@ -53,7 +53,9 @@ def run_row(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Row
 def run_document(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> tuple[Row, Document] | None:
     """Row and full diagnosis of one run of a project; None where it has none of that id."""
     row = run_row(cursor, project, run_id)
-    return row and (row, diagnose_events(row["session_id"], events_of(cursor, row["connection"], row["session_id"])))
+    if row is None:
+        return None
+    return row, diagnose_events(row["session_id"], events_of(cursor, row["connection"], row["session_id"]))
 
 
 def events_of(cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str) -> list[Document]:
