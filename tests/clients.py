@@ -114,7 +114,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def waiting(url: str, token: str) -> float:
-    """How much waits in a server: to be committed or scored."""
+    """How much waits in a server: to be committed, scored or evaluated."""
     queues = _QUEUE.findall(httpx2.get(f"{url}/metrics", headers=bearer(token)).text)
-    assert 3 == len(queues)
+    assert 4 == len(queues)
     return sum(map(float, queues))

