@@ -11,7 +11,6 @@ newest only by added top-level fields with defaults, by docs, or by order; batch
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 from schemas import registry
 from schemas.errors import SchemaError
 from schemas.evolution import check_evolution
+from schemas.generated import bring_up_to_date
 from schemas.registry import Json, RecordSchema
 
 FOLDER = Path(__file__).parent
@@ -145,17 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SchemaError as error:
         print(f"{error}\n{error.hint}", file=sys.stderr)
         return 1
-    stale = {path: text for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text}
-    for path, text in stale.items():
-        if options.check:
-            print(f"{path.relative_to(FOLDER.parent)} is out of date: run python -m schemas.generate", file=sys.stderr)
-            current = path.read_text("utf-8").splitlines() if path.exists() else []
-            print("\n".join([*difflib.unified_diff(current, text.splitlines(), lineterm="")][:40]), file=sys.stderr)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote {path.relative_to(FOLDER.parent)}")
-    return 1 if options.check and stale else 0
+    return bring_up_to_date(wanted, FOLDER.parent, "python -m schemas.generate", check=options.check)
 
 
 if __name__ == "__main__":

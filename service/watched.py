@@ -68,20 +68,6 @@ def incident_document(incident: Incident, *, with_sql: bool = True) -> Document:
     }
 
 
-def incidents_page(
-    cursor: duckdb.DuckDBPyConnection,
-    project: str | None,
-    *,
-    status: str | None = None,
-    kind: str | None = None,
-    before: tuple[datetime, str] | None = None,
-    limit: int = 100,
-) -> list[Document]:
-    """The incidents of a project (None for all), newest first, after the one that was shown last."""
-    found = incident_records(cursor, project, status=status, kind=kind, before=before, limit=limit)
-    return [incident_document(one, with_sql=False) for one in found]
-
-
 def incident_records(
     cursor: duckdb.DuckDBPyConnection,
     project: str | None,
@@ -91,7 +77,7 @@ def incident_records(
     before: tuple[datetime, str] | None = None,
     limit: int = 100,
 ) -> list[Incident]:
-    """The same as records."""
+    """The incidents of a project (None for all), newest first, after the one that was shown last."""
     at, identity = before or (None, None)
     values = {"project": project, "status": status, "type": kind, "before_at": at, "before_id": identity, "limit": limit}
     return list(query_records(cursor, "project_incidents", Incident, values))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,27 +11,13 @@ import httpx2
 import pytest
 from api_server import NOW, BodyBuilder, Call, LiveServer, Tokens, engine_of
 from fastapi import FastAPI
+from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store import Store
 from service.access import AccessStore
 from service.api.app import create_app
 from service.api.settings import ApiSettings
 from streams.engine import Engine
-
-
-@pytest.fixture(scope="session")
-def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that a store has just made."""
-    path = tmp_path_factory.mktemp("empty") / "fleet.duckdb"
-    Store(path).close()
-    return path
-
-
-@pytest.fixture
-def store(empty_file: Path, tmp_path: Path) -> Iterator[Store]:
-    """An empty store. Its file is a copy, because making the tables takes longer than most tests."""
-    with Store(Path(shutil.copy(empty_file, tmp_path / "fleet.duckdb"))) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from audit.evaluation.case import Case
 from audit.evaluation.profile import Profile
 from audit.evaluation.report import Report
 from audit.evaluation.result import FinalResult, JudgeResult
+from schemas.generated import bring_up_to_date
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 """Where they are published."""
@@ -66,15 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when a schema is out of date")
     options = parser.parse_args(arguments)
     wanted = {FOLDER / f"{one.name}.schema.json": schema_text(one) for one in PUBLISHED}
-    stale = {path: text for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text}
-    for path, text in stale.items():
-        if options.check:
-            print(f"docs/schemas/{path.name} is out of date: run python -m audit.evaluation.publish", file=sys.stderr)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote docs/schemas/{path.name}")
-    return 1 if options.check and stale else 0
+    return bring_up_to_date(wanted, FOLDER.parents[1], "python -m audit.evaluation.publish", check=options.check)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from service.api.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.api.project_answers import Moment, ProjectAnswer
 from service.api.settings import API
 from service.documents import Document
-from service.watched import check_document, decisions_on, incident_document, incidents_page
+from service.watched import check_document, decisions_on, incident_document, incident_records
 from streams.reviewing import MAX_COMMENT
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])
@@ -127,7 +127,10 @@ async def incidents(
 ) -> IncidentsAnswer:
     """List the incidents of a project, newest first; the texts of their queries are left out."""
     found = await services.ask(
-        lambda reading: incidents_page(reading, project, status=status, kind=kind, before=after(cursor), limit=limit + 1)
+        lambda reading: [
+            incident_document(one, with_sql=False)
+            for one in incident_records(reading, project, status=status, kind=kind, before=after(cursor), limit=limit + 1)
+        ]
     )
     shown, following = page_of(found, limit, _place)
     answers = [IncidentAnswer.model_validate(one) for one in shown]

@@ -21,7 +21,7 @@ from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project
 from service.commands.sessions import of_project, opened_to_show
 from service.incident_views import check_view, incident_view, incidents_table
 from service.terminal import out, plain
-from service.watched import check_document, decisions_on, incident_document, incidents_page
+from service.watched import check_document, decisions_on, incident_document, incident_records
 from service.workspace import Workspace, open_workspace
 from streams.store_log import StoreLog
 from streams.watch.baselines import OPEN
@@ -87,7 +87,8 @@ def list_incidents(
     if status is not None and status not in STATUSES:
         raise InputError(f"--status {plain(status, 40)} is no state", hint=f"There are: {', '.join(STATUSES)}.")
     with opened_to_show(database) as workspace:
-        rows = incidents_page(workspace.store.cursor(), project, status=status, limit=limit)
+        found = incident_records(workspace.store.cursor(), project, status=status, limit=limit)
+    rows = [incident_document(one, with_sql=False) for one in found]
     show_rows(rows, incidents_table, as_json=as_json, none=f"no incident{of_project(project)}")
 
 

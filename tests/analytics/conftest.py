@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from avro_samples import SampleMaker
+from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 import schemas
-from analytics.store import Store
 from schemas import arrow, registry
 
 
@@ -20,21 +20,6 @@ from schemas import arrow, registry
 def path(tmp_path: Path) -> Path:
     """A place for a DuckDB file."""
     return tmp_path / "fleet.duckdb"
-
-
-@pytest.fixture(scope="session")
-def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that a store has just made."""
-    path = tmp_path_factory.mktemp("empty") / "fleet.duckdb"
-    Store(path).close()
-    return path
-
-
-@pytest.fixture
-def store(empty_file: Path, tmp_path: Path) -> Iterator[Store]:
-    """An empty store. Its file is a copy, because making the tables takes longer than most tests."""
-    with Store(Path(shutil.copy(empty_file, tmp_path / "store.duckdb"))) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -98,16 +98,18 @@ def test_the_check_finds_what_is_missing_or_old_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is what keeps the documentation true, so it must be able to fail."""
-    monkeypatch.setattr(publish, "FOLDER", tmp_path / "schemas")
+    monkeypatch.setattr(publish, "FOLDER", tmp_path / "docs" / "schemas")
     assert 1 == publish.main(["--check"])
     assert not list(tmp_path.iterdir())
     assert "docs/schemas/case.schema.json is out of date: run python -m audit.evaluation.publish" in capsys.readouterr().err
     assert 0 == publish.main([])
-    assert sorted(f"{name}.schema.json" for name in PUBLISHED) == sorted(path.name for path in (tmp_path / "schemas").iterdir())
+    assert sorted(f"{name}.schema.json" for name in PUBLISHED) == sorted(
+        path.name for path in (tmp_path / "docs" / "schemas").iterdir()
+    )
     assert 0 == publish.main(["--check"])
-    (tmp_path / "schemas" / "case.schema.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "docs" / "schemas" / "case.schema.json").write_text("{}", encoding="utf-8")
     assert 1 == publish.main(["--check"])
-    assert "{}" == (tmp_path / "schemas" / "case.schema.json").read_text("utf-8")
+    assert "{}" == (tmp_path / "docs" / "schemas" / "case.schema.json").read_text("utf-8")
 
 
 @pytest.mark.parametrize("one", publish.PUBLISHED, ids=lambda one: one.name)

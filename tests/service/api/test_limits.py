@@ -78,7 +78,7 @@ def test_every_answer_keeps_browsers_from_guessing(call: Call, tokens: Tokens) -
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/nowhere", 404, "not_found"),
+        ("GET", "/static/nothing", 404, "not_found"),
         ("GET", "/nowhere", 404, "not_found"),
         ("GET", "/healthz/", 404, "not_found"),
         ("POST", "/healthz", 405, "method_not_allowed"),
