@@ -216,11 +216,13 @@ class AccessStore:
     def signed_in(self, cookie: bytes) -> tuple[Holder, str] | None:
         """Who has signed in with this cookie, and the prefix of their token; None where nobody has, or the token ended."""
         prefix = self.sign_ins.prefix_of(cookie)
+        if prefix is None:
+            return None
         rows = self._file.rows(
             f"SELECT {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
             {"prefix": prefix, "now": self._stamp()},
         )
-        return (_holder(rows[0]), str(prefix)) if rows else None
+        return (_holder(rows[0]), prefix) if rows else None
 
     def _issue(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> str:
         token = new_token()

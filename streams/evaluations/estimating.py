@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from audit.estimate import estimate
 from audit.evaluation.questions import Terms, questions_of
 from audit.policy import Policy
@@ -42,7 +44,7 @@ class Estimate:
 
     def document(self) -> dict[str, Any]:
         """For scripts, in camelCase; a cost that nobody knows is null."""
-        found = {_camel(field.name): getattr(self, field.name) for field in fields(self)}
+        found = {to_camel(field.name): getattr(self, field.name) for field in fields(self)}
         if self.calls and self.unpriced == self.calls:
             found |= {"expectedUsd": None, "atMostUsd": None}
         return found
@@ -108,8 +110,3 @@ def is_batched(request: EvaluationRequest) -> bool:
 
 def _within(amount: int, room: int | None) -> int:
     return amount if room is None else min(amount, room)
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(other.capitalize() for other in others)
