@@ -37,6 +37,7 @@ lint: $(INSTALLED)       ## everything CI checks but the tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m schemas.generate --check
 	$(BIN)/python -m audit.evaluation.publish --check
+	$(BIN)/python docs/site/publish.py --check
 
 docs: $(INSTALLED)       ## build the documentation as a site: open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
@@ -59,9 +60,10 @@ format: $(INSTALLED)     ## format the code and apply the lint fixes that are sa
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-generate: $(INSTALLED)   ## write schemas/records.py and publish changed schemas
+generate: $(INSTALLED)   ## write what is made from the code: schemas/records.py, published schemas, the reference
 	$(BIN)/python -m schemas.generate
 	$(BIN)/python -m audit.evaluation.publish
+	$(BIN)/python docs/site/publish.py
 
 # In an environment of its own: versions that .venv already has would not be looked at again.
 constraints:             ## renew constraints.txt with the newest versions that pyproject.toml allows

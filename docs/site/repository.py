@@ -85,7 +85,7 @@ def decisions() -> str:
     """The list of the decisions."""
     titles = [
         (path.name, path.read_text("utf-8").partition("\n")[0].removeprefix("# "))
-        for path in sorted((ROOT / DOCS / "decisions").glob("*.md"))
+        for path in sorted((ROOT / DOCS / "decisions").glob("[0-9]*.md"))
     ]
     return (
         "# Decisions\n\nWhy things are as they are, each with its options.\n\n"

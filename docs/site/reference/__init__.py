@@ -1,4 +1,4 @@
-"""The reference, made from the code: each page is a function that answers Markdown, so nothing is written twice and nothing goes stale."""
+"""The reference, made from the code: each page is a function that answers Markdown, so nothing is written twice. They are committed, and checked to be up to date."""
 
 from __future__ import annotations
 

@@ -23,6 +23,6 @@ def overview() -> str:
     """The page."""
     return page(
         "Reference",
-        "Made from the code when these pages are built, so it says what this version does.",
+        "Made from the code (`make generate`), and checked to be up to date: it says what this version does.",
         table(("page", "what it has"), _PAGES),
     )

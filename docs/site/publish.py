@@ -1,0 +1,37 @@
+"""Writes the pages that are made from the code: the reference, and the list of decisions.
+
+python docs/site/publish.py             write docs/reference/*.md and docs/decisions/index.md
+python docs/site/publish.py --check     change nothing, exit 1 when one of them is out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from reference import PAGES
+from repository import DOCS, ROOT, decisions
+
+from schemas.generated import bring_up_to_date
+
+_HEAD = "<!-- Made from the code by docs/site/publish.py: change the code and run make generate. -->\n\n"
+
+
+def wanted() -> Mapping[Path, str]:
+    """The text of every page that is made, by its file."""
+    pages = {f"reference/{name}": made for name, made in PAGES.items()} | {"decisions/index": decisions}
+    return {ROOT / DOCS / f"{name}.md": _HEAD + made() for name, made in pages.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the publisher; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python docs/site/publish.py", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when a page is out of date")
+    options = parser.parse_args(arguments)
+    return bring_up_to_date(wanted(), ROOT, "python docs/site/publish.py (make generate)", check=options.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
