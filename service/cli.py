@@ -7,96 +7,88 @@ itself.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from schemas.errors import DriftlineError
-from service.commands import (
-    alerts,
-    anchors,
-    comparing,
-    connections,
-    database,
-    dead_letters,
-    demo,
-    diagnosing,
-    doctor,
-    evaluating,
-    evaluations,
-    exporting,
-    imports,
-    judging,
-    querying,
-    rejudging,
-    replaying,
-    retaining,
-    reviewing,
-    serving,
-    sessions,
-    simulating,
-    topics,
-    watching,
-    working,
-)
 from service.terminal import err, out, plain
 from service.version import version as installed_version
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Continuous audit of AI agent fleets: is it behaving, is it getting worse, why, and since when.",
-)
-app.add_typer(imports.app, name="import")
-app.add_typer(database.policy_app, name="policy")
-app.add_typer(connections.connections_app, name="connections")
-app.add_typer(connections.operators_app, name="operators")
-app.add_typer(topics.topics_app, name="topics")
-app.add_typer(dead_letters.letters_app, name="dead-letters")
-app.add_typer(retaining.retention_app, name="retention")
-app.add_typer(alerts.alerts_app, name="alerts")
-app.add_typer(reviewing.review_app, name="review")
-app.add_typer(anchors.anchors_app, name="anchors")
-app.add_typer(watching.incidents_app, name="incidents")
-COMMANDS: dict[str, Callable[..., None]] = {
-    "diagnose": diagnosing.diagnose,
-    "finalize": sessions.finalize,
-    "runs": sessions.runs,
-    "run": sessions.run,
-    "export-runs": sessions.export,
-    "check": sessions.check,
-    "check-drift": watching.check_drift,
-    "serve": serving.serve,
-    "worker": working.worker,
-    "scores": sessions.scores,
-    "costs": judging.costs,
-    "rejudge": rejudging.rejudge,
-    "evaluate": evaluating.evaluate,
-    "evaluations": evaluations.evaluations,
-    "replay": replaying.replay,
-    "replays": replaying.replays,
-    "compare": comparing.compare,
-    "banner": judging.banner,
-    "simulate-judge": simulating.simulate_judge,
-    "wrap-quality": sessions.wrap_quality,
-    "sql": querying.sql,
-    "rebuild": database.rebuild,
-    "erase": retaining.erase,
-    "compact": retaining.compact,
-    "agreement": reviewing.agreement,
-    "export": exporting.export,
-    "doctor": doctor.doctor,
-    "demo": demo.demo,
+_COMMANDS = {
+    "import": "imports.app",
+    "policy": "database.policy_app",
+    "connections": "connections.connections_app",
+    "operators": "connections.operators_app",
+    "topics": "topics.topics_app",
+    "dead-letters": "dead_letters.letters_app",
+    "retention": "retaining.retention_app",
+    "alerts": "alerts.alerts_app",
+    "review": "reviewing.review_app",
+    "anchors": "anchors.anchors_app",
+    "incidents": "watching.incidents_app",
+    "diagnose": "diagnosing.diagnose",
+    "finalize": "sessions.finalize",
+    "runs": "sessions.runs",
+    "run": "sessions.run",
+    "export-runs": "sessions.export",
+    "check": "sessions.check",
+    "check-drift": "watching.check_drift",
+    "serve": "serving.serve",
+    "worker": "working.worker",
+    "scores": "sessions.scores",
+    "costs": "judging.costs",
+    "rejudge": "rejudging.rejudge",
+    "evaluate": "evaluating.evaluate",
+    "evaluations": "evaluations.evaluations",
+    "replay": "replaying.replay",
+    "replays": "replaying.replays",
+    "compare": "comparing.compare",
+    "banner": "judging.banner",
+    "simulate-judge": "simulating.simulate_judge",
+    "wrap-quality": "sessions.wrap_quality",
+    "sql": "querying.sql",
+    "rebuild": "database.rebuild",
+    "erase": "retaining.erase",
+    "compact": "retaining.compact",
+    "agreement": "reviewing.agreement",
+    "export": "exporting.export",
+    "doctor": "doctor.doctor",
+    "demo": "demo.demo",
 }
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+"""Every command, and where it is below `service.commands`: a function, or a group of commands."""
+
+
+def application(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
+    """The command line with these commands; all of them, unless told otherwise."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="Continuous audit of AI agent fleets: is it behaving, is it getting worse, why, and since when.",
+    )
+    app.callback()(options)
+    for name in names:
+        module, attribute = _COMMANDS[name].split(".")
+        command = getattr(importlib.import_module(f"service.commands.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
+
+
+def _meant(arguments: Sequence[str]) -> Iterable[str]:
+    """The command that is typed; all, where it is none. Loading them all takes longer than most commands do."""
+    typed = next((argument for argument in arguments if not argument.startswith("-")), "")
+    return [typed] if typed in _COMMANDS else _COMMANDS
 
 
 def _print_version(wanted: bool) -> None:
@@ -105,7 +97,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -138,7 +129,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command; answers its exit code. Expected errors are printed as one line with a hint."""
     try:
-        app(arguments, prog_name="driftline")
+        application(_meant(arguments))(arguments, prog_name="driftline")
     except SystemExit as finished:
         return finished.code if isinstance(finished.code, int) else 0
     except DriftlineError as error:

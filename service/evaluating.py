@@ -32,7 +32,6 @@ from service.judging import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
 from service.settings import Settings
 from service.workspace import Workspace
 from streams.engine import Engine
-from streams.evaluations.batching import ask_in_batches
 from streams.evaluations.estimating import is_batched
 from streams.evaluations.preparing import Prepared
 from streams.judge_calls import JudgeCalls
@@ -127,6 +126,7 @@ class _Evaluating:
     async def _ask_in_batches(self) -> None:
         """Have the questions of batch judges answered. StoppedError when the process is to stop: what is not answered is cancelled."""
         # Late, because the client of the API takes a second to load.
+        from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
         from streams.judges.batch import FileJournal, open_batch_judge  # noqa: PLC0415
         from streams.judges.transport import credentials  # noqa: PLC0415
 

@@ -20,7 +20,6 @@ from service.workspace import policy_of, redactor_of, utc_now
 from streams.replay.digests import digests_of, keep_digests
 from streams.replay.estimating import Estimate
 from streams.replay.history import History
-from streams.replay.parts import PartWork, estimate_part, replay_part
 from streams.replay.plan import Asking, Part, Plan, ReplayFiles
 from streams.replay.processes import Heard
 from streams.replay.tables import PARQUET, TABLES, TableHistory, Tables
@@ -53,6 +52,9 @@ class ReplayJob:
         policy = policy_of(self.settings)
         if policy.digest != self.plan.policy_digest:
             raise SettingsError("--policy: the policy has changed since the replay began", hint="Begin another with --label.")
+        # Late, because the client of the judge's API takes a second to load.
+        from streams.replay.parts import PartWork, estimate_part, replay_part  # noqa: PLC0415
+
         part = next(one for one in self.plan.parts if one.number == number)
         report = partial(_report, tell, number)
         async with self._history(part, files) as history, self._judges(policy, files, number) as judges:

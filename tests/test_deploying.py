@@ -11,7 +11,7 @@ import typer.main
 import yaml
 from kafka_server import version
 
-from service.cli import app
+from service.cli import application
 from service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +24,7 @@ OURS = [name for name, service in SERVICES.items() if "build" in service]
 
 def options_of(words: list[str]) -> set[str]:
     """The options of the command that these words begin with; KeyError when there is none."""
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(application())
     for word in words:
         members = getattr(command, "commands", None)
         if members is None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from schemas.errors import BrokerError
 from schemas.registry import topics
-from service.cli import app
+from service.cli import application
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import TOPICS, specs_of, state_topic
@@ -48,7 +48,7 @@ def later_stage() -> Stage:
 def driftline(connection: KafkaConnection, *arguments: str) -> tuple[int, str]:
     """Run the command line in this process; its exit code and what it printed."""
     environment = {"DRIFTLINE_KAFKA": connection.bootstrap, "DRIFTLINE_KAFKA_PREFIX": connection.prefix}
-    ran = CliRunner().invoke(app, ["topics", *arguments], env=environment)
+    ran = CliRunner().invoke(application(), ["topics", *arguments], env=environment)
     return ran.exit_code, ran.output
 
 
@@ -196,7 +196,7 @@ def test_the_doctor_looks_at_the_cluster(administration: TopicAdministration, ka
     }
 
     def told(**others: str) -> tuple[int, str, str]:
-        ran = CliRunner().invoke(app, ["doctor", "--json"], env=settings | others)
+        ran = CliRunner().invoke(application(), ["doctor", "--json"], env=settings | others)
         (found,) = [finding for finding in json.loads(ran.output) if finding["subject"] == "Kafka"]
         return ran.exit_code, found["state"], found["detail"]
 

@@ -16,7 +16,7 @@ from analytics.store import Store
 from schemas.codec import encode
 from schemas.errors import InputError
 from schemas.registry import current_schemas
-from service.cli import app
+from service.cli import application
 from service.partitions import EVENT_TIMES, Selection, days_of, export_partitions
 
 DAY = datetime(2026, 10, 1, 23, 30, tzinfo=UTC)
@@ -134,7 +134,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(store: Store, tmp_path: Pat
 )
 def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str], said: str) -> None:
     """Before anything is opened or written."""
-    result = CliRunner().invoke(app, ["export", str(tmp_path / "lake"), "--db", str(tmp_path / "none.duckdb"), *options])
+    result = CliRunner().invoke(application(), ["export", str(tmp_path / "lake"), "--db", str(tmp_path / "none.duckdb"), *options])
 
     assert 0 != result.exit_code
     assert said in str(result.exception)
@@ -154,6 +154,6 @@ def test_the_command_says_what_it_wrote(store: Store, tmp_path: Path) -> None:
         "2026-10-01",
         "--json",
     ]
-    result = CliRunner().invoke(app, ["export", str(tmp_path / "lake"), *options])
+    result = CliRunner().invoke(application(), ["export", str(tmp_path / "lake"), *options])
 
     assert '"exchanges":2' in result.stdout

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer.main
 
 from reference.markdown import code, page, table, words
-from service.cli import app
+from service.cli import application
 
 _PLACES = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}
 _CODES = (
@@ -23,7 +23,7 @@ _CODES = (
 
 def commands() -> str:
     """The page."""
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(application())
     parts = [part for path, command in commands_of(group) for part in _command(path, command)]
     return page(
         "Commands",
