@@ -1,20 +1,34 @@
 -- purpose: every project with what tells how it is: what came of its exchanges altogether and lately, its incidents, its runs
--- grain: one row a project that something is known of, those of anchors left out; lately: the last $days UTC days up to $as_of, of which the last one may not be over; means are over the scores that have the tier
--- parameters: $project (NULL for all), $as_of (what happened then or later is not lately), $days
-WITH parts AS (
+-- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; means are over the scores that have the tier
+-- parameters: $project (NULL for all), $as_of (days that begin then or later are not lately), $days
+WITH days AS (
     SELECT
-        project, sum(exchanges)::BIGINT AS scores, sum(exchanges) FILTER (disposition = 'scored')::BIGINT AS scored,
-        sum(anomalies)::BIGINT AS anomalies
+        project, day, sum(exchanges) AS exchanges, sum(exchanges) FILTER (disposition = 'scored') AS scored,
+        sum(anomalies) AS anomalies, sum(exchanges) FILTER (simulated) AS simulated,
+        sum(tier1_count) AS tier1_count, sum(tier1_sum) AS tier1_sum, sum(tier2_count) AS tier2_count, sum(tier2_sum) AS tier2_sum,
+        sum(tier2_5_count) AS tier2_5_count, sum(tier2_5_sum) AS tier2_5_sum,
+        sum(tier3_count) AS tier3_count, sum(tier3_sum) AS tier3_sum
     FROM log.score_days($project, TIMESTAMP '2000-01-01', TIMESTAMP '2100-01-01')
+    GROUP BY project, day
+), dated AS (
+    SELECT *, max(day) FILTER (day < $as_of::TIMESTAMP) OVER (PARTITION BY project) AS newest
+    FROM days
+), parts AS (
+    SELECT
+        project, sum(exchanges)::BIGINT AS scores, sum(scored)::BIGINT AS scored, sum(anomalies)::BIGINT AS anomalies,
+        sum(simulated)::BIGINT AS simulated
+    FROM days
     GROUP BY project
     UNION ALL BY NAME
     SELECT
-        project, sum(exchanges)::BIGINT AS recent_scores, sum(anomalies)::BIGINT AS recent_anomalies,
+        project, max(newest)::DATE AS recent_until, sum(exchanges)::BIGINT AS recent_scores,
+        sum(anomalies)::BIGINT AS recent_anomalies,
         round(log.mean_of(sum(tier1_count), sum(tier1_sum)), 3) AS recent_tier1,
         round(log.mean_of(sum(tier2_count), sum(tier2_sum)), 3) AS recent_tier2,
         round(log.mean_of(sum(tier2_5_count), sum(tier2_5_sum)), 3) AS recent_tier2_5,
         round(log.mean_of(sum(tier3_count), sum(tier3_sum)), 3) AS recent_tier3
-    FROM log.score_days($project, log.first_day_of($as_of::TIMESTAMP, $days), $as_of::TIMESTAMP)
+    FROM dated
+    WHERE day <= newest AND day > newest - to_days($days::INTEGER)
     GROUP BY project
     UNION ALL BY NAME
     SELECT project, count(*) AS exchanges, max(occurred_at) AS last_exchange_at
@@ -36,6 +50,7 @@ SELECT
     project,
     coalesce(any_value(exchanges), 0) AS exchanges, coalesce(any_value(scores), 0) AS scores,
     coalesce(any_value(scored), 0) AS scored, coalesce(any_value(anomalies), 0) AS anomalies,
+    coalesce(any_value(simulated), 0) AS simulated, any_value(recent_until) AS recent_until,
     coalesce(any_value(recent_scores), 0) AS recent_scores, coalesce(any_value(recent_anomalies), 0) AS recent_anomalies,
     any_value(recent_tier1) AS recent_tier1, any_value(recent_tier2) AS recent_tier2,
     any_value(recent_tier2_5) AS recent_tier2_5, any_value(recent_tier3) AS recent_tier3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -23,18 +24,19 @@ RECENT_DAYS = 7
 MAX_PROJECTS = 5000
 Limit = Annotated[int, Query(ge=1, le=MAX_PROJECTS, description="At most so many.")]
 Health = Literal["critical", "warning", "ok", "empty"]
-_COUNTS = ("exchanges", "scores", "scored", "anomalies", "open_incidents", "critical_incidents", "runs")
+_COUNTS = ("exchanges", "scores", "scored", "anomalies", "simulated", "open_incidents", "critical_incidents", "runs")
 _EMPTY = dict.fromkeys((*_COUNTS, "recent_scores", "recent_anomalies"), 0) | dict.fromkeys(
-    ("recent_tier1", "recent_tier2", "recent_tier2_5", "recent_tier3", "last_exchange_at")
+    ("recent_until", "recent_tier1", "recent_tier2", "recent_tier2_5", "recent_tier3", "last_exchange_at")
 )
 """The row of a project of which nothing is known."""
 Row = dict[str, Any]
 
 
 class RecentAnswer(ProjectAnswer):
-    """The last days; means are over the scores that have the tier."""
+    """The last days up to the newest one with a score; means are over the scores that have the tier."""
 
     days: int
+    until: date | None = Field(description="The newest UTC day with a score, which is the last of them; null without one.")
     scores: int
     anomalies: int
     anomaly_rate: Share | None
@@ -54,6 +56,7 @@ class ProjectHealthAnswer(ProjectAnswer):
     scores: int
     scored: int = Field(description="Of the scores, those that every tier asked for has.")
     anomalies: int
+    simulated: int = Field(description="Of the scores, those that rest on a simulated judge.")
     open_incidents: int
     critical_incidents: int
     runs: int
@@ -105,6 +108,7 @@ def _answer(row: Row) -> ProjectHealthAnswer:
         last_exchange_at=iso_time(row["last_exchange_at"]),
         recent=RecentAnswer(
             days=RECENT_DAYS,
+            until=row["recent_until"],
             scores=recent,
             anomalies=anomalies,
             anomaly_rate=round(anomalies / recent, 3) if recent else None,

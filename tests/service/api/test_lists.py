@@ -94,7 +94,7 @@ def test_projects_come_with_their_health(call: Call, tokens: Tokens) -> None:
     assert (3, 3, 1, 1, "2026-10-01T09:08:00Z") == tuple(
         ops[name] for name in ("exchanges", "scores", "anomalies", "runs", "lastExchangeAt")
     )
-    assert (3, 0.333) == (ops["recent"]["scores"], ops["recent"]["anomalyRate"])
+    assert (3, 0.333, "2026-10-01") == tuple(ops["recent"][name] for name in ("scores", "anomalyRate", "until"))
     assert [ops] == got(call, "/api/audit/projects", tokens.ops_reader)["projects"]
     assert ["ops", "web"] == [one["project"] for one in got(call, "/api/audit/projects", tokens.root, health="ok")["projects"]]
 
