@@ -30,6 +30,31 @@ function show(element, words) {
   element.hidden = !words;
 }
 
+// Says what was done, wherever on the page one is: whatever it was about may have been exchanged by then.
+const news = document.createElement("p");
+news.className = "news";
+news.setAttribute("role", "status");
+document.body.append(news);
+let silence = 0;
+
+/** Says it for a while; `{name}` in the words is a field of what the server answered, of a list how many it has. */
+function say(words, answer = {}) {
+  const told = (_, name) => (Array.isArray(answer[name]) ? answer[name].length : answer[name] ?? 0).toLocaleString("en");
+  news.textContent = words.replace(/\{(\w+)\}/g, told);
+  clearTimeout(silence);
+  silence = setTimeout(() => { news.textContent = ""; }, 10_000);
+}
+
+/** After something was done: elsewhere, or here with what is new, and said. */
+async function done(element, response, form) {
+  const words = element?.dataset.done || form?.dataset.done;
+  const answer = words && response.status !== 204 ? await response.json() : {};
+  const then = element?.dataset.then || form?.dataset.then;
+  if (then) { location.assign(then); return; }
+  await refresh(true);
+  if (words) say(words, answer);
+}
+
 /** Does something while a button is out of use; says beside it what went wrong. */
 async function attempt(button, problem, action) {
   button.disabled = true;
@@ -79,9 +104,8 @@ document.addEventListener("submit", (event) => {
     attempt(event.submitter || form.querySelector("button"), problemBeside(form), async () => {
       const response = await send(form.dataset.send, form.getAttribute("action"), body);
       if (!response.ok) return problemOf(response);
-      if ("reset" in form.dataset) form.reset();
-      if (form.dataset.then) location.assign(form.dataset.then);
-      else await refresh(true);
+      form.reset();
+      await done(event.submitter, response, form);
     });
   }
 });
@@ -93,25 +117,38 @@ document.addEventListener("click", (event) => {
     attempt(button, problemBeside(button), async () => {
       const response = await send("POST", button.dataset.post, {});
       if (!response.ok && response.status !== 401) return problemOf(response);
-      if (button.dataset.then) location.assign(button.dataset.then);
-      else await refresh(true);
+      await done(button, response);
     });
   } else {
-    navigator.clipboard.writeText(document.querySelector(button.dataset.copy).textContent.trim()).then(() => {
-      const before = button.textContent;
-      button.textContent = "Copied";
-      setTimeout(() => { button.textContent = before; }, 1500);
+    copy(document.querySelector(button.dataset.copy)).then((copied) => {
+      button.dataset.words ||= button.textContent;
+      button.setAttribute("aria-live", "polite");
+      button.textContent = copied ? "Copied" : "Press Ctrl+C";
+      setTimeout(() => { button.textContent = button.dataset.words; }, 2500);
     });
   }
 });
+
+/** Copies the text of an element; where a browser does not allow that (without HTTPS, say), it selects it and answers false. */
+async function copy(element) {
+  try {
+    await navigator.clipboard.writeText(element.textContent.trim());
+    return true;
+  } catch {
+    getSelection().selectAllChildren(element);
+    return document.execCommand("copy");
+  }
+}
 
 // Live pages: parts with an id inside main[data-live] are replaced where the server says something new, and nothing else moves.
 const main = document.querySelector("main[data-live]");
 const fresh = document.querySelector("[data-fresh]");
 let tag = null;
 
+/** Whether somebody is writing in a part, or has written there what is not sent yet. */
 function busy(part) {
-  return part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
+  if (part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) return true;
+  return [...part.querySelectorAll("textarea")].some((one) => one.value !== one.defaultValue);
 }
 
 function keepOpen(before, after) {
