@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 import typer.main
 
 from audit.detectors import FAILURE_TYPES
-from service.cli import app
+from service.cli import application
 from service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-MADE = re.compile(r"(\.\./|\./)*(reference/[a-z]+|decisions/index)\.md")
-"""Pages that are made when the site is built; tests/test_docs_site.py looks at links to them."""
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+_CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-GROUPS = "|".join(f"{group.name} " for group in app.registered_groups)
+GROUPS = "|".join(f"{group.name} " for group in application().registered_groups)
 
 
+@cache
 def commands() -> set[str]:
     """Every command of the command line, groups with their members."""
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(application())
     found = set()
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         members = getattr(command, "commands", None)
@@ -57,7 +59,30 @@ def test_the_readme_names_every_failure_type() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_between_documents_lead_somewhere(document: Path) -> None:
-    """A link within the repository points to a file that is there."""
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text(encoding="utf-8"))
-    assert [] == [target for target in targets if not MADE.fullmatch(target) and not (document.parent / target).exists()]
+def test_links_lead_somewhere_in_the_repository(document: Path) -> None:
+    """Documents are read where the repository is shown, too: each link leads to a file that is there, and to a heading of it."""
+    text = document.read_text(encoding="utf-8")
+    dead = []
+    for link in _LINK.findall(_CODE.sub("", text)):
+        target, _, anchor = link.partition("#")
+        path = (document.parent / target) if target else document
+        if not re.match("[a-z]+:", link) and not (path.exists() and (not anchor or anchor in anchors(path))):
+            dead.append(link)
+
+    assert [] == dead
+
+
+def anchors(document: Path) -> set[str]:
+    """What code hosts call the headings of a document: small letters, digits, hyphens."""
+    lines = re.sub(r"^ *```.*?^ *```$", "", document.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*?)\s*$", lines, re.MULTILINE)
+    }
+
+
+def test_pictures_are_shown() -> None:
+    """A picture that no document has is taken for nothing, and grows the repository."""
+    shown = {Path(link).name for path in DOCUMENTS for link in _LINK.findall(path.read_text("utf-8")) if link.endswith(".png")}
+
+    assert {path.name for path in ROOT.glob("docs/pictures/*")} == shown

@@ -25,7 +25,7 @@ from audit.detectors import FAILURE_TYPES
 from schemas.errors import DriftlineError
 from schemas.registry import current_schemas
 from service.api.app import ROUTERS
-from service.cli import app
+from service.cli import application
 from service.settings import PREFIX, Settings
 from streams.kafka.topics import TOPICS
 
@@ -37,6 +37,7 @@ GUIDES = sorted(
     if typed_in(path.read_text("utf-8")) and path.name not in {"tutorial.md", "evaluation.md"}
 )
 """Guides with commands that are typed here; the tutorial's are typed into the demo, by its tests, and those of evaluation.md by theirs."""
+GROUP: Any = typer.main.get_command(application())
 LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src", "object": "data"}
 """What makes a browser load something, and where it says what."""
 UNREAD = re.compile(r"^\s*(?:[-*] |\d+\. |\||```)|\*\*|\]\(", re.MULTILINE)
@@ -134,7 +135,7 @@ def errors(kind: type[DriftlineError] = DriftlineError) -> set[str]:
 
 
 EVERYTHING = {
-    "commands": lambda: {*commands(typer.main.get_command(app))},
+    "commands": lambda: {*commands(GROUP)},
     "settings": lambda: {f"{PREFIX}{name.upper()}" for name in Settings.model_fields},
     "endpoints": endpoints,
     "topics": lambda: {*TOPICS},
@@ -167,6 +168,16 @@ def test_every_field_of_every_record_is_told(site: Site) -> None:
     fields = {one["name"] for schema in current_schemas().values() for one in schema.fields}
 
     assert set() == fields - site["reference/records.html"].cells
+
+
+def test_pages_that_are_made_from_the_code_are_as_it_is() -> None:
+    """They are committed, so that whoever reads the repository has them: `make generate` writes them anew."""
+    command = [sys.executable, "docs/site/publish.py", "--check"]
+    done = subprocess.run(
+        command, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
 
 
 def test_every_document_is_in_the_site(site: Site) -> None:
@@ -242,11 +253,10 @@ def test_a_receiver_of_the_guide_tells_what_is_genuine() -> None:
 @pytest.mark.parametrize("document", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda path: path.stem)
 def test_options_that_are_named_exist(document: Path) -> None:
     """An option that was renamed is an error when it is typed."""
-    group: Any = typer.main.get_command(app)
     text = document.read_text("utf-8")
     for line in re.findall(r"(?:^|`|\$ |&& |run: )(driftline [a-z][^`\n]*)", text, re.MULTILINE):
         words = iter(shlex.split(re.sub(r"\s#.*| && .*|[()|\"']", "", line)))
-        command, path = group, [next(words)]
+        command, path = GROUP, [next(words)]
         for word in words:
             if not hasattr(command, "commands") or word not in command.commands:
                 break

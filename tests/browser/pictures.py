@@ -22,7 +22,7 @@ from service.processes import serving
 from service.workspace import utc_now
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
-HEAVIEST = 200_000
+HEAVIEST = 240_000
 """Bytes of a picture."""
 WIDE, HIGH = 1280, 860
 OPERATOR = "ada"
@@ -56,7 +56,9 @@ PICTURES: Mapping[str, tuple[str, Callable[[Page], None]]] = {
     "fleet": (LINKS.fleet, _whole),
     "project": (LINKS.project("support"), _whole),
     "trends": (LINKS.project("support"), _shown("#days")),
+    "cost": (LINKS.project("support"), _shown("section:has(> h2:text-is('Cost of judging'))")),
     "incident": ("incident", _whole),
+    "moved": ("incident", _shown("#moved")),
     "exchange": ("exchange", _whole),
     "run": ("run", _whole),
     "graph": ("run", _shown("#graph")),
