@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
 _HEADING = re.compile(r"^### \d+\. ", re.MULTILINE)
 _STATEMENT = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARKS = re.compile(r"[`*]")
+_VALUE = re.compile(r"(DATE )?'([^']*)' /\* \$([a-z_]+) \*/")
+"""A value that is to be the reader's own, with its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,9 @@ class WorkedExample:
     title: str
     words: str
     sql: str
+    """With `$name` where the guide has a value with a name beside it."""
+    parameters: Mapping[str, str]
+    """Those values by name."""
 
 
 @functools.cache
@@ -33,6 +39,15 @@ def _examples(part: str) -> list[WorkedExample]:
     title, _, rest = part.partition("\n")
     texts = _STATEMENT.split(rest)
     return [
-        WorkedExample(title, _MARKS.sub("", words).strip(), sql.strip())
+        WorkedExample(title, _MARKS.sub("", words).strip(), _VALUE.sub(_named, sql).strip(), _values(sql))
         for words, sql in zip(texts[::2], texts[1::2], strict=False)
     ]
+
+
+def _named(value: re.Match[str]) -> str:
+    """The parameter in place of a value; a date is a text that is cast."""
+    return f"${value[3]}::DATE" if value[1] else f"${value[3]}"
+
+
+def _values(sql: str) -> dict[str, str]:
+    return {value[3]: value[2] for value in _VALUE.finditer(sql)}

@@ -20,6 +20,7 @@ from analytics.snapshots import build_snapshot, copy_database
 from analytics.store import Store
 from schemas.codec import encode
 from schemas.records import DimensionScore, Incident, Judgement, Record, Review, Score
+from service.worked_examples import worked_examples
 
 PAGE = (Path(__file__).parents[1] / "docs" / "sql.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
@@ -138,6 +139,19 @@ def test_the_file_answers_what_the_snapshot_answers(number: int, files: tuple[Pa
     assert (answers[number].columns, answers[number].height) == (names, len(rows))
     assert rows
     assert all(one.encode(answers[number]) for one in FORMATS.values())
+
+
+def test_the_page_sql_finds_the_same_with_the_values_as_parameters(
+    files: tuple[Path, Path], answers: list[pl.DataFrame]
+) -> None:
+    """There each value with a name beside it is a field."""
+    shown = worked_examples()
+    with open_snapshot(str(files[1]), memory=512 * 1024 * 1024, seconds=30) as connection:
+        found = [limited_frame(connection, one.sql, one.parameters, 1000).frame for one in shown]
+    assert {"agent", "case", "change", "first", "last", "normal_until", "project"} == {
+        name for one in shown for name in one.parameters
+    }
+    assert [True] * len(answers) == [one.equals(other) for one, other in zip(answers, found, strict=True)]
 
 
 def test_the_agent_that_got_worse_comes_first_and_the_other_did_not(answers: list[pl.DataFrame]) -> None:

@@ -17,9 +17,17 @@ class Links:
     sql = "/sql"
     sign_in = "/sign-in"
 
+    def statement(self, sql: str, parameters: Mapping[str, str]) -> str:
+        """The editor with a statement and the values of its parameters."""
+        return _asked(self.sql, {"q": sql} | {f"p.{name}": value for name, value in parameters.items()})
+
     def static(self, name: str) -> str:
         """A file of ours that pages load."""
         return f"/static/{name}"
+
+    def fleet_of(self, **asked: str | None) -> str:
+        """The fleet: a `view` of it, projects of a `health`."""
+        return _asked(self.fleet, asked)
 
     def project(self, project: str) -> str:
         """A project."""

@@ -37,9 +37,14 @@ news.setAttribute("role", "status");
 document.body.append(news);
 let silence = 0;
 
+/** A number as pages write it, with a thin space between thousands. */
+function figures(number) {
+  return number.toLocaleString("en").replaceAll(",", "\u202f");
+}
+
 /** Says it for a while; `{name}` in the words is a field of what the server answered, of a list how many it has. */
 function say(words, answer = {}) {
-  const told = (_, name) => (Array.isArray(answer[name]) ? answer[name].length : answer[name] ?? 0).toLocaleString("en");
+  const told = (_, name) => figures(Array.isArray(answer[name]) ? answer[name].length : answer[name] ?? 0);
   news.textContent = words.replace(/\{(\w+)\}/g, told);
   clearTimeout(silence);
   silence = setTimeout(() => { news.textContent = ""; }, 10_000);
@@ -203,27 +208,38 @@ if (filter) {
     if (!list) return;
     const text = filter.elements.q.value.trim().toLowerCase();
     const order = filter.elements.sort.value;
+    const health = filter.elements.health.value;
     let found = 0;
     const cards = [...list.children];
     for (const card of cards) {
-      const fits = card.dataset.name.includes(text);
+      const fits = card.dataset.name.includes(text) && ["", card.dataset.health].includes(health);
       card.hidden = !fits;
       found += fits;
     }
     const key = (card) => Number(card.dataset[order]);
     cards.sort((a, b) => (order === "name" ? 0 : key(b) - key(a)) || (a.dataset.name < b.dataset.name ? -1 : 1));
     if (cards.some((card, place) => card !== list.children[place])) list.append(...cards);
-    if (count) count.textContent = `${found} of ${cards.length}`;
+    if (count) count.textContent = `${found} of ${cards.length} ${count.dataset.of}`;
+    for (const none of document.querySelectorAll("[data-none]")) none.hidden = found > 0;
+    const asked = { q: text, sort: order === "worst" ? "" : order, health };
+    history.replaceState(null, "", addressed(asked));
+    for (const link of document.querySelectorAll("[data-view]")) link.href = addressed({ ...asked, view: link.dataset.view });
+    for (const link of document.querySelectorAll("[data-choose]")) link.href = addressed({ ...asked, health: link.dataset.choose });
+  };
+  const addressed = (asked) => {
     const query = new URLSearchParams(location.search);
-    for (const [name, value] of [["q", text], ["sort", order === "worst" ? "" : order]]) {
+    for (const [name, value] of Object.entries(asked)) {
       if (value) query.set(name, value);
       else query.delete(name);
     }
-    history.replaceState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}`);
+    return `${location.pathname}${query.size ? `?${query}` : ""}`;
   };
   const query = new URLSearchParams(location.search);
   filter.elements.q.value = query.get("q") || "";
-  if (query.get("sort")) filter.elements.sort.value = query.get("sort");
+  for (const name of ["sort", "health"]) {
+    const wanted = [...filter.elements[name].options].find((option) => option.value === query.get(name));
+    if (wanted) wanted.selected = true;
+  }
   filter.addEventListener("input", apply);
   filter.addEventListener("submit", (event) => event.preventDefault());
   document.addEventListener("driftline:part", apply);

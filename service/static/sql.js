@@ -9,8 +9,9 @@ const result = document.querySelector("[data-result]");
 const stop = document.querySelector("[data-stop]");
 const measure = document.getElementById("measure");
 const form = document.getElementById("form");
+const parameters = document.querySelector("[data-parameters]");
 const QUERY = "/api/audit/query";
-const MOST_SHOWN = 1000, MOST_ROWS = 1_000_000;
+const MOST_SHOWN = 1000, MOST_ROWS = 1_000_000, LONG = 300;
 const HIDDEN = /(?![\t\n\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cs}\p{Cn}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0e\uffa0\u2800]/u;
 let running = null; // what ends the statement that is being answered
 let answer = null;
@@ -35,6 +36,16 @@ function told(value) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
+/** A text that would push everything else away: its beginning, and all of it for whoever opens it. */
+function folded(text) {
+  const made = document.createElement("details");
+  const beginning = document.createElement("summary");
+  beginning.append(...visible(`${text.slice(0, LONG / 2)} …`));
+  made.append(beginning);
+  made.addEventListener("toggle", () => { if (made.childNodes.length === 1) made.append(...visible(text)); });
+  return made;
+}
+
 /** A cell; of a fraction as many digits as one reads, all of them where one points. */
 function cell(value, isNumber) {
   const made = document.createElement("td");
@@ -45,7 +56,8 @@ function cell(value, isNumber) {
     made.append(none);
   } else {
     const isLong = typeof value === "number" && String(value).length > 12 && !Number.isInteger(value);
-    made.append(...visible(told(isLong ? Number(value.toPrecision(6)) : value)));
+    const text = told(isLong ? Number(value.toPrecision(6)) : value);
+    made.append(...(text.length > LONG ? [folded(text)] : visible(text)));
     if (isLong) made.title = value;
   }
   if (isNumber) made.className = "number";
@@ -83,15 +95,15 @@ function chart() {
 function showAnswer() {
   const { columns, rows, truncated, asOf, elapsedMs } = answer;
   const shownRows = Math.min(rows.length, MOST_SHOWN);
-  const count = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;
+  const count = (number, what) => `${figures(number)} ${what}${number === 1 ? "" : "s"}`;
   const more = truncated ? "; there are more, left out by the limit" : "";
-  const below = shownRows < rows.length ? `, of which ${MOST_SHOWN.toLocaleString("en")} are shown` : "";
+  const below = shownRows < rows.length ? `, of which ${figures(MOST_SHOWN)} are shown` : "";
   document.querySelector("[data-summary]").textContent =
-    `${count(rows.length, "row")}${below}${more} · as of ${asOf.slice(0, 19).replace("T", " ")} UTC · ${elapsedMs.toLocaleString("en")} ms`;
+    `${count(rows.length, "row")}${below}${more} · as of ${asOf.slice(0, 19).replace("T", " ")} UTC · ${figures(elapsedMs)} ms`;
   document.querySelector("[data-table]").replaceChildren(table(columns, rows));
-  const { measures, ordered } = plan(columns, rows);
+  const { across, measures, ordered } = plan(columns, rows);
   const charted = document.querySelector("[data-charted]");
-  charted.hidden = !measures.length || rows.length < 2;
+  charted.hidden = !measures.length || new Set(rows.map((row) => String(row[across.name]))).size < 2;
   if (!charted.hidden) {
     const before = measure.value;
     measure.replaceChildren(...measures.map((one) => new Option(one.name, one.name)));
@@ -141,14 +153,20 @@ async function question(body, read) {
 
 function remember() {
   const query = new URLSearchParams({ q: statement.value });
+  for (const [name, value] of Object.entries(parametersOf(statement.value))) if (value !== null) query.set(PREFIX + name, value);
   if (ask.elements.rows.value !== "1000") query.set("rows", ask.elements.rows.value);
   history.replaceState(null, "", `${location.pathname}?${query}`);
+}
+
+/** The statement and the values of its parameters. */
+function asked() {
+  return { sql: statement.value, parameters: parametersOf(statement.value) };
 }
 
 async function run() {
   if (!statement.value.trim()) return;
   remember();
-  const body = { sql: statement.value, format: "json", limit: Number(ask.elements.rows.value) };
+  const body = { ...asked(), format: "json", limit: Number(ask.elements.rows.value) };
   const text = await question(body, (response) => response.text());
   result.hidden = text === null;
   if (text === null) return;
@@ -157,7 +175,7 @@ async function run() {
 }
 
 async function download(format) {
-  const body = { sql: statement.value, format, limit: MOST_ROWS };
+  const body = { ...asked(), format, limit: MOST_ROWS };
   const file = await question(body, async (response) => ({ blob: await response.blob(), headers: response.headers }));
   if (!file) return;
   const link = document.createElement("a");
@@ -169,25 +187,27 @@ async function download(format) {
   state.textContent = `${file.headers.get("X-Driftline-Rows")} rows as ${format}${cut}.`;
 }
 
-function number() {
+/** After the statement changed: the numbers of its lines, and the fields of its parameters. */
+function follow() {
   const lines = document.querySelector("[data-lines]");
   const count = statement.value.split("\n").length;
   lines.textContent = Array.from({ length: count }, (_, at) => at + 1).join("\n");
   lines.scrollTop = statement.scrollTop;
+  showParameters(parameters, statement.value);
 }
 
 /** Puts text where the cursor is, so that it can be undone. */
 function insert(text) {
   statement.focus();
   if (!document.execCommand("insertText", false, text)) statement.setRangeText(text, statement.selectionStart, statement.selectionEnd, "end");
-  number();
+  follow();
 }
 
 ask.addEventListener("submit", (event) => { event.preventDefault(); run(); });
 stop.addEventListener("click", () => running?.abort());
-statement.addEventListener("input", number);
+statement.addEventListener("input", follow);
 statement.addEventListener("scroll", () => { document.querySelector("[data-lines]").scrollTop = statement.scrollTop; });
-statement.addEventListener("keydown", (event) => {
+ask.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
   event.preventDefault();
   run();
@@ -204,9 +224,12 @@ document.addEventListener("click", (event) => {
     event.preventDefault();
     statement.focus();
     statement.select();
+    takeParameters(new URL(used.href).searchParams);
+    parameters.querySelector("[data-fields]").replaceChildren();
     insert(used.closest("details").querySelector("pre").textContent);
     statement.setSelectionRange(0, 0);
+    remember();
     scrollTo(0, 0);
   }
 });
-number();
+follow();

@@ -124,7 +124,7 @@ function showChart(place, answer, measure, form) {
         const entry = document.createElement("li");
         const swatch = element("svg", { class: "chart swatch", width: 12, height: 12, "aria-hidden": "true" });
         swatch.append(element("rect", { class: `part-${number}`, width: 12, height: 12, rx: 3 }));
-        entry.append(swatch, ` ${name}`);
+        entry.append(swatch, ` ${name.length > 60 ? `${name.slice(0, 59)}…` : name}`);
         legend.append(entry);
       });
       place.append(legend);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from api_server import Call, Tokens
@@ -44,6 +45,17 @@ def test_the_examples_are_those_of_the_guide_and_links_of_their_own(call: Call, 
     assert [one.sql for one in worked_examples()] == [
         editor(call("GET", html.unescape(link), headers=cookie(value)).text) for link in links
     ]
+
+
+def test_what_is_the_readers_own_in_an_example_is_a_parameter_that_its_link_fills(call: Call, tokens: Tokens) -> None:
+    """The examples are about a fleet of their own; without that, whoever tries one would have to find what to change."""
+    page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root))).text
+    link = next(one for one in re.findall(r'data-use href="([^"]+)"', page) if "p.project" in one)
+    assert {"p.project": ["ops"], "p.agent": ["deployer"]} == {
+        name: value for name, value in parse_qs(urlsplit(html.unescape(link)).query).items() if name != "q"
+    }
+    assert [{}] == [one.parameters for one in worked_examples() if one.title == "What came late?"]
+    assert "/* $" not in " ".join(one.sql for one in worked_examples())
 
 
 def test_a_shared_statement_is_text_and_is_not_run(call: Call, tokens: Tokens) -> None:
