@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
-from api_server import Call, Tokens
+from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
-from builders import incident
-from watched import put
+from builders import incident, score
+from watched import fallen, history, put
 
 from analytics.store import Store
 from service.access import AccessStore, Holder
@@ -35,3 +36,62 @@ def test_a_project_that_is_not_audited_says_so(call: Call, tokens: Tokens) -> No
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     cards = dict(re.findall(r'data-name="([^"]+)".*?(Not audited|>Audit<)', shown, re.DOTALL))
     assert ("Not audited", ">Audit<") == (cards["dark"], cards["ops"])
+
+
+def text(page: str) -> str:
+    """What a page says, without its tags."""
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+
+
+def test_the_last_days_are_those_up_to_the_newest_one(call: Call, tokens: Tokens, store: Store) -> None:
+    """A project that fell silent a month ago still tells how it was then, and when that was."""
+    put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=30)))
+    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    assert "In 7 days to 2026-09-01 Tier 2 0.8" in shown
+    assert "Anomalous 0.0%" in shown
+
+
+def test_where_no_judge_was_asked_there_are_no_dashes_in_place_of_its_tiers(call: Call, tokens: Tokens, store: Store) -> None:
+    """Tier 1 is known, and said."""
+    put(store, "scores", [score("s", 1, exchange_at=NOW, scored_at=NOW)])
+    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    assert "Tier 1 1.00 Anomalous 0.0%" in shown
+    assert "Tier 2" not in shown
+
+
+def test_a_simulated_judge_is_told_of_on_the_first_page(call: Call, tokens: Tokens, store: Store) -> None:
+    """Nobody may take a demonstration for a finding."""
+    value = signed_in(call, tokens.root)
+    put(store, "scores", history(fallen(0), 2, end=NOW))
+    assert "simulated judge" not in call("GET", "/", headers=cookie(value)).text
+    put(store, "scores", history(fallen(0), 2, project="web", end=NOW, simulated=True))
+    assert "simulated judge" in call("GET", "/", headers=cookie(value)).text
+
+
+def test_the_table_has_the_same_projects_in_the_same_order(call: Call, tokens: Tokens, store: Store) -> None:
+    """Rows are narrower than cards, and say the same."""
+    put(store, "incidents", [incident()])
+    put(store, "scores", history(fallen(0), 2, end=NOW))
+    value = signed_in(call, tokens.root)
+    cards, table = (call("GET", path, headers=cookie(value)).text for path in ("/", "/?view=table"))
+    assert re.findall(r'data-name="[^>]*', cards) == re.findall(r'data-name="[^>]*', table)
+    row = re.search(r'<tr class="critical".*?</tr>', table, re.DOTALL)
+    assert row
+    assert "ops Critical 1" in text(row[0])
+    assert "2026-10-01 Audit" in text(row[0])
+    assert 400 == call("GET", "/?view=heap", headers=cookie(value)).status_code
+
+
+def test_a_fleet_too_large_to_look_through_is_seen_at_a_glance(call: Call, tokens: Tokens, store: Store) -> None:
+    """A square a project, the worst first; with few projects the cards are the glance."""
+    value = signed_in(call, tokens.root)
+    put(store, "incidents", [incident(project="team-07")])
+    assert 'class="glance"' not in call("GET", "/", headers=cookie(value)).text
+    put(
+        store,
+        "scores",
+        [score(f"s{place}", 1, project=f"team-{place:02}", exchange_at=NOW, scored_at=NOW) for place in range(30)],
+    )
+    glance = call("GET", "/", headers=cookie(value)).text.split('class="glance"')[1].split("</p>")[0]
+    assert 33 <= glance.count("<a ")
+    assert 'title="team-07: Critical, 1 open"' == re.findall(r'title="[^"]*"', glance)[0]
