@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from service.api.context import Services
 from service.api.projects import RECENT_DAYS, health_of, project_rows
+from service.dashboard.links import Links
 from service.dashboard.rendering import page
 from service.dashboard.viewing import Viewer
 
@@ -46,7 +47,8 @@ def _card(row: dict[str, Any]) -> dict[str, Any]:
     rate = anomalies / recent if recent else None
     health = health_of(row)
     worst = _WORST[health] * 1_000_000 + row["critical_incidents"] * 10_000 + row["open_incidents"] * 100 + 99 * (rate or 0)
-    return {**row, "health": health, "rate": rate, "worst": round(worst, 3), "tiers": _tiers(row)}
+    link = Links().project(row["project"])
+    return {**row, "health": health, "rate": rate, "worst": round(worst, 3), "tiers": _tiers(row), "link": link}
 
 
 def _tiers(row: dict[str, Any]) -> list[tuple[str, float]]:
