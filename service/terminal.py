@@ -8,10 +8,11 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from service.listings import Listing
 
 PIPE_WIDTH = 200
 """Columns of a table that does not go to a terminal, where nothing need be cut to fit."""
@@ -82,10 +83,10 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
     """A table; the columns named in `right` are aligned to the right.
 
     Where the terminal is narrow all columns are cut and the last one goes on in the next line; with `cut_last` only the last one
-    is cut, and a row stays a line.
+    is cut, and a row stays a line. Where that would leave nothing to read, a row is folded into several lines.
     """
     cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    shown = Listing()
     for place, header in enumerate(headers):
         is_last = place == len(headers) - 1
         shown.add_column(
