@@ -6,6 +6,7 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
+from analytics.accounts import contradicting, twins_in_log
 from analytics.connection import fetch
 from analytics.inserting import BATCH, registered
 from analytics.known import KnownIdentities, identity_of
@@ -25,25 +26,50 @@ def unknown(
     frame: pl.DataFrame,
     topic: str,
     seen: KnownIdentities | None = None,
-) -> tuple[pl.DataFrame, list[int]]:
+    *,
+    has_landed: bool = False,
+) -> tuple[pl.DataFrame, dict[int, tuple[str, ...]]]:
     """The rows whose identity is neither in the topic nor earlier in the frame, and the places (INDEX) of those in conflict.
 
-    What `seen` certainly does not know is not looked up.
+    With each of these go the fields that differ, where they are known.
+
+    What `seen` certainly does not know is not looked up. A row that gives another account of what the topic has is known
+    (`analytics.accounts`), also under another id where the two are twins, unless it `has_landed`: what another log took as a
+    record of its own is one.
     """
+    fresh, conflicts = _by_identity(connection, schema, frame, topic, seen, has_landed=has_landed)
+    if schema.name == "AgentEvent" and fresh.height and not has_landed:
+        found = twins_in_log(connection, fresh, topic)
+        fresh = fresh.filter(~pl.col(INDEX).is_in(found)) if found else fresh
+    return fresh, conflicts
+
+
+def _by_identity(
+    connection: duckdb.DuckDBPyConnection,
+    schema: RecordSchema,
+    frame: pl.DataFrame,
+    topic: str,
+    seen: KnownIdentities | None,
+    *,
+    has_landed: bool,
+) -> tuple[pl.DataFrame, dict[int, tuple[str, ...]]]:
     identity = identity_of(schema)
     first = frame.unique(subset=identity, keep="first", maintain_order=True) if frame.height > 1 else frame
     doubtful = first if seen is None else seen.doubtful(schema, topic, first)
     if first.height == frame.height and doubtful.is_empty():
-        return frame, []
+        return frame, {}
     known = _known(connection, schema, doubtful, topic)
     fresh = first.join(known, on=identity, how="anti", maintain_order="left") if known.height else first
     content = CONTENT.get(schema.name)
     if content is None or fresh.height == frame.height:
-        return fresh, []
+        return fresh, {}
     contents = _contents(connection, schema, content, known, topic)
     held = pl.concat([contents, fresh.select(*identity, pl.col(content).alias(_HELD))])
     others = frame.join(fresh, on=INDEX, how="anti").join(held, on=identity)
-    return fresh, others.filter(pl.col(content) != pl.col(_HELD))[INDEX].to_list()
+    doubtful = others.filter(pl.col(content) != pl.col(_HELD))
+    if has_landed:
+        return fresh, dict.fromkeys(doubtful[INDEX].to_list(), ())
+    return fresh, contradicting(connection, schema, doubtful, known, topic)
 
 
 def _known(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, topic: str) -> pl.DataFrame:

@@ -38,6 +38,7 @@ class Appended:
     """What an append did: rows written per table, and how many were there already.
 
     `conflicts` are the places, among the messages, of those that were not taken because their identity has another content.
+    `differing` names, for those of them that the log knows, the fields that have other content.
     `frames` has what was written, by record type: the records' fields, INDEX for the place among the messages, and `_offset`.
     """
 
@@ -45,6 +46,7 @@ class Appended:
     known: int = 0
     conflicts: list[int] = field(default_factory=list)
     frames: dict[str, pl.DataFrame] = field(default_factory=dict, compare=False, repr=False)
+    differing: dict[int, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
 
 
 class Transaction:
@@ -81,8 +83,8 @@ class Transaction:
                 seen.read(self._connection, topic, self._ends[topic])
             for name, frame in batch.frames.items():
                 batch.frames[name], conflicts = unknown(self._connection, schema_of(name), frame, topic, seen)
-                done.conflicts += conflicts
-            done.conflicts.sort()
+                done.differing |= conflicts
+            done.conflicts += sorted(done.differing)
         fresh = sum(frame.height for frame in batch.frames.values())
         done.known = len(messages) - fresh - len(done.conflicts)
         positions = pl.concat([frame[INDEX] for frame in batch.frames.values()]).sort()
@@ -105,7 +107,7 @@ class Transaction:
         done = Appended()
         for name, frame in self._taken(frames).items():
             schema = schema_of(name)
-            fresh, conflicts = unknown(self._connection, schema, frame, topic, seen)
+            fresh, conflicts = unknown(self._connection, schema, frame, topic, seen, has_landed=True)
             done.known += frame.height - fresh.height - len(conflicts)
             done.conflicts += conflicts
             done.written[schema.table] = insert(

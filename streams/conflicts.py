@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import msgspec
 
@@ -12,9 +13,12 @@ from schemas.records import Record
 from schemas.registry import schema_of
 from streams.admission import Accepted, Door, Place, Refusal
 
+TO_DO = "Where it is the same thing, there is nothing to do; where it is another one, give it an id of its own and deliver it again."
+"""What whoever delivered it can do."""
 
-def set_aside_conflict(door: Door, letters: Accepted, topic: str, record: Record) -> None:
-    """Keep a record whose identity the topic has with other content.
+
+def set_aside_conflict(door: Door, letters: Accepted, topic: str, record: Record, differing: Sequence[str]) -> None:
+    """Keep a record whose identity the topic has with other content; `differing` are the fields that differ.
 
     Where it came from is not known everywhere, and when it was taken in differs from delivery to delivery: what it is and what it
     says tell it from others.
@@ -22,7 +26,8 @@ def set_aside_conflict(door: Door, letters: Accepted, topic: str, record: Record
     name = type(record).__name__
     identity = {field: getattr(record, field) for field in schema_of(name).identity}
     named = ", ".join(f"{field} {value!r}" for field, value in identity.items())
-    detail = f"{name} {named}: the log holds it with other content. Give it an id of its own and deliver it again."
+    fields = f" ({', '.join(differing)} differ)" if differing else ""
+    detail = f"{name} {named}: the log holds it with other content{fields}, which stays. {TO_DO}"
     said = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
     door.set_aside(
         letters,

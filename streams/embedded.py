@@ -78,7 +78,8 @@ class EmbeddedRunner:
             for topic, messages in accepted.messages.items():
                 done[topic] = transaction.append(topic, messages, skip_known=True)
                 for place in done[topic].conflicts:
-                    set_aside_conflict(Door(self._redactor, self._now()), letters, topic, decode(messages[place]))
+                    record = decode(messages[place])
+                    set_aside_conflict(Door(self._redactor, self._now()), letters, topic, record, done[topic].differing[place])
             for topic, messages in letters.messages.items():
                 added = transaction.append(topic, messages, skip_known=True)
                 before = done.setdefault(topic, Appended())

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
 import msgspec
 from fastapi import APIRouter
 
+from analytics.accounts import contradictions
 from analytics.queries import query_rows
 from schemas.codec import decode, encode
 from schemas.errors import RecordError
@@ -44,6 +46,8 @@ class EventsRoute(JsonRoute):
 
 router = APIRouter(route_class=EventsRoute, tags=["records"])
 TOPIC = "agent-events"
+_EXPLAINED = 10
+"""Events of a batch in conflict with the log of which it is told what differs: for each of them the log is searched."""
 
 
 @dataclass
@@ -78,9 +82,11 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
         with durable_or_refused():
             published = await engine.publish(TOPIC, batch.records)
     door = Door(engine.redactor, engine.now())
-    for place in published.conflicts:
+    for number, place in enumerate(published.conflicts):
         index = batch.places[place]
-        batch.refuse(index, body.events[index], _conflict(body, index), door)
+        ask = partial(contradictions, topic=TOPIC, record=batch.records[place])
+        differing = await services.ask(ask) if number < _EXPLAINED else ()
+        batch.refuse(index, body.events[index], _conflict(body, index, differing), door)
     with durable_or_refused():
         await engine.publish(DEAD_LETTERS, [decode(letter) for letter in batch.letters.messages.get(DEAD_LETTERS, [])])
     refused = sorted(batch.refused, key=lambda one: one.index)
@@ -132,10 +138,12 @@ def read_batch(body: EventsBody, caller: Holder, engine: Auditing) -> Batch:
     return batch
 
 
-def _conflict(body: EventsBody, index: int) -> Problem:
+def _conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem:
     """What is wrong with an event whose id the log has with another content: the id it was given, or the place that made it."""
     if body.first_seq is None or own_id(body.events[index]) is not None:
-        return Problem("conflicting_id", f"events[{index}].event_id: the log has an event of this id with another content")
+        fields = f" ({', '.join(differing)} differ)" if differing else ""
+        words = f"events[{index}].event_id: the log has an event of this id with another content{fields}"
+        return Problem("conflicting_id", words)
     place = body.first_seq + index
     words = f"the log has another event at place {place} of the session (first_seq {body.first_seq})"
     return Problem("conflicting_id", f"events[{index}]: {words}")

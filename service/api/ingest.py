@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Response
 
+from analytics.accounts import contradictions
 from audit.fingerprints import canonical_json, digest
 from audit.redaction import Redactor
 from schemas.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
@@ -23,12 +25,29 @@ from service.api.models import IngestBody
 from service.api.settings import INGEST
 from streams.auditing import Auditing
 from streams.sources.openclaw import MAX_TEXT
+from streams.sources.openclaw_answer import outcome_of
 from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
 from streams.taken import QUEUED, Taken
 
 router = APIRouter(route_class=JsonRoute, tags=["records"])
+TOPIC = "exchanges"
 MAX_TEXTS = MAX_ADMITTED_BYTES - 16 * 1024
 """Bytes of an exchange's texts; what is left of a record is for its ids and names."""
+_SENT_AS = {
+    "session_id": "session_id",
+    "agent": "agent",
+    "multi_user": "multi_user",
+    "occurred_at": "exchange.timestamp",
+    "user_message": "exchange.user_message.content",
+    "agent_response": "exchange.agent_response.content",
+    "agent_thinking": "exchange.agent_response.thinking",
+    "agent_model": "exchange.agent_response.model",
+    "input_tokens": "exchange.agent_response.usage.input_tokens",
+    "output_tokens": "exchange.agent_response.usage.output_tokens",
+    "stop_reason": "exchange.agent_response.stop_reason",
+    "turn_number": "exchange.turn_number",
+}
+"""Where a sender said what a record holds. What it has in no field of its own is not named."""
 IngestAnswer = ScoredAnswer | LeftOutAnswer | QueuedAnswer
 _DUPLICATE: dict[int | str, dict[str, Any]] = {
     200: {"model": IngestAnswer, "description": "The log had the exchange: what was answered the first time"}
@@ -51,9 +70,8 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
         taken = await engine.take_exchange(exchange)
     services.metrics.ingested(taken.fate if taken.fate != "written" else _answered(taken))
     if taken.fate == "conflict":
-        raise ApiError(
-            409, "conflict", "exchange.id: the log has an exchange of this id with another content, or of another session"
-        )
+        differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
+        raise ApiError(409, "conflict", conflict_words(differing))
     response.status_code = 201 if taken.fate == "written" else 200
     return answer_of(exchange.exchange_id, taken)
 
@@ -106,7 +124,8 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         agent_model=None if answer.model is None else redactor.redact(answer.model)[0],
         input_tokens=None if usage is None else usage.input_tokens,
         output_tokens=None if usage is None else usage.output_tokens,
-        outcome="answered" if answer.content.strip() else "no_response",
+        stop_reason=None if answer.stop_reason is None else redactor.redact(answer.stop_reason)[0],
+        outcome=outcome_of(answer.content, answer.stop_reason),
         multi_user=body.multi_user or is_group,
         tags=tuple(sorted(question_tags(text) | answer_tags(answer.content))),
         redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
@@ -123,7 +142,18 @@ def _content_digest(body: IngestBody, redactor: Redactor, texts: tuple[str | Non
     names = [None if name is None else redactor.redact(name)[0] for name in (body.agent, answer.model)]
     usage = None if answer.usage is None else [answer.usage.input_tokens, answer.usage.output_tokens]
     sent = [*texts, given.timestamp.isoformat(), body.session_id, given.turn_number, *names, usage, multi_user]
-    return digest(canonical_json(sent))
+    # What was not sent before there was such a field has the digest that it had.
+    return digest(canonical_json(sent if answer.stop_reason is None else [*sent, answer.stop_reason]))
+
+
+def conflict_words(differing: Sequence[str]) -> str:
+    """What a sender is told whose exchange has the id of another one; `differing` are fields of the record."""
+    named = ", ".join(_SENT_AS[name] for name in differing if name in _SENT_AS)
+    words = f" ({named} differ)" if named else ""
+    return (
+        f"exchange.id: the log has an exchange of this id with another content, or of another session{words}. What it has stays; "
+        "send another exchange under another id"
+    )
 
 
 def agent_of(caller: Holder, named: str | None, redactor: Redactor) -> str | None:

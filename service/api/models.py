@@ -108,6 +108,9 @@ class AgentResponse(Body):
     thinking: str | None = None
     model: Id | None = None
     usage: Usage | None = None
+    stop_reason: Id | None = Field(
+        None, description="Why the model stopped; of an answer without text, `error` and `aborted` say what became of it."
+    )
 
 
 class ExchangeBody(Body):

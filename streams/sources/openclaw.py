@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from audit.deliveries import read_digest
 from audit.events import normalise_event, to_record
-from audit.fingerprints import canonical_json, digest
+from audit.fingerprints import canonical_json
 from schemas.errors import InputError
 from schemas.records import AgentEvent, Exchange, Redaction
 from streams.sources.lines import Line, decode_line, read_lines
@@ -164,7 +165,7 @@ class _Records:
             multi_user=multi_user,
             tags=tuple(sorted(tags)),
             redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
-            content_digest=digest(canonical_json([message, response, thinking, answer.at.isoformat()])),
+            content_digest=read_digest(message, response, thinking, answer.at),
         )
 
     def _clean_field(self, name: str, value: Any) -> Any:

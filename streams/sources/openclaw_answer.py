@@ -59,7 +59,7 @@ class Fold(NamedTuple):
     @property
     def outcome(self) -> str:
         """answered, or why there is no text: error, aborted or no_response."""
-        return "answered" if self.text.strip() else _FAILURES.get(self.stop or "", "no_response")
+        return outcome_of(self.text, self.stop)
 
     @property
     def text(self) -> str:
@@ -100,6 +100,11 @@ class Usage(NamedTuple):
     def total(self) -> int:
         """Tokens read and written."""
         return self.read + self.output
+
+
+def outcome_of(text: str, stop: str | None) -> str:
+    """What became of an answer with this text that stopped for this reason."""
+    return "answered" if text.strip() else _FAILURES.get(stop or "", "no_response")
 
 
 def key_of(*entry_ids: str) -> str:

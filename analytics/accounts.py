@@ -1,0 +1,148 @@
+# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
+"""Which records say in other words what the log holds: two accounts of one exchange or event, as `audit.deliveries` tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC
+from typing import Any
+
+import duckdb
+import msgspec
+import polars as pl
+
+from analytics.connection import fetch
+from analytics.inserting import BATCH, registered
+from analytics.known import identity_of
+from analytics.tables import full_name, quote
+from audit.deliveries import (
+    EXCHANGE_FIELDS,
+    FILED_FIELDS,
+    HOOK,
+    Told,
+    exchange_differences,
+    is_of_entry,
+    is_told_by_hook,
+    payload_differences,
+    twins,
+)
+from schemas.arrow import INDEX
+from schemas.records import Record
+from schemas.registry import RecordSchema, schema_of
+
+COMPARED = {"Exchange": (*EXCHANGE_FIELDS, *FILED_FIELDS, "content_digest"), "AgentEvent": ("payload",)}
+"""The columns that two records of one identity are compared by, by record type."""
+PLACE = ["_partition", "_offset"]
+_SESSION = ["connection", "session_id"]
+_TOLD = [*_SESSION, "occurred_at", "payload"]
+_MARKS = (f'"told_by":"{HOOK}"', '"entry_id":"')
+"""What canonical payloads hold of events that can have a twin."""
+
+
+def differences(schema: RecordSchema, held: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields in which two rows of COMPARED contradict each other; none where they are accounts of the same thing."""
+    if schema.name == "Exchange":
+        return exchange_differences(held, given)
+    return payload_differences(_payload(held), _payload(given))
+
+
+def contradicting(
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, known: pl.DataFrame, topic: str
+) -> dict[int, tuple[str, ...]]:
+    """Those rows (INDEX) that contradict what the topic has of their identity, at the places in `known`, with the fields that do.
+
+    One whose identity has no place contradicts in none that could be named.
+    """
+    if doubtful.is_empty():
+        return {}
+    identity = identity_of(schema)
+    columns = COMPARED[schema.name]
+    first = known.sort(PLACE).unique(subset=identity, keep="first", maintain_order=True)
+    asked = first.join(doubtful.select(identity).unique(), on=identity, how="semi")
+    rows = _at(connection, schema, asked, topic, columns) if asked.height else None
+    held = {} if rows is None else {row[:-1]: row[-1] for row in _keyed(asked.join(rows, on=PLACE), identity, columns)}
+    found: dict[int, tuple[str, ...]] = {}
+    for index, row in zip(doubtful[INDEX].to_list(), _keyed(doubtful, identity, columns), strict=True):
+        before = held.get(row[:-1])
+        differing = () if before is None else differences(schema, before, row[-1])
+        if before is None or differing:
+            found[index] = differing
+    return found
+
+
+def contradictions(connection: duckdb.DuckDBPyConnection, topic: str, record: Record) -> tuple[str, ...]:
+    """The fields in which a record contradicts what the topic has of its identity; none where that has nothing of it."""
+    schema = schema_of(type(record).__name__)
+    identity = {name: getattr(record, name) for name in identity_of(schema)}
+    columns = COMPARED.get(schema.name, ())
+    where = " AND ".join(f"{quote(name)} = ${name}" for name in identity)
+    statement = (
+        f"SELECT {', '.join(map(quote, columns))} FROM {full_name(schema)} WHERE _topic = $topic AND {where} "
+        "ORDER BY _partition, _offset LIMIT 1"
+    )
+    rows = fetch(connection, statement, {"topic": topic, **identity}) if columns else pl.DataFrame()
+    if rows.is_empty():
+        return ()
+    return differences(schema, _row(columns, rows.row(0)), {name: getattr(record, name) for name in columns})
+
+
+def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, topic: str) -> list[int]:
+    """Those of new events (INDEX) whose twin the topic has: what a hook told of and what the transcript says, whichever came first."""
+    marked = events.filter(pl.any_horizontal(pl.col("payload").str.contains(mark, literal=True) for mark in _MARKS))
+    if marked.is_empty():
+        return []
+    schema = schema_of("AgentEvent")
+    with registered(connection, marked.select(_SESSION).unique()):
+        statement = (
+            f"SELECT _partition, _offset FROM {full_name(schema)} SEMI JOIN {BATCH} USING (connection, session_id) "
+            "WHERE _topic = $topic"
+        )
+        places = fetch(connection, statement, {"topic": topic})
+    if places.is_empty():
+        return []
+    held = _at(connection, schema, places, topic, _TOLD)
+    return twins(_told(held.with_row_index(INDEX)), _told(marked))
+
+
+def _told(events: pl.DataFrame) -> Iterable[Told]:
+    for index, connection, session, at, text in events.select(INDEX, *_TOLD).iter_rows():
+        if any(mark in text for mark in _MARKS):
+            payload = msgspec.json.decode(text)
+            if is_told_by_hook(payload) or is_of_entry(payload):
+                yield Told(index, (connection, session), at.replace(tzinfo=UTC), payload)
+
+
+def _at(
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, places: pl.DataFrame, topic: str, columns: Iterable[str]
+) -> pl.DataFrame:
+    """The columns of the rows at these places, with their places. Only these rows are read."""
+    with registered(connection, places.select(PLACE)):
+        statement = (
+            f"SELECT _partition, _offset, {', '.join(map(quote, columns))} FROM {full_name(schema)} "
+            f"SEMI JOIN {BATCH} USING (_partition, _offset) WHERE _topic = $topic AND _offset BETWEEN $first AND $last"
+        )
+        bounds = {"first": places["_offset"].min() or 0, "last": places["_offset"].max() or 0}
+        return fetch(connection, statement, {"topic": topic, **bounds})
+
+
+def _keyed(rows: pl.DataFrame, identity: list[str], columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
+    """The rows as tuples: their identity, then a mapping of the columns."""
+    for row in rows.select(*identity, *(pl.col(name).alias(f"={name}") for name in columns)).iter_rows():
+        yield (*row[: len(identity)], _row(columns, row[len(identity) :]))
+
+
+def _row(columns: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
+    """Times in the log are UTC, whether they say so or not."""
+    found = dict(zip(columns, values, strict=True))
+    if found.get("occurred_at") is not None:
+        found["occurred_at"] = found["occurred_at"].replace(tzinfo=UTC)
+    return found
+
+
+def _payload(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The payload of a row; one that is no object says only what it is."""
+    try:
+        found = msgspec.json.decode(row["payload"])
+    except msgspec.DecodeError:
+        found = None
+    return found if isinstance(found, dict) else {"payload": row["payload"]}
