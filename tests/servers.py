@@ -121,7 +121,7 @@ class Child:
     @property
     def listens(self) -> bool:
         """Whether it has said that it takes calls."""
-        return "docs at" in self.printed
+        return "/docs" in self.printed
 
     def serving(self) -> str:
         """The address at which it serves, as soon as it does."""
