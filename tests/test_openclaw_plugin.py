@@ -7,7 +7,8 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ import httpx2
 import pytest
 from clients import bearer
 from invariants import rows
-from openclaw_host import ALLOWED, NODE, PLUGIN, Host, entries, host
+from openclaw_host import ALLOWED, NODE, PLUGIN, Host, entries, host, written
 from servers import PATIENCE, ROOT, Home, Nursery, nursery, until
 
 from analytics.store import Store
@@ -30,7 +31,11 @@ from streams.sources.reading import ReadingContext
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
 CORPUS = ROOT / "tests" / "corpus" / "openclaw"
-TRANSCRIPTS = ("plain", "memory", "aborted")
+TRANSCRIPTS = ("plain", "memory", "aborted", "wrapped_text", "redacted_thinking", "missing_usage", "noise", "sub_agent")
+EXCHANGES = 23
+"""Exchanges in the transcripts."""
+UNTOLD = 1
+"""Events in them that OpenClaw tells no plugin of: the model with which a session begins."""
 TURNS = 24
 WRONG = "dl_0123456789abcdef_this_is_no_token_of_ours"
 CONNECTIONS = ("story", "twin", "down", "wrong", "full", "private", "hooked")
@@ -149,23 +154,14 @@ def story(stage: Stage) -> Told:
         return {"status": openclaw.do("drained"), "slowest": openclaw.slowest}
 
 
-def told_in_full(openclaw: Host, transcript: Path, session: str) -> None:
-    """Tell a transcript as it comes about: each message when it was written, and a run at the end of each turn."""
-    messages: list[Json] = []
-    wrote = [entry for entry in entries(transcript) if entry["type"] == "message"]
-    for number, entry in enumerate(wrote):
-        openclaw.transcript(session, entry)
-        messages.append(entry["message"])
-        if number + 1 == len(wrote) or wrote[number + 1]["message"]["role"] == "user":
-            openclaw.turn(session, messages, f"run-{number}")
-
-
 def twin(stage: Stage) -> Told:
-    """Transcripts that can be imported, too."""
+    """Transcripts that can be imported, too; half of them as OpenClaw told of them when they were files."""
+    began = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=2)
+    wrote = {name: written(CORPUS / f"{name}.jsonl", f"s-{name}", began) for name in TRANSCRIPTS}
     with host(stage.config("twin"), has_transcripts=True) as openclaw:
-        for name in TRANSCRIPTS:
-            told_in_full(openclaw, CORPUS / f"{name}.jsonl", f"s-{name}")
-        return {"status": openclaw.do("drained")}
+        for number, (name, lines) in enumerate(wrote.items()):
+            openclaw.live(f"s-{name}", lines, of_file=number % 2 == 0)
+        return {"status": openclaw.do("drained"), "wrote": wrote}
 
 
 def down(stage: Stage) -> Told:
@@ -219,7 +215,7 @@ def private(stage: Stage) -> Told:
 def hooked(stage: Stage) -> Told:
     """A user who did not allow the plugin to read conversations."""
     with host(stage.config("hooked"), entry={}, has_transcripts=True) as openclaw:
-        told_in_full(openclaw, CORPUS / "plain.jsonl", "s")
+        openclaw.live("s", entries(CORPUS / "plain.jsonl"))
         return {"status": openclaw.do("drained")}
 
 
@@ -244,7 +240,7 @@ def test_a_session_is_sent_scored_and_diagnosed(stage: Stage) -> None:
     assert ("Is backup 1 healthy?", "No: /backup is full.", "main") == (one.user_message, one.agent_response, one.agent)
     assert ("Check the log first.", "claude-sonnet-5-5") == (one.agent_thinking, one.agent_model)
     assert (10300, 91) == (one.input_tokens, one.output_tokens)
-    assert ("Is backup 2 healthy?", "", "no_response") == (two.user_message, two.agent_response, two.outcome)
+    assert ("Is backup 2 healthy?", "", "error") == (two.user_message, two.agent_response, two.outcome)
     kinds = ["tool_call", "tool_output", "token_usage", "token_usage", "context_event", "error_event"]
     assert kinds == [event["event"] for event in stage.events("story")]
     output = stage.events("story")[1]
@@ -256,46 +252,123 @@ def test_a_session_is_sent_scored_and_diagnosed(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("name", TRANSCRIPTS)
-def test_ids_and_shapes_are_those_of_the_import(stage: Stage, tmp_path: Path, name: str) -> None:
+def test_exchanges_and_events_are_those_of_the_import(stage: Stage, tmp_path: Path, name: str) -> None:
     """A transcript that is imported after it was sent must meet what was sent, and not count for a second time."""
-    session = f"s-{name}"
-    lines = entries(CORPUS / f"{name}.jsonl")
-    lines[0]["id"] = session
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = tmp_path / "t.jsonl"
+    saved(path, stage.told["twin"]["wrote"][name])
     redactor = Redactor(RedactionSettings())
-    context = ReadingContext("twin", "twin", None, datetime(2027, 1, 1, tzinfo=UTC), timedelta(minutes=30), redactor)
-    imported = read_transcript(tmp_path / "t.jsonl", context)
-    sent = [one for one in stage.exchanges("twin") if one.session_id == session]
+    context = ReadingContext("twin", "twin", None, datetime.now(UTC), timedelta(minutes=30), redactor)
+    imported = read_transcript(path, context)
+    sent = [one for one in stage.exchanges("twin") if one.session_id == f"s-{name}"]
+    expected = [event for event in (json.loads(one.payload) for one in imported.events) if event["event"] in TOLD]
+    events = [event for event in stage.events("twin") if event["exchange_id"].startswith(f"s-{name}:")]
 
     assert list(map(said, imported.exchanges)) == list(map(said, sent))
-    payloads = [json.loads(one.payload) for one in imported.events]
-    arrived = [event for event in stage.events("twin") if event["exchange_id"].startswith(f"{session}:")]
-    # What OpenClaw writes besides messages, such as a change of model, plugins are not told of with its id.
-    assert [event for event in payloads if event["event"] != "state_transition"] == arrived
+    assert Counter(map(kind, expected)) == Counter(map(kind, events))
+    assert [event["event_id"] for event in expected if not of_result(event)] == [
+        event["event_id"] for event in events if not of_result(event)
+    ]
+
+
+TOLD = {"tool_call", "tool_output", "memory_event", "token_usage", "error_event", "retry_event"}
+"""Events of messages: of what OpenClaw writes besides, such as the first model of a session, plugins are not told."""
 
 
 def said(one: Exchange) -> tuple[Any, ...]:
     """What an exchange says, whoever brought it."""
-    texts = (one.user_message, one.agent_response, one.agent_thinking)
-    return (one.exchange_id, *texts, one.agent_model, one.input_tokens, one.output_tokens)
+    texts = (one.user_message, one.agent_response, one.agent_thinking, one.raw_user_message)
+    answer = (one.agent_model, one.input_tokens, one.output_tokens, one.stop_reason, one.outcome)
+    return (one.exchange_id, *texts, *answer, one.multi_user)
 
 
-def test_an_import_of_what_was_sent_counts_nothing_twice(children: Nursery, tmp_path: Path) -> None:
-    """Whoever turns the plugin on has a folder of transcripts already, and imports it, one day or the other."""
-    home = Home(tmp_path, DRIFTLINE_CONNECTION="north", DRIFTLINE_PROJECT="ops")
-    token = home.connection("north")
-    server = children.serve(home)
-    config = {"url": server.serving(), "token": token, "queueDir": str(tmp_path / "queue")}
+def kind(event: Json) -> tuple[Any, ...]:
+    """What an event says, whoever brought it."""
+    names = ("event", "action", "tool", "tool_call_id", "is_error", "result", "exchange_id")
+    return tuple(event.get(name) for name in names)
+
+
+def of_result(event: Json) -> bool:
+    """Whether it is of a tool's result, whose entry OpenClaw tells no plugin."""
+    return event["event"] in ("tool_output", "memory_event")
+
+
+def saved(path: Path, lines: Sequence[Json]) -> Path:
+    """A transcript as a file."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("is_imported_first", [False, True], ids=["sent first", "imported first"])
+def test_what_comes_in_both_ways_is_there_once(children: Nursery, tmp_path: Path, *, is_imported_first: bool) -> None:
+    """Whoever turns the plugin on has a folder of transcripts, and imports it, one day or the other: nothing counts twice."""
+    (tmp_path / "home").mkdir()
+    home = Home(tmp_path / "home", DRIFTLINE_CONNECTION="north", DRIFTLINE_PROJECT="ops")
+    config = {"token": home.connection("north"), "queueDir": str(tmp_path / "queue")}
+    began = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=2)
+    wrote = {f"s-{name}": written(CORPUS / f"{name}.jsonl", f"s-{name}", began) for name in TRANSCRIPTS}
+    folder = tmp_path / "agents" / "main" / "sessions"
+    folder.mkdir(parents=True)
+    for session, lines in wrote.items():
+        saved(folder / f"{session}.jsonl", lines)
+
+    def send() -> Told:
+        server = children.serve(home)
+        with host(config | {"url": server.serving()}, has_transcripts=True) as openclaw:
+            for session, lines in wrote.items():
+                openclaw.live(session, lines)
+            status = openclaw.do("drained")
+        server.send(signal.SIGTERM)
+        assert 0 == server.wait()
+        return status
+
+    def take() -> Told:
+        code, printed = children.run(home, "import", "openclaw", str(folder), "--json")
+        assert 0 == code
+        summary: Told = json.loads(printed)
+        return summary
+
+    first, second = (take(), send()) if is_imported_first else (send(), take())
+    with Store(home.database) as store:
+        told = rows(store, "SELECT count(*), count(DISTINCT exchange_id) FROM log.exchanges")
+        events = Counter(rows(store, DISTINCT_EVENTS))
+        letters = rows(store, "SELECT reason, detail FROM dead_letters")
+    assert [] == letters
+    assert [(EXCHANGES, EXCHANGES)] == told
+    assert [] == [event for event, count in events.items() if count > 1], "a call, a result or a step counts twice"
+    if is_imported_first:
+        assert EXCHANGES == first["exchanges"]
+        assert {"refused": 0, "dropped": 0} == {name: second[name] for name in ("refused", "dropped")}
+    else:
+        assert (0, 0, 0) == (second["exchanges"], second["conflicts"], second["faults"])
+        assert UNTOLD == second["events"], "only what OpenClaw tells no plugin is new"
+
+
+DISTINCT_EVENTS = """
+SELECT session_id, event, payload->>'action', payload->>'tool_call_id', payload->>'usage', payload->>'model',
+    CASE WHEN event IN ('token_usage', 'error_event', 'retry_event') THEN event_id END
+FROM log.agent_events
+"""
+
+
+def test_what_differs_is_set_aside_with_the_fields_that_differ(children: Nursery, tmp_path: Path) -> None:
+    """An answer that was changed in the file afterwards is evidence: the log keeps what it has, and says what differs."""
+    (tmp_path / "home").mkdir()
+    home = Home(tmp_path / "home", DRIFTLINE_CONNECTION="north", DRIFTLINE_PROJECT="ops")
+    began = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=2)
+    lines = written(CORPUS / "plain.jsonl", "s", began)
+    token, server = home.connection("north"), children.serve(home)
+    config = {"token": token, "queueDir": str(tmp_path / "queue"), "url": server.serving()}
     with host(config, has_transcripts=True) as openclaw:
-        told_in_full(openclaw, CORPUS / "plain.jsonl", "s-1")
+        openclaw.live("s", lines)
         openclaw.do("drained")
     server.kill()
-    code, printed = children.run(home, "import", "openclaw", str(CORPUS / "plain.jsonl"), "--json")
-    summary = json.loads(printed)
+    lines[5]["message"]["content"][1]["text"] = "Yes, all is well."
+    code, printed = children.run(home, "import", "openclaw", str(saved(tmp_path / "t.jsonl", lines)), "--json")
 
-    assert 1 == code, "something was set aside"
-    assert (0, 2) == (summary["exchanges"], summary["conflicts"]), "the exchanges were set aside"
-    assert (1, 5) == (summary["events"], summary["known"]), "the change of model is new, of which the plugin was not told"
+    assert (1, 1) == (code, json.loads(printed)["conflicts"])
+    with Store(home.database) as store:
+        ((detail,),) = rows(store, "SELECT detail FROM dead_letters")
+    assert "exchange_id 's:u1': the log holds it with other content (agent_response differ)" in detail
 
 
 def test_kills_of_node_and_a_server_that_is_away_lose_and_double_nothing(stage: Stage) -> None:

@@ -40,6 +40,7 @@ function written(session, agent, exchange, limit) {
         content: cutBytes(answer.content, limit),
         ...(thinking && { thinking: cutBytes(thinking, limit) }),
         ...(answer.model && { model: answer.model }),
+        ...(answer.stop && { stop_reason: answer.stop }),
         ...(usage && { usage }),
       },
     },

@@ -1,6 +1,5 @@
 /** The exchange of a run: of the messages that `agent_end` gives, else of what `llm_output` gives. */
-import { exchangeId } from "./ids.js";
-import { count, folded, named, thoughtsOf } from "./messages.js";
+import { NOTHING, answerOf, count, foldedIn, named, thoughtsOf } from "./messages.js";
 import { isObject, textOf } from "./texts.js";
 
 /** What the end of a run tells of its exchange: `exchange`, null where nobody asked; or `isTold` where all of it was told before. */
@@ -16,10 +15,8 @@ export function endOf(session, run, turn, now) {
   }
   const fresh = answers.slice(before ?? 0);
   const [first] = before === undefined ? [user] : fresh;
-  const entries = [user, ...(before === undefined ? [] : [first])].map((message) => session.entryOf(message));
-  run.exchangeId = entries.every(Boolean) ? exchangeId(session.id, ...entries) : session.labelOf(run);
-  const answer = folded(fresh);
-  return { exchange: { id: run.exchangeId, at: timeOf(first.timestamp, now), asked: textOf(user.content), answer } };
+  const answer = answerOf(fresh.reduce(foldedIn, NOTHING));
+  return { exchange: { id: session.labelOf(run), at: timeOf(first.timestamp, now), asked: textOf(user.content), answer } };
 }
 
 /** What `llm_output` gives of an answer, added to what it gave before within the run. */
@@ -46,25 +43,25 @@ export function exchangeOfOutput(session, run) {
   return { id: exchangeOf(session, run), at: timeOf(run.since), asked: output.asked, answer: output };
 }
 
-/** The exchange with what its messages left open filled in, and without thinking where that is not sent. */
-export function completed(exchange, output, { sendThinking }) {
+/** The exchange with what its messages left open filled in. */
+export function completed(exchange, output) {
   const { answer } = exchange;
-  const thinking = answer.thinking.length ? answer.thinking : (output?.thinking ?? []);
   return {
     ...exchange,
     answer: {
       content: answer.content.trim() ? answer.content : (output?.content ?? answer.content),
-      thinking: sendThinking ? thinking : [],
+      thinking: answer.thinking.length ? answer.thinking : (output?.thinking ?? []),
       model: answer.model ?? output?.model,
+      stop: answer.stop,
       input: answer.input ?? output?.input ?? null,
       output: answer.output ?? output?.output ?? null,
     },
   };
 }
 
-/** The id of the exchange that something belongs to: of the run, else of the message that is being answered. */
+/** The id of the exchange that something belongs to: of the message that is being answered, else of the run. */
 export function exchangeOf(session, run) {
-  return run?.exchangeId ?? (session.turn ? exchangeId(session.id, session.turn) : run && session.labelOf(run));
+  return session.turn ? session.turn.exchangeId : run && session.labelOf(run);
 }
 
 /** A time as the import writes it; `now` where none is given that can be read. */

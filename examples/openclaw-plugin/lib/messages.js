@@ -11,6 +11,8 @@ const MAX_ARGUMENTS = 64 * 1024;
 const MAX_NAME = 256;
 const MAX_TOKENS = 2 ** 53;
 const MIRROR = "delivery-mirror";
+/** What `told_by` says of events whose entry is not known: the server recognises them in a transcript by what they tell. */
+export const HOOK = "hook";
 const MEMORY_TOOLS = new Set(["memory_search", "memory_get"]);
 const NO_JSON = "[no JSON]";
 const NO_HITS = new Set(["", "[]", "{}", "null", "no results", "no results.", "no matches", "no matches."]);
@@ -25,29 +27,36 @@ export function lastTurn(messages) {
   return null;
 }
 
-/** What assistant messages come to: content, thinking, model and usage of the exchange's answer. */
-export function folded(answers) {
-  const fold = { content: "", thinking: [], model: undefined, input: null, output: null };
-  let mirror = "";
-  for (const message of answers) {
-    const text = textOf(message.content);
-    if (message.model === MIRROR) {
-      mirror = text;
-      continue;
-    }
-    fold.thinking.push(...thoughtsOf(message));
-    if (stopOf(message) !== "toolUse") {
-      fold.content = text;
-    }
-    const usage = usageOf(message);
-    if (usage) {
-      fold.input = (fold.input ?? 0) + usage.read;
-      fold.output = (fold.output ?? 0) + usage.output;
-    }
-    fold.model = named(message.model) ?? fold.model;
+/** What no assistant message comes to. */
+export const NOTHING = Object.freeze({ text: "", mirror: "", thinking: Object.freeze([]), model: undefined, stop: undefined, input: null, output: null });
+
+/** What assistant messages come to with one more. */
+export function foldedIn(fold, message) {
+  const text = textOf(message.content);
+  if (isMirror(message)) {
+    return { ...fold, mirror: text, model: fold.model ?? MIRROR, stop: fold.stop ?? stopOf(message) };
   }
-  fold.content = fold.content.trim() ? fold.content : mirror || fold.content;
-  return fold;
+  const usage = usageOf(message);
+  const stop = stopOf(message);
+  return {
+    text: stop === "toolUse" ? fold.text : text,
+    mirror: fold.mirror,
+    thinking: [...fold.thinking, ...thoughtsOf(message)],
+    model: named(message.model) ?? fold.model,
+    stop,
+    input: usage ? (fold.input ?? 0) + usage.read : fold.input,
+    output: usage ? (fold.output ?? 0) + usage.output : fold.output,
+  };
+}
+
+/** The exchange's answer that messages come to: content, thinking, model, why it stopped, and usage. */
+export function answerOf({ text, mirror, ...fold }) {
+  return { ...fold, content: text.trim() ? text : mirror || text };
+}
+
+/** Whether a message only repeats what was delivered. */
+export function isMirror(message) {
+  return message.model === MIRROR;
 }
 
 /** The thinking blocks of a message that say something. */
@@ -67,7 +76,7 @@ export function assistantEvents(message, isRetry) {
   }
   const model = present({ provider: named(message.provider), model: named(message.model) });
   const usage = usageOf(message);
-  if (usage && message.model !== MIRROR) {
+  if (usage && !isMirror(message)) {
     events.push({ event: "token_usage", usage: usage.told, ...model });
   }
   const stop = stopOf(message);

@@ -1,10 +1,12 @@
 /**
  * What OpenClaw's hooks tell, as records for the queue. Every function returns at once and keeps no reference to what it was given.
  *
- * 1. A message that the transcript told of, with its entry's id, gives its events then, under the import's ids. Without that, calls and
- *    results come from the hooks around tools, and the other events from the messages at the end of the run, under ids of the run.
- * 2. The exchange of a run is written as soon as both `agent_end` and `llm_output` have come, in whichever order, else when
- *    `llm_output` has not come within SETTLE_MS, or `agent_end` within END_MS.
+ * 1. Where the transcript tells of messages with their entries' ids, exchanges and events are made of these, as an import makes them.
+ *    The exchange is written when its run ends; where it failed, when no other attempt follows within RETRY_MS.
+ * 2. Of results of tools, compactions and changes of the model the transcript does not tell: they come from hooks, and say so
+ *    (`told_by`). What a hook tells first, the transcript does not tell again, and the other way round.
+ * 3. Without a transcript, exchanges and events come from hooks alone, under ids of the run: the exchange when both `agent_end` and
+ *    `llm_output` have come, in whichever order, or `llm_output` has not within SETTLE_MS, or `agent_end` not within END_MS.
  */
 import { randomBytes } from "node:crypto";
 
@@ -14,9 +16,13 @@ import { assistantEvents, callEvent, lastTurn, named, number, outcomeEvents, pre
 import { withheld } from "./privacy.js";
 import { Session, keyOf } from "./session.js";
 import { cut, isObject } from "./texts.js";
+import { Turn } from "./turn.js";
 
 export const SETTLE_MS = 1500;
 const END_MS = 60_000;
+/** How long an answer that failed waits for another attempt, which OpenClaw makes within the same answer. */
+const RETRY_MS = 30_000;
+const UUID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/;
 const MAX_RUN_MS = 6 * 60 * 60 * 1000;
 /** Runs without an id of their own: named anew in every process. */
 const UNNAMED = `unnamed-${randomBytes(6).toString("hex")}`;
@@ -66,6 +72,7 @@ export class Recorder {
     for (const run of [...session.runs.values()]) {
       this._complete(session, run);
     }
+    this._answerIsOver(session);
     if (!PAUSES.has(event.reason)) {
       this._emit({ k: "end", s: session.id });
     }
@@ -77,21 +84,18 @@ export class Recorder {
       return;
     }
     const run = session.run(runOf(event, context));
-    if (session.isTranscribed(event.toolCallId)) {
-      return;
+    if (session.isNewsToHook("call", event.toolCallId)) {
+      const call = callEvent(event.toolName, event.toolCallId, event.params);
+      this._tell(session, [call], { run, label: `${run.label}:call:${event.toolCallId ?? "?"}` });
     }
-    session.first(`call ${run.label} ${event.toolCallId}`);
-    const call = callEvent(event.toolName, event.toolCallId, event.params);
-    this._tell(session, [call], { run, label: `${run.label}:call:${event.toolCallId ?? "?"}` });
   }
 
   afterToolCall(event, context) {
     const session = this._session(event, context);
-    if (!session || session.isTranscribed(event.toolCallId)) {
+    if (!session || !session.isNewsToHook("result", event.toolCallId)) {
       return;
     }
     const run = session.run(runOf(event, context));
-    session.first(`result ${run.label} ${event.toolCallId}`);
     const failed = typeof event.error === "string" && event.error !== "";
     const isError = failed || event.result?.isError === true;
     const result = event.result ?? (failed ? event.error : undefined);
@@ -122,22 +126,29 @@ export class Recorder {
     this._tell(session, [compaction], { label: `compaction-${this._now()}` });
   }
 
-  /** A message was written to the transcript as the entry `messageId`. */
+  /** A message was written to the transcript as the entry `messageId`. OpenClaw tells this of users' and assistants' messages. */
   transcribed(update) {
     const { message, messageId: entry } = update ?? {};
     if (!isObject(message) || typeof entry !== "string" || !entry) {
       return;
     }
-    const session = this._session({ ...update.target, ...update }, {});
-    if (!session) {
+    const session = this._sessionOfUpdate(update);
+    if (!session || !session.first(`entry ${entry}`)) {
       return;
     }
     session.place(message, entry);
     if (message.role === "user") {
-      session.turn = entry;
+      this._answerIsOver(session);
+      session.turn = new Turn(session.id, entry, message);
       session.ask(message);
-    } else {
-      this._tellMessage(session, message, { entry });
+      return;
+    }
+    if (message.role === "assistant") {
+      session.turn?.add(message, entry);
+    }
+    this._tellMessage(session, message, { entry });
+    for (const run of [...session.runs.values()].filter(({ ended }) => ended)) {
+      this._maybeComplete(session, run);
     }
   }
 
@@ -149,10 +160,10 @@ export class Recorder {
     const isLate = session.isLate(runOf(event, context), "ended");
     const run = session.run(runOf(event, context));
     const turn = lastTurn(Array.isArray(event.messages) ? event.messages : []);
-    if (turn) {
+    if (turn && !session.turn) {
       session.ask(turn.user);
     }
-    run.ended = isLate ? { isTold: true } : endOf(session, run, turn, this._now());
+    run.ended = isLate ? { isTold: true } : (writtenEnd(session, turn) ?? endOf(session, run, turn, this._now()));
     for (const [index, message] of (turn?.after ?? []).entries()) {
       this._tellMessage(session, message, { run, label: `${run.label}:message:${index}` });
     }
@@ -186,11 +197,12 @@ export class Recorder {
 
   _maybeComplete(session, run) {
     clearTimeout(run.timer);
-    if (run.ended && (run.output || run.ended.isTold)) {
+    const wait = waitOf(session, run);
+    if (wait === 0) {
       this._complete(session, run);
       return;
     }
-    run.timer = setTimeout(() => this._complete(session, run), run.ended ? SETTLE_MS : END_MS);
+    run.timer = setTimeout(() => this._complete(session, run), wait);
     run.timer.unref?.();
   }
 
@@ -208,12 +220,30 @@ export class Recorder {
     if (!session.close(run) || run.ended?.isTold) {
       return;
     }
-    const exchange = run.ended?.exchange ?? exchangeOfOutput(session, run);
-    if (!exchange) {
+    const turn = run.ended ? run.ended.turn : session.turn;
+    if (turn) {
+      this._write(session, turn.take(this._now(), run.ended?.isOver));
       return;
     }
-    const whole = completed(exchange, run.output, this.settings);
-    this._emit({ k: "exchange", s: session.id, b: exchangeBody(session.id, session.agent, whole) });
+    const exchange = run.ended?.exchange ?? exchangeOfOutput(session, run);
+    this._write(session, exchange && completed(exchange, run.output));
+  }
+
+  /** Write what answers the user message of the transcript, because another one follows or the session ends. */
+  _answerIsOver(session) {
+    for (const run of [...session.runs.values()]) {
+      if (run.ended) {
+        this._complete(session, run);
+      }
+    }
+    this._write(session, session.turn?.take(this._now(), false));
+  }
+
+  _write(session, exchange) {
+    if (exchange) {
+      const answer = this.settings.sendThinking ? exchange.answer : { ...exchange.answer, thinking: [] };
+      this._emit({ k: "exchange", s: session.id, b: exchangeBody(session.id, session.agent, { ...exchange, answer }) });
+    }
   }
 
   /** The events of a message that is no user's, once. */
@@ -221,37 +251,39 @@ export class Recorder {
     if (!session.first(keyOf(message))) {
       return;
     }
-    const at = message.timestamp;
+    const place = { run, entry, label, at: message.timestamp };
     if (message.role === "assistant") {
-      let events = assistantEvents(message, session.hasFailed);
+      const events = assistantEvents(message, session.hasFailed);
       session.hasFailed = message.stopReason === "error";
-      if (entry) {
-        callsOf(message).forEach((call) => session.transcribe(call));
-      } else {
-        events = events.filter(({ event, tool_call_id: call }) => event !== "tool_call" || session.first(`call ${run.label} ${call}`));
-      }
-      this._tell(session, events, { run, entry, label, at });
-    } else if (message.role === "toolResult") {
-      if (entry || session.first(`result ${run.label} ${message.toolCallId}`)) {
-        this._tell(session, resultEvents(message), { run, entry, label, at });
-      }
+      this._tell(session, events, place, ({ event, tool_call_id: id }) => event !== "tool_call" || session.isNewsToMessage("call", id));
+    } else if (message.role === "toolResult" && session.isNewsToMessage("result", message.toolCallId)) {
+      this._tell(session, resultEvents(message), place);
     }
   }
 
-  _tell(session, events, { run, entry, label, at }) {
+  /** Write events; those that are no news count for the ids of the others, and are left out. */
+  _tell(session, events, { run, entry, label, at }, isNews = () => true) {
     const timestamp = timeOf(at, this._now());
     const exchangeId = exchangeOf(session, run);
-    for (const event of session.identified(events, entry, label)) {
+    for (const event of session.identified(events, entry, label).filter(isNews)) {
       session.isFailureTold ||= event.event === "error_event";
       const kept = this.settings.sendToolData ? event : withheld(event);
       this._emit({ k: "event", s: session.id, a: session.agent, b: { ...kept, timestamp, ...(exchangeId && { exchange_id: exchangeId }) } });
     }
   }
 
+  /** The session of an update; one that names none by its id or its file is nobody's. */
+  _sessionOfUpdate(update) {
+    const { sessionKey, sessionId, agentId, sessionFile } = { ...update.target, ...update };
+    const id = sessionId ?? sessionOfFile(sessionFile) ?? this._idOfKey.get(sessionKey);
+    return this._session({ sessionKey: id ? sessionKey : undefined, sessionId: id, agentId }, {});
+  }
+
   _session(event, context) {
     const key = context?.sessionKey ?? event?.sessionKey;
     const id = context?.sessionId ?? event?.sessionId ?? this._idOfKey.get(key) ?? key;
-    const agent = named(context?.agentId ?? event?.agentId ?? /^agent:([^:]+):/.exec(key ?? "")?.[1]);
+    // The key names the agent whose folder the transcript lies in; what else is given was wrong in some versions.
+    const agent = named(/^agent:([^:]+):/.exec(key ?? "")?.[1] ?? context?.agentId ?? event?.agentId);
     if (typeof id !== "string" || !id.trim() || id.length > 256 || /\p{Cc}/u.test(id)) {
       this.unattributed += 1;
       return null;
@@ -279,7 +311,29 @@ function runOf(event, context) {
   return named(event.runId ?? context?.runId) ?? UNNAMED;
 }
 
-function callsOf(message) {
-  const blocks = Array.isArray(message.content) ? message.content : [];
-  return blocks.filter((block) => block?.type === "toolCall" && block.id).map((block) => block.id);
+/** The end of a run of which the transcript tells; null where it does not. */
+function writtenEnd(session, turn) {
+  if (!session.turn) {
+    return null;
+  }
+  const answers = (turn?.after ?? []).filter(({ role }) => role === "assistant");
+  return { turn: session.turn, isOver: answers.length === 0, last: answers.at(-1) ?? null };
+}
+
+/** Milliseconds until the exchange of a run is written: for a hook that has not come, a message, or another attempt; 0 for at once. */
+function waitOf(session, { ended, output }) {
+  if (!ended) {
+    return END_MS;
+  }
+  if (ended.turn) {
+    const isWritten = !ended.last || session.entryOf(ended.last);
+    return ended.turn.hasFailed ? RETRY_MS : isWritten ? 0 : SETTLE_MS;
+  }
+  return output || ended.isTold ? 0 : SETTLE_MS;
+}
+
+/** The id of the session whose transcript a file is. */
+function sessionOfFile(file) {
+  const stem = typeof file === "string" ? /([^/\\]+)\.jsonl$/.exec(file)?.[1] : undefined;
+  return stem && (UUID.exec(stem)?.[0] ?? stem.replace(/-topic-[^/]*$/, ""));
 }

@@ -1,5 +1,6 @@
 /** What is remembered of one session while it goes on: which messages were told, which calls are open, which runs are under way. */
 import { eventIds, exchangeId } from "./ids.js";
+import { HOOK } from "./messages.js";
 
 const MAX_TOLD = 4000;
 
@@ -12,7 +13,7 @@ export class Session {
     this.tokensBefore = undefined;
     /** Runs under way, each with what is known of its exchange. */
     this.runs = new Map();
-    /** The entry of the user message that is being answered, where the transcript told it. */
+    /** The user message that is being answered with its answer, where the transcript tells of them. */
     this.turn = null;
     /** Whether the last message that answers it ended in an error, and whether any failure of it was told. */
     this.hasFailed = false;
@@ -23,18 +24,19 @@ export class Session {
     this._attempts = new Map();
     this._answered = new Map();
     this._entries = new Map();
-    this._transcribed = new Set();
+    this._written = new Set();
+    this._called = new Set();
     this._closed = new Map();
   }
 
-  /** Note that the transcript tells of a call, and will tell of its result. */
-  transcribe(call) {
-    addBounded(this._transcribed, call);
+  /** Whether a hook has to tell of a call or a result; not where a message told of it before. An id counts each time it is given. */
+  isNewsToHook(what, id) {
+    return !id || met(this._written, this._called, `${what} ${id}`);
   }
 
-  /** Whether the transcript tells of the call. */
-  isTranscribed(call) {
-    return Boolean(call) && this._transcribed.has(call);
+  /** Whether a message has to tell of a call or a result; not where a hook told of it before. */
+  isNewsToMessage(what, id) {
+    return !id || met(this._called, this._written, `${what} ${id}`);
   }
 
   /** Note which user message is being answered. */
@@ -125,7 +127,8 @@ export class Session {
   /** Events with ids of their entry, or of `label` where it is not known. */
   identified(events, entry, label) {
     const ids = entry ? eventIds(entry, events.length) : eventIds(label, events.length).map((id) => this.unique(id));
-    return events.map((event, index) => ({ ...event, event_id: ids[index], ...(entry && { entry_id: entry }) }));
+    const origin = entry ? { entry_id: entry } : { told_by: HOOK };
+    return events.map((event, index) => ({ ...event, event_id: ids[index], ...origin }));
   }
 }
 
@@ -135,6 +138,16 @@ export function keyOf(message) {
     return `result ${message.toolCallId} ${message.timestamp}`;
   }
   return `${message.role} ${message.timestamp} ${message.responseId ?? ""}`;
+}
+
+/** Whether nothing of this key waits on the other side; then it waits on this one. What has no id is told by whoever comes. */
+function met(other, own, key) {
+  if (other.delete(key)) {
+    return false;
+  }
+  own.delete(key);
+  addBounded(own, key);
+  return true;
 }
 
 function addBounded(set, key) {

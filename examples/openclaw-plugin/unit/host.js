@@ -2,7 +2,8 @@
  * A stand-in for OpenClaw: registers the plugin with the interface it has there, and calls its hooks as they are called there.
  *
  * As a program it takes a line of JSON for each thing to do and answers each with a line: `{"hook", "event", "context"}`,
- * `{"update"}` of a transcript, or `{"do": "kept" | "status" | "drained" | "end"}`. The first line is `{"config", "entry"}`.
+ * `{"update"}` of a transcript, or `{"do": "kept" | "status" | "drained" | "end"}`. The first line is `{"config", "entry"}`. With
+ * `"at"`, milliseconds since 1970, it is then.
  */
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
@@ -45,8 +46,12 @@ export function hostOf(config, { entry = {}, stateDir, hasTranscripts = true } =
 async function main() {
   let host = null;
   let pipeline = null;
+  const clock = Date.now;
+  let offset = 0;
+  Date.now = () => clock() + offset;
   for await (const line of createInterface({ input: process.stdin })) {
     const wanted = JSON.parse(line);
+    offset = wanted.at ? wanted.at - clock() : offset;
     let answer = {};
     if (!host) {
       host = hostOf(wanted.config, { entry: wanted.entry, hasTranscripts: wanted.hasTranscripts ?? true });
