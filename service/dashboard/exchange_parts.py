@@ -67,7 +67,7 @@ class Call:
 
 def tiers_of(score: Row) -> list[Tier]:
     """The four tiers of a score, in their order."""
-    flags = ", ".join(CHECKS.get(flag, f"The check {flag} of the methodology fired.") for flag in score["tier1_flags"])
+    flags = " ".join(CHECKS.get(flag, f"The check {flag} of the methodology fired.") for flag in score["tier1_flags"])
     structure = Tier(
         name="tier1",
         state=SCORED,

@@ -18,6 +18,7 @@ Seen = Mapping[str, Any]
 """What a rule saw, as the evidence of an incident has it."""
 _BEYOND = 13.8
 """Natural logarithm of a million: larger odds are told by their power of ten."""
+_RAISED = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 _YEARS = ALARM / 365
 _ALARM = number(ALARM)
 
@@ -106,7 +107,7 @@ def odds(log_evidence: float | None) -> str:
     if log_evidence is None:
         return NOTHING
     if log_evidence > _BEYOND:
-        return f"10^{math.floor(log_evidence / math.log(10))} to 1"
+        return f"10{str(math.floor(log_evidence / math.log(10))).translate(_RAISED)} to 1"
     ratio = math.exp(max(log_evidence, -_BEYOND))
     places = max(0, math.floor(math.log10(ratio)) - 1) if ratio >= 1 else 0
     return f"{number(round(ratio, -places))} to 1"

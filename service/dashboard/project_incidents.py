@@ -29,6 +29,8 @@ from streams.watch.incidents import CAUSES, STATUSES, evidence_of, seen_by_rules
 router = APIRouter(include_in_schema=False)
 PAGE = 50
 """Incidents of a page of the list."""
+FIRST_MOVED, MAX_REASON = 10, 300
+"""Exchanges that moved an incident which are shown at once, and characters of a reason there: the exchange's own page has all of it."""
 TYPES = ("drift", "anomaly_spike")
 
 
@@ -106,6 +108,8 @@ async def incident(
         "sampling": SAMPLING,
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
+        "first_moved": FIRST_MOVED,
+        "max_reason": MAX_REASON,
         **await services.ask(asked),
     }
     return page(request, "incident.html", values)

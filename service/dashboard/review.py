@@ -30,6 +30,8 @@ MAX_SKIPPED = 2 * SKIPPED_KEPT
 """As many in a call: what is skipped, and what was scored a moment ago and may not have landed yet."""
 MARKS = {1: "Worst", 2: "Bad", 3: "So-so", 4: "Good", 5: "Best"}
 """What each point means."""
+MAX_REASON = 500
+"""Characters of the judge's words on one thing: the exchange's own page has all of them."""
 WINDOWS = {30: "30 days", 90: "90 days", 0: "All time"}
 """Days that the agreement looks back; 0 for all there is."""
 TEXTS = {"user_message": "userMessage", "agent_response": "agentResponse", "agent_thinking": "agentThinking"}
@@ -66,6 +68,7 @@ async def review(
         "mine": sum(row["mine"] for row in waiting),
         "marks": {score: MARKS[score] for score in range(LOWEST, HIGHEST + 1)},
         "max_comment": MAX_COMMENT,
+        "max_reason": MAX_REASON,
         "skip_link": _address(here, [*skipped, item["scoreId"]], blind=blind) if item else None,
         "other_link": _address(here, skipped, blind=not blind),
         "afresh_link": _address(here, [], blind=blind),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,11 @@ from service.runs import Row
 
 LISTED = 100
 """Evidence events of a failure that the text beside the graph names."""
+GIST_SHOWN = 120
+"""Characters of what an event says in a line."""
+_IN_COLUMNS = frozenset({"event", "type", "event_id", "timestamp", "tool", "tool_name", "name", "session_id", "status"})
+"""Fields of an event that the timeline has in columns of their own."""
+_IN_COLUMNS_WRITTEN = re.compile(rf'"(?:{"|".join(sorted(_IN_COLUMNS))})":\s*"[^"]*",?\s*')
 _DEPTH = 2
 links = Links()
 
@@ -155,10 +161,25 @@ def _event(events: RunEvents, place: int, payloads: Mapping[int, Row]) -> dict[s
         "failures": events.evidence.get(place, ()),
         "is_failed": is_failed,
         "payload": kept["payload"] if is_cut else _indented(kept["payload"]),
+        "gist": _gist(kept["payload"], is_cut=is_cut),
         "characters": kept["characters"],
         "is_cut": is_cut,
         "file": f"events/{events.offsets[place]}.json",
     }
+
+
+def _gist(payload: str, *, is_cut: bool) -> str:
+    """What a payload says beside the columns of the timeline, in a line; nothing where it says no more, or is no JSON object."""
+    if is_cut:
+        text = _IN_COLUMNS_WRITTEN.sub("", payload)
+    else:
+        try:
+            told = {name: value for name, value in raw_event(payload).items() if name not in _IN_COLUMNS}
+        except InputError:
+            return ""
+        text = json.dumps(told, ensure_ascii=False)[:-1]
+    text = text.removeprefix("{").replace('"', "")
+    return text if len(text) <= GIST_SHOWN else f"{text[: GIST_SHOWN - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _indented(payload: str) -> str:

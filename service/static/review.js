@@ -15,13 +15,16 @@ async function move(address, remember) {
   if (!response.ok) return `The server answered ${response.status}. Reload the page.`;
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   if (remember) history.pushState(null, "", address);
+  const [item, words] = [queue.querySelector("[data-item]")?.dataset.item, queue.querySelector("#comment")?.value];
   queue.replaceChildren(...page.getElementById("queue").childNodes);
+  // What was written about an exchange stays while it is looked at in another way.
+  if (words && item === queue.querySelector("[data-item]")?.dataset.item) queue.querySelector("#comment").value = words;
   const other = document.getElementById("blind");
   const twin = page.getElementById("blind");
   if (other && twin) other.replaceWith(twin);
-  const item = document.getElementById("item");
-  if (item) {
-    item.focus({ preventScroll: true });
+  const heading = document.getElementById("item");
+  if (heading) {
+    heading.focus({ preventScroll: true });
     scrollTo(0, 0);
   } else {
     queue.querySelector("h2")?.setAttribute("tabindex", "-1");
@@ -79,11 +82,13 @@ document.addEventListener("keydown", (event) => {
   const button = queue.querySelector(`[data-review] button[value="${CSS.escape(event.key)}"]`);
   const link = event.key.toLowerCase() === "s" && queue.querySelector("[data-skip]");
   const comment = event.key.toLowerCase() === "c" && queue.querySelector("#comment");
-  if (!button && !link && !comment) return;
+  const blind = event.key.toLowerCase() === "b" && document.getElementById("blind");
+  if (!button && !link && !comment && !blind) return;
   event.preventDefault();
   if (button && !queue.querySelector("[data-review] button:disabled")) button.click();
   if (link) skip(link);
   if (comment) comment.focus();
+  if (blind) move(blind.href, true).catch(() => location.assign(blind.href));
 });
 
 /** The agreement comes after the page, for it takes longest. */

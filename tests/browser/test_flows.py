@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pages import LINKS
 from playwright.sync_api import expect
-from sites import DRIFTED, QUIET, Site
+from sites import DRIFTED, QUIET, WORKING, Site
 from windows import Window
 
 
@@ -48,6 +48,8 @@ def test_a_decision_is_seen_by_everybody_who_looks(window: Window, another: Call
     here.page.get_by_label("Reason").fill(reason)
     here.page.get_by_role("button", name="Accept").click()
     expect(here.page.locator("main")).to_contain_text("Accepted")
+    expect(here.page.get_by_role("status").filter(has_text="it is being looked into")).to_be_visible()
+    expect(here.page.get_by_label("Reason")).to_have_value("")
     elsewhere.refreshed()
     expect(elsewhere.page.locator("main")).to_contain_text(reason)
     expect(elsewhere.page.locator("main")).to_contain_text("ada")
@@ -85,6 +87,9 @@ def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
     given = [site.get(f"{DRIFTED}/scores/{one}/human")["humanScores"][-1] for one in seen]
     assert [1, 2, 3, 4, 5] == [one["score"] for one in given]
     assert "It 1 does not answer 5." == given[1]["comment"]
+    page.keyboard.press("b")
+    expect(page).to_have_url(re.compile("blind=true"))
+    expect(page.locator("main")).to_contain_text("verdict is hidden")
     assert [] == window.troubles
 
 
@@ -112,6 +117,36 @@ def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another
     shared.page.goto(page.url)
     expect(shared.page.get_by_label("Statement")).to_have_value(statement)
     assert [] == window.troubles + shared.troubles
+
+
+def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window, another: Callable[[], Window]) -> None:
+    """A worked example is tried with one's own values; what only looks like a parameter is none."""
+    page = window.open(LINKS.sql)
+    expect(page.get_by_role("group", name="Parameters")).to_be_hidden()
+    page.get_by_text("What does judging a drifting agent cost?").click()
+    page.locator("details[open] [data-use]").click()
+    expect(page.get_by_label("$agent", exact=True)).to_have_value("deployer")
+    texts = "SELECT '$a' AS a, $$ $b $$ AS b, $C::INT + $c::INT AS sum, $name AS name -- $d\n/* $e */"
+    page.get_by_label("Statement").fill(texts)
+    fields = page.locator("[data-parameters] input")
+    assert ["p.C", "p.name"] == [one.get_attribute("name") for one in fields.all()]
+    fields.first.fill("4")
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-table] tbody td")).to_have_text(["$a", " $b ", "8", "NULL"])
+    shared = another()
+    shared.page.goto(page.url)
+    expect(shared.page.get_by_label("$C", exact=True)).to_have_value("4")
+    assert [] == window.troubles + shared.troubles
+
+
+def test_what_is_copied_is_said(window: Window) -> None:
+    """A button that does nothing to see is pressed again and again."""
+    page = window.open(LINKS.run(WORKING, "run_002"))
+    button = page.get_by_role("button", name="Copy the fix")
+    button.click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    expect(button).to_be_visible()
+    assert [] == window.troubles
 
 
 def test_how_the_fleet_is_narrowed_is_in_the_address(window: Window) -> None:

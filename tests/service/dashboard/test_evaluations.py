@@ -50,7 +50,7 @@ def test_every_evaluation_is_listed_the_last_first(call: Call, tokens: Tokens, s
     landed(store, *SET)
     page = shown(call, tokens)
     assert [one.session for one in reversed(SET)] == [one.partition("%3A")[0] for one in listed(page)]
-    assert re.findall(r'<td class="number">(?:<strong>([\d.]+)</strong>|\s*<span class="pill (bad))', page)[:2] == [
+    assert re.findall(r'<td class="number" data-label="Score">(?:<strong>([\d.]+)</strong>|\s*<span class="pill (bad))', page)[:2] == [
         ("", "bad"), ("9.50", ""),
     ]  # fmt: skip
 
@@ -71,9 +71,11 @@ def test_models_are_held_against_each_other_with_an_interval(call: Call, tokens:
     """Two runs against one decide nothing, and the page says so."""
     landed(store, *SET, Made(CLAUDE, REFUND, "s-9", (9.0, 9.5, 9.0)))
     page = shown(call, tokens)
-    assert "Rough: few runs" in page
-    assert "Not enough runs" in page
-    assert re.search(r"<strong>-\d\.\d\d</strong></td><td class=\"number\">-\d+\.\d\d to \+\d+\.\d\d</td>", page)
+    assert ">Few runs<" in page
+    assert "pair with too few runs" in page
+    assert re.search(
+        r"<strong>-\d\.\d\d</strong></td><td class=\"number\" data-label=\"95 % interval\">-\d+\.\d\d to \+\d+\.\d\d</td>", page
+    )
 
 
 def test_a_case_is_drawn_where_there_is_more_than_one_week(call: Call, tokens: Tokens, store: Store) -> None:

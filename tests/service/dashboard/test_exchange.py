@@ -81,6 +81,13 @@ def test_a_page_tells_what_was_said_and_found(call: Call, tokens: Tokens, store:
         assert one in read, one
 
 
+def test_what_tier_1_found_is_told_in_sentences(call: Call, tokens: Tokens, store: Store) -> None:
+    """One after the other, as people write them."""
+    of = score("s", 1, **JUDGED | {"tier1_flags": ("silent_refusal", "constraint_disclosure")})
+    read = words(shown(call, tokens, told(store, of=of)))
+    assert "every exchange. The agent gave no response. The agent refused without saying why." in read
+
+
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_text_of_anybody_is_markup(call: Call, tokens: Tokens, store: Store, kind: str) -> None:
     """Users, agents and judges write what is shown here: it stays text, and what it hides is shown."""

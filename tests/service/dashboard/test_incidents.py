@@ -22,7 +22,7 @@ from schemas.records import Alert, Incident
 from service.access import AccessStore, Holder
 from service.dashboard.incident_words import EXPLAINED, NAMES, figures, odds
 from service.dashboard.links import Links
-from service.dashboard.project_incidents import PAGE
+from service.dashboard.project_incidents import FIRST_MOVED, MAX_REASON, PAGE
 from streams.watch.rules import ALL_RULES
 
 LINKS = Links()
@@ -104,6 +104,24 @@ def following(page: str) -> str | None:
     """The address of the next page of a list."""
     link = re.search(r'rel="next" href="([^"]+)"', page)
     return link and unescape(link[1])
+
+
+def test_of_many_long_reasons_each_is_short_and_most_are_folded(call: Call, tokens: Tokens, store: Store) -> None:
+    """What moved an incident is looked through at night: fifty reasons of a page each are looked through by nobody."""
+    (one,) = EVIDENCE["exchanges"]
+    moved = [one | {"scoreId": f"m{number}", "reason": "w" * (MAX_REASON + 7)} for number in range(FIRST_MOVED + 3)]
+    page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"exchanges": moved})))
+    before, _, folded = page.partition('<details id="moved-more"><summary>3 more</summary>')
+    assert (FIRST_MOVED, 3) == (before.count("/exchanges/m"), folded.count("/exchanges/m"))
+    assert "w" * MAX_REASON in page
+    assert "w" * (MAX_REASON + 1) not in page
+    assert "(and 7 more characters)" in page
+
+
+def test_whoever_decides_is_told_what_that_did(call: Call, tokens: Tokens, store: Store) -> None:
+    """The button that was pressed is gone a moment later: something has to say that it worked."""
+    page = shown(call, tokens.root, found(store))
+    assert ["accepted", "dismissed"] == re.findall(r'name="status" value="(\w+)" data-done="[^"]+"', page)
 
 
 def test_a_project_without_incidents_says_what_that_means(call: Call, tokens: Tokens) -> None:
@@ -298,7 +316,7 @@ def test_odds_are_short_and_never_fail(log_evidence: float) -> None:
 
 def test_odds_are_rounded_to_what_they_are_worth() -> None:
     """8.6 is known to a tenth, so the ratio is to two digits."""
-    assert ["5\u202f400 to 1", "1 to 1", "0 to 1", "10^217 to 1", "\u2013"] == [
+    assert ["5\u202f400 to 1", "1 to 1", "0 to 1", "10\u00b2\u00b9\u2077 to 1", "\u2013"] == [
         odds(one) for one in (8.6, 0.0, -9.0, 500.0, None)
     ]
 

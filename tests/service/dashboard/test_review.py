@@ -82,6 +82,14 @@ def test_the_odd_one_comes_first_and_the_page_says_why(call: Call, tokens: Token
 
 
 @pytest.mark.usefixtures("judged")
+def test_the_page_names_every_key_it_knows(call: Call, tokens: Tokens) -> None:
+    """Keys that nobody tells of are used by nobody."""
+    keys = re.search(r'<p class="keys[^"]*">(.*?)</p>', shown(call, tokens.root))
+    assert keys is not None
+    assert ["1", "5", "C", "Esc", "S", "B"] == re.findall(r"<kbd>(\w+)</kbd>", keys[1])
+
+
+@pytest.mark.usefixtures("judged")
 def test_nothing_an_agent_said_is_markup(call: Call, tokens: Tokens) -> None:
     """What is looked at was written by whom it is about."""
     page = shown(call, tokens.root)
@@ -201,8 +209,10 @@ def test_agreement_is_shown_of_all_and_of_each(call: Call, tokens: Tokens, store
     labelled(call, tokens, store, 32)
     page = shown(call, tokens.root, f"{AGREEMENT}?days=0")
     assert ["All people", "root"] == re.findall(r'<th scope="row">(.*?)</th>', page)
-    assert re.search(r"<strong>-?\d\.\d\d</strong></td><td class=\"number\">-?\d\.\d\d to -?\d\.\d\d</td>", page)
-    assert '<td class="number">+0.50</td>' in page
+    assert re.search(
+        r"<strong>-?\d\.\d\d</strong></td><td class=\"number\" data-label=\"95 %\">-?\d\.\d\d to -?\d\.\d\d</td>", page
+    )
+    assert '<td class="number" data-label="Bias">+0.50</td>' in page
     assert "No exchange was scored by two people yet" in page
 
 

@@ -21,6 +21,7 @@ from audit.diagnosis import diagnose
 from audit.diagnosis_record import to_record
 from audit.evidence import SessionEvidence
 from service.dashboard.run_reading import PAYLOAD_SHOWN, read_events
+from service.dashboard.run_view import GIST_SHOWN
 from service.runs import events_of
 from streams.engine import Engine
 
@@ -103,6 +104,26 @@ def test_evidence_and_failures_are_marked(finished: Finished, look: Callable[...
     assert ["3", "5", "7"] == re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?only=failed"))
     assert ["1"] == re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?type=session_start"))
     assert "No event is like that" in look(f"{RUN}?type=session_start&only=failed")
+
+
+def test_the_timeline_says_in_a_line_what_each_event_says(finished: Finished, look: Callable[..., str]) -> None:
+    """Nobody opens fifty events to find the one that matters; what columns say is not said again, and no line is long."""
+    events = [
+        {"event": "tool_call", "tool": "search", "args": {"q": "order 7"}},
+        {"event": "decision"},
+        LOOP[-1],
+        {"event": "odd", "note": "y" * 200},
+    ]
+    finished("s1", events, 1)
+    shown = look(RUN)
+    gists = re.findall(r'<span class="gist">(.*?)</span></summary>', shown)
+    assert [
+        "args: {q: order 7}",
+        "note:" + "x" * (GIST_SHOWN - 6) + "\u2026",
+        "note: " + "y" * (GIST_SHOWN - 7) + "\u2026",
+    ] == gists
+    assert 1 == shown.count("characters</summary>")
+    assert f'href="{RUN}/session.json" download>The raw session, 4 events</a>' in shown
 
 
 def test_every_node_of_the_graph_leads_to_its_event(finished: Finished, look: Callable[..., str]) -> None:
@@ -220,7 +241,7 @@ def test_runs_are_listed_by_readiness(finished: Finished, look: Callable[..., st
     """The newest first; the unsafe ones alone where one asks for them."""
     finished("good", [{"event": "session_start"}], 1)
     finished("bad", LOOP, 2)
-    listed = re.compile(r'<td><a href="[^"]+">(run_\d+)</a>')
+    listed = re.compile(r'<td class="words"><a href="[^"]+">(run_\d+)</a>')
     assert ["run_002", "run_001"] == listed.findall(look(RUNS))
     assert ["run_001"] == listed.findall(look(f"{RUNS}?readiness=ready_for_runtime"))
     look(f"{RUNS}?readiness=odd", 400)
