@@ -2,7 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+USABLE := .venv/.usable
 INSTALLED := .venv/.installed
+DEMO := demo-data/demo.duckdb
 STREAMS := .venv-streams/.installed
 ROUNDS ?= 50
 SEED ?= 1
@@ -10,15 +12,25 @@ SEED ?= 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo serve kafka test check lint docs pictures bench bench-stream chaos format generate constraints wheel-demo clean
+.PHONY: help demo pages serve kafka test check lint docs pictures bench bench-stream chaos format generate constraints wheel-demo clean
 
 help:                    ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: $(INSTALLED)       ## audit a small fleet that the demo makes up, in one process
+demo: $(USABLE)          ## audit a small fleet that the demo makes up, and report what was found: offline, without a key
 	$(BIN)/driftline demo
 
-serve: $(INSTALLED)      ## take a fleet's webhooks on loopback; Ctrl-C stops it (driftline connections add … makes tokens)
+pages: $(DEMO)           ## look at the demo in a browser: prints a token to sign in with, and the address; Ctrl-C stops it
+	@$(BIN)/driftline operators revoke demo --db $(DEMO) >/dev/null
+	@echo 'Sign in with this token:'
+	@$(BIN)/driftline operators rotate demo --db $(DEMO)
+	@trap : INT; $(BIN)/driftline serve --db $(DEMO) --policy demo-data/policy.yaml 2>demo-data/pages.log \
+	  || { cat demo-data/pages.log >&2; exit 1; }
+
+$(DEMO): | $(USABLE)
+	$(BIN)/driftline demo
+
+serve: $(USABLE)         ## take your own fleet's records on loopback, and show its pages; Ctrl-C stops it
 	$(BIN)/driftline serve
 
 kafka: $(INSTALLED)      ## run an Apache Kafka at 127.0.0.1:9092 that forgets everything at Ctrl-C (needs Java and Maven)
@@ -41,7 +53,7 @@ lint: $(INSTALLED)       ## everything CI checks but the tests
 
 docs: $(INSTALLED)       ## build the documentation as a site: open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo 'The site is in build/site: open build/site/index.html, or python -m http.server --directory build/site'
+	@echo 'The site is in build/site: open build/site/index.html, or $(BIN)/python -m http.server --directory build/site'
 
 pictures: $(INSTALLED)   ## take the pictures of the documents anew, of the demo's data in the Chromium that is installed
 	PYTHONPATH=tests:. $(BIN)/python tests/browser/pictures.py
@@ -88,12 +100,18 @@ clean:                   ## remove everything that make has made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Python brings a pip of its own that may be too old to know dependency groups, so the pinned one comes first.
-$(INSTALLED): pyproject.toml constraints.txt
+$(USABLE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo 'Driftline needs Python 3.11 or newer, and $(PYTHON) is not. Name another one: make PYTHON=python3.12' >&2; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --group dev --editable '.[chart]'
+	@echo 'Installing Driftline into .venv, once; this takes a minute or two …'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --constraint constraints.txt pip
+	@$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --editable .
+	@touch $@
+
+$(INSTALLED): $(USABLE)
+	@echo 'Installing the tools of development into .venv, once; this takes a minute or two …'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --group dev --editable '.[chart]'
 	@touch $@
 
 $(STREAMS): benchmarks/requirements.txt

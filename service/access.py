@@ -145,10 +145,8 @@ class AccessStore:
                 {**row, "now": self._stamp()},
             )
             if not cursor.rowcount:
-                raise InputError(
-                    f"there is {_article(holder.kind)} {holder.name} already",
-                    hint="Rotate it for another token; a name is not given twice.",
-                )
+                hint = f"driftline {holder.kind}s rotate {holder.name} prints another token; a name is not given twice."
+                raise InputError(f"there is {_article(holder.kind)} {holder.name} already", hint=hint)
             return self._issue(cursor, holder.kind, holder.name)
 
     def rotate(self, kind: Kind, name: str, grace: timedelta | None = None) -> str:
@@ -160,7 +158,8 @@ class AccessStore:
             live = self._live(cursor, kind, name)
             if len(live) >= MAX_LIVE:
                 shown = " and ".join(f"{MARK}_{prefix}" for prefix in live)
-                raise InputError(f"{kind} {name} has {len(live)} live tokens: {shown}", hint="Revoke one of them first.")
+                hint = f"Revoke one of them first: driftline {kind}s revoke {MARK}_{live[0]}"
+                raise InputError(f"{kind} {name} has {len(live)} live tokens: {shown}", hint=hint)
             if grace is not None:
                 cursor.execute(
                     "UPDATE tokens SET expires_at = min(coalesce(expires_at, :end), :end) WHERE kind = :kind AND name = :name "

@@ -30,6 +30,7 @@ from streams.auditing import Auditing
 from streams.chores import Chores
 from streams.engine import Engine
 
+_NOBODY = "nobody can sign in yet: driftline operators add NAME prints a token; it works while the server runs"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Announce = Callable[[str, str, Sequence[str]], None]
 """Told the address of a started server, who judges, and what keeps exchanges from being judged."""
@@ -63,7 +64,9 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         shown = f"[{host}]" if ":" in host else host
         config = server_of(app, host, port).config
         config.timeout_graceful_shutdown = math.ceil(settings.stop_grace)
-        server = _Server(config, partial(announce, f"http://{shown}:{port}", opened.name, _notes(opened, workspace.policy)))
+        server = _Server(
+            config, partial(announce, f"http://{shown}:{port}", opened.name, _notes(opened, workspace.policy, access))
+        )
         with server.stopped_by_signals():
             # Settings that are wrong are said before anything has begun.
             chores = Chores(chores_of(engine, settings, app.state.context.watch))
@@ -97,9 +100,10 @@ def _gateway(workspace: Workspace) -> Auditing:
     return Gateway(store, policy, redactor, now, connection, judge_name=WORKERS, reframe=reframe)
 
 
-def _notes(opened: OpenedJudge, policy: Policy) -> list[str]:
-    """What keeps a judge that there is from judging."""
-    return [note for note in (opened.note, unpriced_note(policy)) if note and opened.judge is not None]
+def _notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:
+    """What keeps a judge that there is from judging, and people from signing in."""
+    notes = [note for note in (opened.note, unpriced_note(policy)) if note and opened.judge is not None]
+    return notes if access.holders("operator") else [*notes, _NOBODY]
 
 
 async def _stop(engine: Auditing, grace: float, hurry: asyncio.Event) -> None:

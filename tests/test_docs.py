@@ -15,6 +15,8 @@ from service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+HANDBOOK = (ROOT / "docs" / "handbook.md").read_text(encoding="utf-8")
+SETTINGS = "docs/reference/settings.md"
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 _CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -34,10 +36,18 @@ def commands() -> set[str]:
     return found
 
 
-def test_the_readme_names_every_command() -> None:
+def test_the_handbook_names_every_command() -> None:
     """A command that nobody is told of is not there."""
-    named = {match.strip() for match in re.findall(rf"driftline ((?:{GROUPS})?[a-z-]+)", README)}
+    named = {match.strip() for match in re.findall(rf"driftline ((?:{GROUPS})?[a-z-]+)", HANDBOOK)}
     assert commands() - {"demo"} <= named
+
+
+@pytest.mark.parametrize(
+    "place", ["docs/tutorial.md", "docs/handbook.md", "docs/how-to/index.md", "docs/reference/index.md", SETTINGS]
+)
+def test_the_readme_leads_to_what_it_does_not_say_itself(place: str) -> None:
+    """It is short because these are there."""
+    assert f"]({place})" in README
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -48,9 +58,10 @@ def test_a_document_names_only_commands_that_exist(document: Path) -> None:
     assert set(typed) <= commands()
 
 
-def test_the_readme_names_every_setting() -> None:
-    """Settings are found in one place."""
-    assert {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} <= set(re.findall(rf"{PREFIX}[A-Z_]+", README))
+def test_the_settings_are_all_where_the_readme_leads() -> None:
+    """Settings are found in one place, each with its own heading."""
+    headings = re.findall(rf"^## ({PREFIX}[A-Z_]+)$", (ROOT / SETTINGS).read_text(encoding="utf-8"), re.MULTILINE)
+    assert {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} == set(headings)
 
 
 def test_the_readme_names_every_failure_type() -> None:

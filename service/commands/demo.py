@@ -96,7 +96,7 @@ def _import_transcripts(folder: Path, settings: Settings) -> None:
 
 def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[RenderableType]:
     """Lines and tables: what became of the dialogues, then the report on the imported sessions and that on the dialogues."""
-    from service.next_steps import next_steps  # noqa: PLC0415 - it knows of the HTTP client
+    from service.next_steps import next_steps, pages_steps  # noqa: PLC0415 - it knows of the HTTP client
 
     store, settings, projects = workspace.store, workspace.settings, list(PROJECTS.values())
     yield delivered_line(store, projects, len(sessions))
@@ -105,7 +105,8 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
     yield heading(f"━━ The sessions over HTTP ({len(projects)} projects): what the {SIMULATED} makes of them ━━")
     yield exchange_report(store, projects, WORSE_SINCE)
     yield heading(f"Drift and anomaly spikes, as of {PRESENT:%m-%d}; {SIMULATED}")
-    yield check_view(check_projects(workspace, projects))
+    found = check_projects(workspace, projects)
+    yield check_view(found)
     ledger = [
         row
         for row in query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None, "from": None, "to": None})
@@ -113,10 +114,16 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
     ]
     agents = {project: agent for agent, project in PROJECTS.items()}
     yield cost_report(ledger, agents, records_of(store, projects), workspace.policy.defaults)
+    program, database, policy = _program(), settings.database, settings.policy or Path()
     worst = worst_first(store, projects)[0]["session_id"]
-    steps = next_steps(_program(), settings.database, settings.policy or Path(), worst_run(store, PROJECT), worst)
     yield heading("Look closer")
-    yield from steps
+    yield from next_steps(program, database, worst_run(store, PROJECT), worst, policy)
+    # What is last is what is seen first.
+    yield heading(f"In short, of the sessions over HTTP; {SIMULATED}")
+    yield from [f"{one.project}: {finding.title}" for one in found for finding in one.findings]
+    yield f"{sum(not one.findings for one in found)} of {len(found)} projects are as they were"
+    yield heading("See it in a browser")
+    yield from pages_steps(program, database, policy)
 
 
 def _program() -> str:

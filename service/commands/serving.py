@@ -49,7 +49,11 @@ def serve(
 
 
 def _announce(url: str, judge: str, notes: Sequence[str]) -> None:
-    out.print(f"Driftline listens at {url} (docs at {url}/docs)", markup=False, soft_wrap=True)
+    out.print(
+        f"Driftline listens at {url} (open it in a browser; the API's description is at {url}/docs). Ctrl-C stops it.",
+        markup=False,
+        soft_wrap=True,
+    )
     out.print(JUDGES[judge], markup=False, soft_wrap=True)
     for note in notes:
         out.print(f"note: {note}", markup=False, soft_wrap=True)

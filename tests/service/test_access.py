@@ -235,6 +235,19 @@ def test_a_scope_that_there_is_not_is_refused(access: AccessStore, scopes: list[
     assert [] == access.holders("operator")
 
 
+def test_whoever_has_no_token_left_to_get_is_told_the_command(access: AccessStore) -> None:
+    """A hint that is typed as it stands must work."""
+    old, _ = access.add(NORTH), access.rotate("connection", "north")
+    with pytest.raises(InputError) as twice:
+        access.add(NORTH)
+    assert str(twice.value.hint).startswith("driftline connections rotate north ")
+    with pytest.raises(InputError) as full:
+        access.rotate("connection", "north")
+    assert str(full.value.hint).endswith(f": driftline connections revoke {old[:15]}")
+    assert 1 == access.revoke("connection", old[:15])
+    assert access.rotate("connection", "north")
+
+
 def test_the_commands_show_a_token_once(tmp_path: Path) -> None:
     """Alone on the output, so that a script can take it; in no list afterwards."""
     runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]

@@ -129,6 +129,7 @@ def test_whatever_rests_on_the_simulated_judge_says_so(shown: Shown) -> None:
         "Attempts to",
         "What judging cost",
         "Drift and",
+        "In short",
     ):
         (heading,) = (line for line in shown.out.splitlines() if line.startswith(begins))
         assert "simulated judge" in heading
@@ -150,6 +151,14 @@ def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Show
     falls = [" ".join(row) for row in rows if "sequential" in row]
     assert 2 <= len(falls)
     assert all(fall.endswith(f"on {WORSE_SINCE}") for fall in falls)
+
+
+def test_the_last_words_are_what_was_found(shown: Shown) -> None:
+    """Two hundred lines scroll by; what stays on the screen is the end."""
+    *found, rest = shown.part("In short")
+    assert all(line.startswith(f"{PROJECTS[WORSE_AGENT]}: Tier ") and line.endswith(f" on {WORSE_SINCE}") for line in found)
+    assert 2 <= len(found)
+    assert f"{len(PROJECTS) - 1} of {len(PROJECTS)} projects are as they were" == rest
 
 
 def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:
@@ -198,17 +207,19 @@ def test_the_commands_of_the_tutorial_show_what_it_says(shown: Shown, monkeypatc
 def test_the_commands_it_suggests_work(shown: Shown) -> None:
     """They are the first thing that a newcomer types."""
     steps = [line for line in shown.part("Look closer") if not line.startswith("#")]
+    token, serve = (line for line in shown.part("See it in a browser") if not line.startswith("#"))
     assert len(steps) > 10
-    for step in steps[:-1]:
+    for step in [*steps, token]:
         words = shlex.split(step)
         arguments = words[words.index("service.cli") + 1 :] if "service.cli" in words else words[1:]
         assert 0 == run_command(arguments), step
-    assert " serve " in steps[-1]
+    assert " serve " in serve
+    assert shown.out.rstrip().endswith(serve)
 
 
 def test_the_server_it_suggests_serves_and_stops(shown: Shown) -> None:
     """With the policy and the tokens of the demo."""
-    (step,) = (line for line in shown.part("Look closer") if " serve " in line)
+    (step,) = (line for line in shown.part("See it in a browser") if " serve " in line)
     arguments = ["serve", *shlex.split(step.partition(" serve ")[2]), "--port", "0", "--judge", "none"]
     server = subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
@@ -234,8 +245,8 @@ def test_the_questions_it_suggests_can_be_asked_of_any_database(tmp_path: Path) 
     """Each has an answer, and none holds what a shell would read."""
     database = tmp_path / "empty.duckdb"
     Store(database).close()
-    assert all([] == read_only_rows(database, query, 10)[1] for query in QUERIES)
-    assert not re.search(r'["$`\\!]', "".join(QUERIES))
+    assert all([] == read_only_rows(database, query, 10)[1] for _, query in QUERIES)
+    assert not re.search(r'["$`\\!]', "".join(query for _, query in QUERIES))
 
 
 def test_a_folder_that_is_not_its_own_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

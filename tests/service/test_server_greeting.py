@@ -1,0 +1,40 @@
+"""What a server says when it has started: the first thing that whoever starts one reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers import Home, Nursery, nursery, until
+
+pytestmark = pytest.mark.slow
+NOBODY = "note: nobody can sign in yet: driftline operators add NAME prints a token; it works while the server runs"
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """What starts servers."""
+    with nursery() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("has_operator", [True, False])
+def test_a_server_says_where_to_look_and_that_nobody_can_sign_in(
+    children: Nursery, tmp_path: Path, *, has_operator: bool
+) -> None:
+    """A page that asks for a token is the end of the way for whoever does not know where tokens come from."""
+    home = Home(tmp_path)
+    if has_operator:
+        home.operator()
+    server = children.serve(home)
+    url = server.serving()
+    lines = 2 if has_operator else 3
+    until(lambda: server.printed.count("\n") >= lines, "it to say who judges, and who cannot sign in")
+    first, judge, *notes = server.printed.splitlines()
+
+    assert (
+        f"Driftline listens at {url} (open it in a browser; the API's description is at {url}/docs). Ctrl-C stops it." == first
+    )
+    assert judge.startswith("no judge: ")
+    assert [] == notes if has_operator else [NOBODY] == notes
