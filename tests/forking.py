@@ -1,0 +1,132 @@
+"""A process that has loaded the command line and forks: `driftline` in a shell, without loading it anew for every command.
+
+Who wants a command run connects to a socket, says arguments, folder and variables, and passes input, output and error output along;
+the answer is the command's process id, and its exit code when it has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from servers import PATIENCE, ROOT
+
+_SERVER = """
+    import importlib, json, os, pkgutil, select, signal, socket, sys
+
+    import anthropic, fastapi.openapi.utils, httpx2, h11, pythonjsonlogger.json, uvicorn
+    import service.cli, service.commands, service.serving, streams.judges.live
+
+    for found in pkgutil.iter_modules(service.commands.__path__):
+        importlib.import_module(f"service.commands.{found.name}")
+
+    def command(wanted, files):
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        os.chdir(wanted["folder"])
+        os.environ.clear()
+        os.environ.update(wanted["variables"])
+        os.cpu_count = lambda: 1  # a replay in as many processes as there are cores would have each load everything anew
+        sys.argv = ["driftline", *wanted["arguments"]]
+        service.cli.main()
+
+    def keep(caller):
+        message, files, _, _ = socket.recv_fds(caller, 1 << 20, 3)
+        while not message.endswith(b"\\n"):
+            message += caller.recv(1 << 20)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if (pid := os.fork()) == 0:
+            caller.close()
+            command(json.loads(message), files)
+        caller.sendall(b"%d\\n" % pid)
+        for file in files:
+            os.close(file)
+        caller.sendall(b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        os._exit(0)
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(sys.argv[1])
+        listener.listen()
+        print("listening", flush=True)
+        while listener in select.select([listener, sys.stdin], [], [])[0]:
+            caller, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                keep(caller)
+            caller.close()
+"""
+_CLIENT = """\
+#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as caller:
+    caller.connect({address!r})
+    wanted = {{"arguments": sys.argv[1:], "folder": os.getcwd(), "variables": dict(os.environ)}}
+    socket.send_fds(caller, [json.dumps(wanted).encode() + b"\\n"], [0, 1, 2])
+    with caller.makefile() as answers:
+        answers.readline()
+        sys.exit(int(answers.readline()) & 255)
+"""
+
+
+class Forked:
+    """A command that runs beside."""
+
+    def __init__(self, address: str, arguments: Sequence[str], folder: Path, variables: Mapping[str, str], log: Path) -> None:
+        wanted = {"arguments": arguments, "folder": str(folder), "variables": variables}
+        with socket.socket(socket.AF_UNIX) as caller, log.open("wb") as out, Path(os.devnull).open("rb") as nothing:
+            caller.settimeout(PATIENCE)
+            caller.connect(address)
+            files = [nothing.fileno(), out.fileno(), out.fileno()]
+            socket.send_fds(caller, [json.dumps(wanted).encode() + b"\n"], files)
+            self._answers = caller.makefile()
+        self.pid = int(self._answers.readline())
+        self._process = os.pidfd_open(self.pid)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it runs no more."""
+        return bool(select.select([self._process], [], [], 0)[0])
+
+    def send(self, number: signal.Signals) -> int:
+        """Send it a signal, and answer its exit code once it has ended."""
+        if not self.has_ended:
+            signal.pidfd_send_signal(self._process, number)
+        return int(self._answers.readline())
+
+    def close(self) -> None:
+        """End it whatever it does."""
+        if not self._answers.closed:
+            if not self.has_ended:
+                signal.pidfd_send_signal(self._process, signal.SIGKILL)
+            os.close(self._process)
+            self._answers.close()
+
+
+@contextmanager
+def forking(folder: Path) -> Iterator[tuple[str, str]]:
+    """The address of such a process, and the text of the command `driftline` that has it run what is typed."""
+    address = str(folder / "commands")
+    server: Any = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(_SERVER), address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        text=True,
+    )
+    with server:
+        assert "listening" == server.stdout.readline().strip()
+        yield address, _CLIENT.format(python=sys.executable, address=address)
+        server.stdin.close()
+        assert 0 == server.wait(PATIENCE)

@@ -1,0 +1,255 @@
+"""The guides' blocks of `sh`: each is run in a shell, beside real servers, and comes to what the guide says."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import httpx2
+import pytest
+from consoles import files_in
+from forking import forking
+from receivers import receiving
+from servers import ROOT, until
+from shells import Shell, blocks_in, shell
+
+from schemas.registry import current_schemas, earlier_schemas
+
+DOCS = ROOT / "docs"
+POLICY = "version: 1\nprojects:\n  shop: {costCapPerSession: 1.0}\n"
+READ = ("scores", "anomalies", "runs", "summary", "incidents", "costs")
+"""What is asked of a project to see whether two servers have the same."""
+RUN = {
+    *(
+        "http",
+        "sql",
+        "methodology",
+        "tune",
+        "sampling-and-cost",
+        "replay",
+        "ci",
+        "openclaw",
+        "api",
+        "alerts",
+        "back-up",
+        "upgrade",
+    ),
+}
+"""Documents whose blocks are run here."""
+ELSEWHERE = {
+    "deploying": "Docker is not everywhere; the rest runs in tests/kafka/test_guides.py",
+    "evaluation": "tests/test_evaluation_examples.py; the rest are patterns with names to be filled in",
+    "tutorial": "tests/service/test_demo.py",
+    "handbook": "one of each command, with names to be filled in; tests/test_docs_site.py looks at their options",
+    "commands": "what is typed for each command, without values",
+}
+"""Documents whose blocks are not run here, and why."""
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A folder in which an agent was connected over HTTP, by its guide, and judged."""
+
+    folder: Path
+    token: str
+    operator: str
+    answers: dict[str, Any]
+
+
+def guide(name: str) -> Path:
+    """A document by name."""
+    (found,) = [path for path in DOCS.rglob(f"{name}.md") if not {"decisions", "reference"} & {*path.parts}]
+    return found
+
+
+def asked(url: str, operator: str) -> dict[str, Any]:
+    """What a server says of the project."""
+    headers = {"Authorization": f"Bearer {operator}"}
+    with httpx2.Client(base_url=f"{url}/api/audit", headers=headers, timeout=30) as client:
+        return {name: client.get(f"shop/{name}").raise_for_status().json() for name in READ}
+
+
+def is_judged(url: str, operator: str) -> bool:
+    """Whether the judge has said what it was asked."""
+    found = asked(url, operator)
+    return bool(found["scores"]["scores"]) and found["summary"]["exchanges"]["pending"] == 0 and bool(found["runs"]["runs"])
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[tuple[str, str]]:
+    """What runs the commands that are typed; its socket's address has to be short."""
+    with tempfile.TemporaryDirectory(prefix="driftline-guides-") as folder, forking(Path(folder)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory, commands: tuple[str, str]) -> Shop:
+    """The guide to HTTP, and the examples of SQL's way over HTTP, in a real shell with a real server and a simulated judge."""
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "policy.yaml").write_text(POLICY)
+    add, token, *calls = blocks_in(guide("http"))
+    with shell(folder, commands) as here:
+        here.run("driftline simulate-judge")
+        here.run("export ANTHROPIC_BASE_URL=http://127.0.0.1:8788 ANTHROPIC_API_KEY=simulated DRIFTLINE_POLICY=policy.yaml")
+        operator = here.run("driftline operators add me").split()[0]
+        given = here.run(add).split()[0]
+        here.run(token, {"dl_…": given})
+        answers = "".join(here.run(call) for call in calls)
+        assert '"reason":"first_turns"' in answers, answers
+        until(lambda: is_judged(here.url, operator), "the judge to answer")
+        (query,) = blocks_in(guide("sql"))[:1]
+        here.run(f"export DRIFTLINE_TOKEN={operator}")
+        assert '"rows"' in here.run(query, {'"project": "ops"': '"project": "shop"'})
+        found = asked(here.url, operator)
+        here.stop()
+    return Shop(folder, given, operator, found)
+
+
+@pytest.fixture
+def copied(shop: Shop, tmp_path: Path, commands: tuple[str, str]) -> Iterator[Shell]:
+    """A shell in a copy of the shop's folder, without a server."""
+    folder = tmp_path / "here"
+    shutil.copytree(shop.folder, folder, ignore=shutil.ignore_patterns("bin", "*.log"))
+    with shell(folder, commands, DRIFTLINE_POLICY="policy.yaml") as here:
+        yield here
+
+
+def with_a_judge(here: Shell) -> None:
+    """Start one."""
+    here.run("driftline simulate-judge\nexport ANTHROPIC_BASE_URL=http://127.0.0.1:8788 ANTHROPIC_API_KEY=simulated")
+
+
+def test_an_agent_that_was_connected_by_the_guide_is_a_run_with_scores(shop: Shop) -> None:
+    """It is the first thing that anybody does with a server."""
+    (run,) = shop.answers["runs"]["runs"]
+    (score,) = shop.answers["scores"]["scores"]
+
+    assert "s-1" == run["sessionId"] == score["sessionId"]
+    assert score["tier2SemanticScore"] is not None
+
+
+@pytest.mark.parametrize("name", ["methodology", "tune", "sampling-and-cost", "replay"])
+def test_what_a_guide_has_typed_without_a_server_works(name: str, copied: Shell) -> None:
+    """A replay that nobody has made cannot be compared, and a label that was renamed is not found."""
+    for file, content in files_in(guide(name).read_text("utf-8")).items():
+        (copied.folder / file).write_text(content, "utf-8")
+    (copied.folder / "strict.yaml").write_text(POLICY + "defaults: {sampling: {routineInterval: 2}}\n")
+    with_a_judge(copied)
+
+    for block in blocks_in(guide(name)):
+        copied.run(block)
+
+
+def test_the_gates_of_builds_open_and_close(copied: Shell) -> None:
+    """A gate that never closes is worse than none."""
+    examples = ROOT / "examples" / "evaluation"
+    shutil.copytree(examples / "cases", copied.folder / "cases")
+    shutil.copy(examples / "profile.yaml", copied.folder / "nightly.yaml")
+    with_a_judge(copied)
+    copied.run(f"export BUILD=7 DRIFTLINE_PROJECT=shop\ndriftline import events {examples}/events.jsonl")
+    worth, drifts, opened = blocks_in(guide("ci"))
+
+    assert "evaluations made" in copied.run(worth, {'"build-$BUILD"': "refunds"}, codes={1})
+    copied.run(drifts)
+    copied.run(opened)
+    assert {} != {path.name: path for path in (copied.folder / "results").iterdir()}
+
+
+def test_openclaw_is_connected_as_the_guide_says(tmp_path: Path, commands: tuple[str, str]) -> None:
+    """What was imported and what the plugin sends must be one connection's."""
+    with shell(tmp_path, commands) as here:
+        shutil.copytree(ROOT / "examples" / "evaluation", tmp_path / ".openclaw")
+        (block,) = blocks_in(guide("openclaw"))
+
+        assert "12 exchanges" in here.run(block)
+        assert "gateway" in here.run('driftline sql "SELECT DISTINCT connection, project FROM exchanges" --csv')
+
+
+def test_an_operator_of_the_guide_to_the_api_may_read(tmp_path: Path, commands: tuple[str, str]) -> None:
+    """Its scopes are those that were named."""
+    with shell(tmp_path, commands) as here:
+        (block,) = blocks_in(guide("api"))
+        here.run(block)
+
+        assert "read" in here.run("driftline operators list")
+
+
+def test_a_channel_of_the_guide_is_told(copied: Shell) -> None:
+    """Whoever set it up by night wants to know now."""
+    channel, night = blocks_in(guide("alerts"))
+    with receiving() as receiver:
+        copied.run(channel, {"https://hooks.slack.com/services/…": receiver.url})
+        copied.run(night)
+        copied.run("driftline alerts test")
+
+        assert ["blocks" in post.document for post in receiver.posts] == [True, True]
+    copied.stop()
+    copied.run("driftline alerts list")
+
+
+def test_a_backup_that_was_taken_while_it_ran_answers_the_same(copied: Shell, shop: Shop) -> None:
+    """It is looked at for the first time on the day when nothing else is left."""
+    if shutil.which("sqlite3") is None:
+        pytest.skip("the guide copies the tokens with sqlite3: install it")
+    held, tokens, restored, tried = blocks_in(guide("back-up"))
+    copied.run("driftline serve")
+    (server,) = copied.beside
+    copied.run(blocks_in(guide("http"))[2].replace("$TOKEN", shop.token).replace("s-1", "s-2"))
+    until(lambda: len(asked(copied.url, shop.operator)["scores"]["scores"]) == 2, "the exchange to have its score")
+    before = asked(copied.url, shop.operator)
+
+    copied.run(held, {"PID": str(server.pid)})
+    taken = asked(copied.url, shop.operator)
+    copied.run(tokens)
+    copied.run(tried)
+    copied.stop()
+    for path in copied.folder.glob("driftline.*"):
+        path.unlink()
+    copied.run(restored)
+    copied.run("driftline serve")
+
+    assert before == taken == asked(copied.url, shop.operator)
+    copied.stop()
+
+
+def test_a_database_of_the_first_version_is_upgraded_as_the_guide_says(copied: Shell, shop: Shop) -> None:
+    """Everything that was recorded stays, and the fields that are new have their defaults."""
+    older(copied.folder / "driftline.duckdb")
+    with_a_judge(copied)
+    copied.run("driftline doctor")
+    for block in blocks_in(guide("upgrade")):
+        copied.run(block)
+    copied.run("driftline serve")
+    found = asked(copied.url, shop.operator)
+
+    assert [one["exchangeId"] for one in shop.answers["scores"]["scores"]] == [
+        one["exchangeId"] for one in found["scores"]["scores"]
+    ]
+    assert len(shop.answers["runs"]["runs"]) == len(found["runs"]["runs"])
+    copied.stop()
+
+
+def older(database: Path) -> None:
+    """Take away what came after the first published version of each record: no table has a field that was added since."""
+    with duckdb.connect(str(database)) as raw:
+        views = raw.execute("SELECT schema_name, view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+        for schema, view in views:
+            raw.execute(f'DROP VIEW "{schema}"."{view}"')
+        for record in current_schemas().values():
+            first = {field["name"] for field in earlier_schemas()[record.name][0].fields}
+            for field in record.fields:
+                if field["name"] not in first:
+                    raw.execute(f'ALTER TABLE log."{record.table}" DROP COLUMN "{field["name"]}"')
+
+
+def test_every_document_with_commands_is_run_somewhere() -> None:
+    """A guide that nobody runs is wrong after the next change."""
+    typed = {path.stem for path in DOCS.rglob("*.md") if blocks_in(path)}
+
+    assert set() == typed - RUN - {*ELSEWHERE}
+    assert set() == RUN - typed
