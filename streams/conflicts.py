@@ -26,7 +26,7 @@ def set_aside_conflict(door: Door, letters: Accepted, topic: str, record: Record
     name = type(record).__name__
     identity = {field: getattr(record, field) for field in schema_of(name).identity}
     named = ", ".join(f"{field} {value!r}" for field, value in identity.items())
-    fields = f" ({', '.join(differing)} differ)" if differing else ""
+    fields = f" (it differs in {', '.join(differing)})" if differing else ""
     detail = f"{name} {named}: the log holds it with other content{fields}, which stays. {TO_DO}"
     said = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
     door.set_aside(

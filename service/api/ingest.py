@@ -149,7 +149,7 @@ def _content_digest(body: IngestBody, redactor: Redactor, texts: tuple[str | Non
 def conflict_words(differing: Sequence[str]) -> str:
     """What a sender is told whose exchange has the id of another one; `differing` are fields of the record."""
     named = ", ".join(_SENT_AS[name] for name in differing if name in _SENT_AS)
-    words = f" ({named} differ)" if named else ""
+    words = f" (it differs in {named})" if named else ""
     return (
         f"exchange.id: the log has an exchange of this id with another content, or of another session{words}. What it has stays; "
         "send another exchange under another id"

@@ -87,12 +87,37 @@ def test_another_content_under_a_known_id_is_a_conflict(
     call("POST", INGEST, tokens.ops, json=exchange_body())
     response = call("POST", INGEST, tokens.ops, json=exchange_body(response="It is not."))
     assert (409, "conflict") == (response.status_code, response.json()["code"])
-    assert "exchange.id" in response.json()["error"]
+    assert (
+        "exchange.id: the log has an exchange of this id with another content, or of another session "
+        "(it differs in exchange.agent_response.content). What it has stays; send another exchange under another id"
+    ) == response.json()["error"]
     assert [("It is done.",)] == stored(store, "agent_response")
+
+
+def test_digests_in_databases_stay_what_they_were(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+    """A sender repeats itself after an upgrade, too: with other digests all that was sent before would contradict what is sent again."""
+    sent = exchange_body(agent_response=SENT) | {"agent": "cleo", "multi_user": True}
+    assert 201 == call("POST", INGEST, tokens.ops, json=sent).status_code
+    assert [(DIGEST,)] == stored(store, "content_digest")
+
+
+@pytest.mark.parametrize("text", ["", "It is done."])
+def test_why_an_answer_stopped_says_what_became_of_it(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store, text: str
+) -> None:
+    """An answer that failed is another thing than one that says nothing, whoever tells of it."""
+    outcome = "answered" if text else "error"
+    body = exchange_body(agent_response={"content": text, "stop_reason": "error"})
+    assert [201, 200] == [call("POST", INGEST, tokens.ops, json=body).status_code for _ in range(2)]
+    assert [("error", outcome)] == stored(store, "stop_reason, outcome")
+    body["exchange"]["agent_response"]["stop_reason"] = "aborted"
+    assert "exchange.agent_response.stop_reason" in call("POST", INGEST, tokens.ops, json=body).json()["error"]
 
 
 SENT = {"content": "It is done.", "model": "m", "usage": {"input_tokens": 5, "output_tokens": 6}}
 """The answer of the exchange that others differ from."""
+DIGEST = "f4dab796afaa606b"
+"""The digest that the first version gave to it."""
 
 
 @pytest.mark.parametrize(

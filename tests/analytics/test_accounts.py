@@ -1,0 +1,123 @@
+"""What the log holds is recognised in another account of it, and what contradicts it is told with the fields that do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import builders as build
+import msgspec
+import polars as pl
+import pytest
+
+from analytics.accounts import contradictions
+from analytics.known import KnownIdentities
+from analytics.store import Appended, Store
+from audit.deliveries import read_digest
+from audit.fingerprints import canonical_json
+from schemas.arrow import INDEX, decode_batch
+from schemas.codec import encode
+from schemas.records import AgentEvent, Exchange, Record
+
+LATER = timedelta(seconds=2)
+
+
+def append(store: Store, topic: str, *records: Record, seen: KnownIdentities | None = None) -> Appended:
+    """Append what the log does not know."""
+    with store.transaction() as transaction:
+        return transaction.append(topic, [encode(one) for one in records], skip_known=True, seen=seen)
+
+
+def read(number: int, **fields: Any) -> Exchange:
+    """An exchange as an import reads it."""
+    one = build.exchange("s", number, **fields)
+    texts = (one.user_message, one.agent_response, one.agent_thinking)
+    return build.exchange("s", number, **(fields | {"content_digest": read_digest(*texts, one.occurred_at)}))
+
+
+def told(number: int, **fields: Any) -> Exchange:
+    """The same exchange as a plugin tells it: a moment later, and under a digest of its own."""
+    at = build.START + timedelta(minutes=number) + LATER
+    return build.exchange("s", number, **({"occurred_at": at, "content_digest": f"{number:016}"} | fields))
+
+
+def event(number: int, **fields: Any) -> AgentEvent:
+    """A result of a tool, from a hook unless the fields say of which entry it is."""
+    origin = {} if "entry_id" in fields else {"told_by": "hook"}
+    raw = {"event": "tool_output", "event_id": f"e{number}", "tool": "exec", "tool_call_id": f"t{number}"}
+    return build.event("s", number, **(raw | origin | fields))
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+@pytest.mark.parametrize("is_read_first", [True, False])
+def test_an_exchange_that_was_told_and_read_is_known(*, is_read_first: bool, is_followed: bool) -> None:
+    """Thousands are when a folder is imported after a plugin has run for a month; one of them says something else."""
+    one, other = (read, told) if is_read_first else (told, read)
+    with Store(None) as store:
+        seen = KnownIdentities() if is_followed else None
+        append(store, "exchanges", *(one(number) for number in range(20)))
+        changed = other(7, agent_response="It is not.", agent_model="n")
+        done = append(store, "exchanges", *(changed if number == 7 else other(number) for number in range(21)), seen=seen)
+        assert ({"exchanges": 1}, 19, [7]) == (done.written, done.known, done.conflicts)
+        assert {7: ("agent_response",)} == done.differing
+
+
+def test_a_record_is_told_what_it_contradicts() -> None:
+    """The sender of one exchange asks afterwards."""
+    with Store(None) as store, store.transaction() as transaction:
+        transaction.append("exchanges", [encode(read(1))])
+        transaction.append("agent-events", [encode(event(1, result="full"))])
+        ask = transaction.connection
+        assert () == contradictions(ask, "exchanges", told(1))
+        assert () == contradictions(ask, "exchanges", told(2, agent_response="No."))
+        assert ("session_id", "agent_response") == contradictions(
+            ask, "exchanges", msgspec.structs.replace(told(1, agent_response="No."), session_id="t")
+        )
+        assert ("result",) == contradictions(ask, "agent-events", event(1, result="empty"))
+        assert () == contradictions(ask, "diagnoses", build.closing("s", 1))
+
+
+def test_a_payload_that_is_no_object_is_compared_as_it_is() -> None:
+    """Producers write payloads themselves, and one of them writes nonsense."""
+    broken = msgspec.structs.replace(event(1), payload="[1]")
+    with Store(None) as store:
+        append(store, "agent-events", broken)
+        done = append(store, "agent-events", msgspec.structs.replace(broken, payload="{"))
+        assert [0] == done.conflicts
+
+
+@pytest.mark.parametrize("by_hook_first", [True, False])
+def test_events_that_a_hook_and_the_transcript_tell_of_are_there_once(*, by_hook_first: bool) -> None:
+    """Under two ids they would be two results, two failures of memory, two compactions."""
+    hooked = [event(number) for number in range(3)]
+    written = [event(number, event_id=f"r{number}", entry_id=f"r{number}") for number in range(4)]
+    first, second = (hooked, written) if by_hook_first else (written, hooked)
+    with Store(None) as store:
+        append(store, "agent-events", *first)
+        done = append(store, "agent-events", *second)
+        assert (1 if by_hook_first else 0, 3) == (done.written["agent_events"], done.known)
+        again = append(store, "agent-events", *second)
+        assert (0, len(second)) == (again.written["agent_events"], again.known), "and delivered again, as before"
+
+
+def test_events_of_other_senders_have_no_twins() -> None:
+    """Only OpenClaw's transcripts and hooks tell of the same thing under two ids."""
+    plain = [msgspec.structs.replace(event(number), payload=canonical_json({"tool_call_id": "t"})) for number in range(2)]
+    with Store(None) as store:
+        append(store, "agent-events", plain[0])
+        assert {"agent_events": 1} == append(store, "agent-events", plain[1]).written
+
+
+def test_what_another_log_took_lands_as_it_is() -> None:
+    """Over Kafka the workers tell repetitions by their digests alone: what a topic holds may not be known here and a conflict there."""
+    with Store(None) as store:
+        append(store, "exchanges", read(1))
+        with store.transaction() as transaction:
+            seen = KnownIdentities()
+            transaction.learn("exchanges", seen)
+            frame = decode_batch([encode(told(1)), encode(told(2))]).frames["Exchange"]
+            placed = frame.with_columns(
+                pl.lit(0, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + 1).alias("_offset")
+            )
+            landed = transaction.land("exchanges", {"Exchange": placed}, seen)
+            assert ([0], {"exchanges": 1}) == (landed.conflicts, landed.written)
