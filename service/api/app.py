@@ -48,6 +48,7 @@ from service.api.errors import ApiError, add_error_answers, error_response
 from service.api.etags import Etags
 from service.api.limits import BodyLimits, HostCheck, InFlight
 from service.api.metrics import Metrics
+from service.api.parameters import refuse_unknown
 from service.api.requests import RequestRecord
 from service.api.settings import ApiSettings
 from service.dashboard import (
@@ -132,7 +133,7 @@ def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> 
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(keep_write)],
+        dependencies=[Depends(refuse_unknown), Depends(keep_write)],
         generate_unique_id_function=_operation_id,
     )
     metrics = Metrics()

@@ -154,7 +154,7 @@ async def decide(
     who = services.engine.redactor.redact(body.resolved_by or caller.name)[0]
     comment = services.engine.redactor.redact(body.comment)[0] if body.comment else None
     with durable_or_refused():
-        found = await services.watch.decide(project, incident_id, body.status, who, comment)
+        found = await services.watch.decide(project, incident_id, body.status, who, comment, entered_by=caller.name)
     if found is None:
         raise ApiError(404, "not_found", NO_INCIDENT)
     if found.status != body.status:

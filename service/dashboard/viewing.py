@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Annotated
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from fastapi import Depends, Path, Request
 
@@ -41,6 +41,5 @@ ShownProject = Annotated[str, Depends(_shown_project)]
 
 def local_path(address: str) -> str:
     """Where to go on after the sign-in: the address when it is a path of this server, else the fleet. No other site can be meant."""
-    parts = urlsplit(address)
-    is_ours = not parts.scheme and not parts.netloc and address.startswith("/") and not address.startswith(("//", "/\\"))
-    return address if is_ours and address.isprintable() else Links.fleet
+    is_ours = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
+    return address if is_ours else Links.fleet

@@ -79,9 +79,18 @@ class Watch:
         return await asyncio.to_thread(self._read, lambda cursor: self._published.incident(cursor, project, incident_id))
 
     async def decide(
-        self, project: str, incident_id: str, status: str, who: str, comment: str | None = None
+        self,
+        project: str,
+        incident_id: str,
+        status: str,
+        who: str,
+        comment: str | None = None,
+        *,
+        entered_by: str | None = None,
     ) -> Incident | None:
         """Accept, dismiss or re-open an incident; answers it as it is then, None where there is none.
+
+        A decision that somebody enters for somebody else says so for as long as it is kept.
 
         It stays as it is where it is in that state already, and where it is to be open again while another one of its kind is.
         """
@@ -92,7 +101,8 @@ class Watch:
             if status == OPEN and await self._is_open(project, key_of(current)):
                 return current
             now = self._log.now()
-            await self._log.publish("reviews", [_review(current, status, who, comment, now)])
+            reviewer = who if entered_by in {None, who} else f"{who} (entered by {entered_by})"
+            await self._log.publish("reviews", [_review(current, status, reviewer, comment, now)])
             made = decided(current, status, who, now)
             await self._publish([], [made])
         return made

@@ -265,6 +265,19 @@ def test_bad_input(ask: Asked, tokens: Tokens) -> None:
     assert [] == wrong(BAD, told, lambda *_: (400, "invalid"))
 
 
+def test_a_parameter_that_it_does_not_take(ask: Asked, tokens: Tokens) -> None:
+    """A filter that is misspelt is refused: without it the answer would be about everything, and look right."""
+
+    def told(key: Key, row: Row) -> tuple[int, str]:
+        token = tokens.ops if row.who == "connection" else tokens.root
+        return code_of(ask(key, token, "?projekt=ops", row.body, name=holder_of(key)))
+
+    assert [] == wrong(GUARDED, told, lambda *_: (400, "invalid"))
+    answer = ask(("GET", "/api/audit/{project}/costs"), tokens.root, "?by=day&projekt=ops").json()["error"]
+    assert answer.startswith("projekt: is no parameter here; this call takes ")
+    assert "by" in answer
+
+
 def test_no_token(ask: Asked) -> None:
     """Nothing is answered, whatever there is."""
     assert [] == wrong(GUARDED, lambda key, row: code_of(ask(key, None, body=row.body)), lambda *_: (401, "unauthorized"))

@@ -159,7 +159,7 @@ def test_the_way_back_is_always_ours(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\n"]
+    "address", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\n", "http://["]
 )
 def test_a_way_to_elsewhere_is_not_taken(address: str) -> None:
     """It ends at the fleet."""
