@@ -13,6 +13,7 @@ _FILLED = 0.72
 """Of its slot a bar fills this much."""
 _RADIUS, _DIAMOND = 2.6, 5.0
 Place = tuple[float, float]
+Triple = tuple[float, float, float]
 
 
 def runs(places: Sequence[Place | None]) -> list[Markup]:
@@ -35,13 +36,23 @@ def dot(x: float, y: float, *, marked: bool) -> Markup:
     return Markup('<polygon class="bad" points="{}"/>').format(" ".join(f"{at(one)},{at(other)}" for one, other in corners))
 
 
-def band_of(scale: Scale, low: float, mean: float, high: float) -> Markup:
-    """What is normal, behind everything."""
-    left, right = scale.x(0) - scale.slot / 2, scale.x(scale.count - 1) + scale.slot / 2
-    top, bottom, middle = scale.y(high), scale.y(low), at(scale.y(mean))
+def bands_of(scale: Scale, normal: Sequence[Triple | None]) -> list[Markup]:
+    """What is normal at each place, as low, mean and high, behind everything; a step where it changes, nothing where it is not known."""
+    drawn, place = [], 0
+    for levels, run in groupby(normal):
+        count = len(list(run))
+        if levels is not None:
+            drawn.append(_band(scale, place, place + count - 1, levels))
+        place += count
+    return drawn
+
+
+def _band(scale: Scale, first: int, last: int, levels: Triple) -> Markup:
+    left, right = scale.x(first) - scale.slot / 2, scale.x(last) + scale.slot / 2
+    bottom, middle, top = map(scale.y, levels)
     return Markup(
         '<rect class="band" x="{}" y="{}" width="{}" height="{}"/><line class="mean" x1="{}" y1="{}" x2="{}" y2="{}"/>'
-    ).format(at(left), at(top), at(right - left), at(max(bottom - top, 1)), at(left), middle, at(right), middle)
+    ).format(at(left), at(top), at(right - left), at(max(bottom - top, 1)), at(left), at(middle), at(right), at(middle))
 
 
 def backgrounds(scale: Scale, stands_out: Sequence[bool]) -> list[Markup]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from service.dashboard.chart_axes import HEIGHT, WIDTH, Form, Limits, Point, at, frame, known, scale_of, visible
-from service.dashboard.chart_marks import backgrounds, band_of, columns, dot, hit, runs
+from service.dashboard.chart_marks import Triple, backgrounds, bands_of, columns, dot, hit, runs
 from service.dashboard.rendering import NOTHING, number, shown
 
 __all__ = ["Band", "Chart", "Point", "bars", "line", "share_bar", "sparkline", "stacked_bars"]
@@ -30,6 +30,11 @@ class Band:
 
     mean: float
     sigma: float
+
+    @property
+    def levels(self) -> Triple:
+        """Its lower end, its middle, its upper end."""
+        return self.mean - self.sigma, self.mean, self.mean + self.sigma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +67,10 @@ class Chart:
         return self.form(value) if self.form else number(value, self.digits)
 
 
-def line(chart: Chart, points: Sequence[Point], *, band: Band | None = None, marked: Collection[str] = ()) -> Markup:
-    """Numbers along a line, a gap where one is not known, over the band of what is normal.
+def line(
+    chart: Chart, points: Sequence[Point], *, band: Band | Sequence[Band | None] | None = None, marked: Collection[str] = ()
+) -> Markup:
+    """Numbers along a line, a gap where one is not known, over the band of what is normal: one for all points, or one for each.
 
     `marked` are the labels of points that stand out, such as days of drift: they have a shape of their own, and the table says so.
     """
@@ -71,12 +78,14 @@ def line(chart: Chart, points: Sequence[Point], *, band: Band | None = None, mar
     seen = [value for value in values if value is not None]
     if not seen:
         return _empty(chart)
-    normal = (band.mean - band.sigma, band.mean, band.mean + band.sigma) if band else ()
-    scale = scale_of([*seen, *normal, *chart.reaches], len(points), chart.limits, chart.form, whole=not chart.digits)
+    bands = band if isinstance(band, Sequence) else [band] * len(points)
+    normal = [one.levels if one else None for one in bands]
+    reached = {level for levels in normal if levels for level in levels}
+    scale = scale_of([*seen, *sorted(reached), *chart.reaches], len(points), chart.limits, chart.form, whole=not chart.digits)
     stands_out = [point.label in marked for point in points]
     drawn = [
         frame(scale, points, chart.form),
-        band_of(scale, *normal) if normal else Markup(""),
+        *bands_of(scale, normal),
         *backgrounds(scale, stands_out),
         *runs([None if value is None else (scale.x(place), scale.y(value)) for place, value in enumerate(values)]),
     ]

@@ -58,9 +58,9 @@ class Links:
         """The exchanges of a project that have an anomaly, and why."""
         return f"{self.project(project)}/anomalies"
 
-    def wrap_quality(self, project: str) -> str:
-        """How the sessions of a project were wrapped up."""
-        return f"{self.project(project)}/wrap-quality"
+    def wrap_quality(self, project: str, **asked: str | None) -> str:
+        """How the sessions of a project were wrapped up; `limit` is how many a page has."""
+        return _asked(f"{self.project(project)}/wrap-quality", asked)
 
     def watched(self, **asked: str | None) -> str:
         """The sessions that are watched, and the alerts; `asked` narrows them."""

@@ -12,7 +12,7 @@ import duckdb
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.queries import query_rows
+from analytics.queries import query_records, query_rows
 from schemas.records import Baseline, Incident
 from service.api.context import Services
 from service.api.projects import health_of
@@ -20,12 +20,15 @@ from service.banner import banner_text
 from service.dashboard.charts import share_bar
 from service.dashboard.exchange_words import REASONS
 from service.dashboard.project_charts import (
+    SPIKE,
+    TIERS,
     anomaly_days,
     cost_days,
     exchange_days,
     known_sum,
     marked_days,
     model_costs,
+    telling,
     tier_trends,
 )
 from service.dashboard.project_incidents import since_of
@@ -33,14 +36,15 @@ from service.dashboard.project_words import REMEDIES, SAMPLING_REASONS
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.dashboard.window import LENGTHS, Asked, AskedDays, Window, window_of
+from service.dashboard.words import TERMS
 from service.documents import Document, project_summary
 from service.runs import run_page
 from service.watched import incident_records
 
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]
-_OPEN, _LATEST = 100, 30
-"""How many open incidents are shown, and of how many of the latest ones the days are marked."""
+_OPEN, _LATEST, _LISTED = 100, 30, 8
+"""How many open incidents are read, of how many of the latest ones the days are marked too, and how many open ones are listed."""
 _RUNS = 8
 _EVER = 36_500
 """Days that hold every exchange."""
@@ -57,18 +61,19 @@ class _Days:
     trends: Sequence[Row]
     costs: Sequence[Row]
     sampling: Sequence[Row]
+    baselines: Sequence[Baseline]
+    """Those that held, oldest first."""
 
 
 @router.get("/projects/{project}")
 async def project(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
     """Where a project stands."""
     today = services.engine.now().date()
-    days, summary, (opened, latest), runs, baseline = await asyncio.gather(
+    days, summary, (opened, latest), runs = await asyncio.gather(
         services.ask(lambda reading: _days(reading, project, asked, today)),
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _incidents(reading, project)),
         services.ask(lambda reading: run_page(reading, project, None, _RUNS)),
-        services.watch.baseline(project),
     )
     settings = services.engine.policy.for_project(project).settings
     critical = sum(one.severity == "critical" for one in opened)
@@ -84,16 +89,18 @@ async def project(request: Request, *, viewer: Viewer, project: ShownProject, se
         "health": health_of(counts),
         "critical": critical,
         "banner": banner_text(settings, summary["openIncidents"], services.engine.judge_name),
-        "has_data": bool(counts["exchanges"] or summary["scores"]["total"] or days.costs or runs or opened),
+        "has_data": bool(counts["exchanges"] or summary["scores"]["total"] or days.costs),
         "summary": summary,
-        "opened": [(one, since_of(one)) for one in opened],
+        "opened": len(opened),
+        "listed": [(one, since_of(one)) for one in sorted(opened, key=lambda one: one.severity != "critical")[:_LISTED]],
         "has_decided": any(one.status != "open" for one in latest),
         "runs": runs,
+        "wraps": settings.wrap_quality_scoring,
         "unscored": _unscored(summary),
         "can_rejudge": "admin" in viewer.scopes,
         "has_judge": services.engine.has_judge,
         **_window_values(days.window, today),
-        **_day_values(days, baseline, [*opened, *latest]),
+        **_day_values(days, list({one.incident_id: one for one in [*opened, *latest]}.values())),
     }
     return page(request, "project.html", values)
 
@@ -107,15 +114,19 @@ def _window_values(window: Window, today: date) -> dict[str, Any]:
     }
 
 
-def _day_values(days: _Days, baseline: Baseline | None, incidents: Sequence[Incident]) -> dict[str, Any]:
+def _day_values(days: _Days, incidents: Sequence[Incident]) -> dict[str, Any]:
     """What the template shows of the days."""
-    marked, window = marked_days(incidents), days.window
-    trends = tier_trends(window, days.trends, baseline, marked)
+    window, marked = days.window, marked_days(incidents)
+    trends = tier_trends(window, days.trends, days.baselines, incidents)
+    spikes = marked.get(SPIKE, frozenset()) & {f"{day}" for day in window.days()}
     return {
-        "baseline": baseline,
+        "baselines": days.baselines,
         "trends": trends,
+        "without": [TERMS[tier] for tier in TIERS if tier not in {trend.name for trend in trends}],
         "has_drift": any(trend.drift_days for trend in trends),
         "anomaly_chart": anomaly_days(window, days.trends, marked),
+        "spikes": len(spikes),
+        "spiked": telling(SPIKE, incidents, spikes),
         "exchange_chart": exchange_days(window, days.trends),
         "anomalies": sum(row["anomaly_count"] for row in days.trends),
         "exchanges": sum(row["exchange_count"] for row in days.trends),
@@ -142,6 +153,7 @@ def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, tod
         trends,
         query_rows(cursor, "daily_costs", {"project": project, "as_of": paid.end, "days": paid.count}),
         query_rows(cursor, "project_sampling", {"project": project, "from": window.start, "to": window.end}),
+        list(query_records(cursor, "held_baselines", Baseline, {"project": project, "from": window.start, "to": window.end})),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from audit.drift import SMALLEST_SIGMA
-from schemas.records import Baseline, Incident
+from schemas.records import Baseline, Incident, TierStatistics
 from service.dashboard.charts import Band, Chart, Point, bars, line, stacked_bars
 from service.dashboard.rendering import number, usd
 from service.dashboard.window import Window
@@ -22,6 +22,8 @@ Row = Mapping[str, Any]
 Marked = Mapping[str, frozenset[str]]
 TIERS = {"tier1": (0.0, 1.0), "tier2": (0.0, 1.0), "tier2_5": (0.0, 1.0), "tier3": (1.0, 5.0)}
 """The tiers, and where the scores of each begin and end."""
+_REACHES = {"tier1": (0.8, 1.0), "tier2": (0.6, 1.0), "tier2_5": (0.6, 1.0), "tier3": (3.0, 5.0)}
+"""What the charts show in any case: what moves by a hundredth is to look like that."""
 SPIKE = "anomaly_spike"
 _MOST_DAYS = 1000
 """More days than any window has."""
@@ -34,8 +36,10 @@ class TierTrend:
 
     name: str
     normal: str
-    """What the baseline says, in words; empty without one."""
+    """What the newest baseline of the window says, in words; empty without one."""
     drift_days: int
+    incidents: Sequence[Incident]
+    """Those that tell of its days of drift."""
     chart: Markup
 
 
@@ -54,27 +58,63 @@ def _days_of(seen: Row) -> list[str]:
     return [f"{first + timedelta(days=later)}" for later in range(min((last - first).days, _MOST_DAYS) + 1)]
 
 
-def tier_trends(window: Window, rows: Sequence[Row], baseline: Baseline | None, marked: Marked) -> list[TierTrend]:
-    """A chart a tier; where a day has no score of it the line has a gap."""
+def tier_trends(
+    window: Window, rows: Sequence[Row], baselines: Sequence[Baseline], incidents: Sequence[Incident]
+) -> list[TierTrend]:
+    """A chart of each tier that has a score; where a day has none of it the line has a gap.
+
+    `baselines` are those that held, oldest first; each stands until the next one, and before the first one it is the first that counts.
+    """
     by_day = {row["day"]: row for row in rows}
-    return [_tier_trend(tier, window, by_day, baseline, marked.get(tier, frozenset())) for tier in TIERS]
+    held = [_held(baselines, day) for day in window.days()]
+    return [
+        _tier_trend(tier, window, by_day, held, incidents)
+        for tier in TIERS
+        if any(row[f"{tier}_mean"] is not None for row in rows)
+    ]
+
+
+def _held(baselines: Sequence[Baseline], day: date) -> Baseline | None:
+    """The baseline at the end of a day."""
+    so_far = [one for one in baselines if one.computed_at.date() <= day]
+    return next(iter([*so_far[-1:], *baselines[:1]]), None)
 
 
 def _tier_trend(
-    tier: str, window: Window, rows: Mapping[date, Row], baseline: Baseline | None, marked: frozenset[str]
+    tier: str, window: Window, rows: Mapping[date, Row], held: Sequence[Baseline | None], incidents: Sequence[Incident]
 ) -> TierTrend:
     points = [_point(day, rows[day][f"{tier}_mean"] if day in rows else None) for day in window.days()]
-    statistics = getattr(baseline, tier) if baseline else None
-    band, normal = None, ""
-    if statistics is not None and statistics.mean is not None:
-        band = Band(statistics.mean, max(statistics.stddev or 0.0, SMALLEST_SIGMA))
-        normal = f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics.count)} scores"
-    drifted = [point.label for point in points if point.label in marked and point.value is not None]
-    words = ". ".join(part for part in (normal, f"Drift on {', '.join(drifted)}" if drifted else "") if part)
+    statistics = [getattr(one, tier) if one else None for one in held]
+    bands = [_band(one) for one in statistics]
+    normal, band = "", bands[-1]
+    if band:
+        normal = f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics[-1].count)} scores"
+    marked = marked_days(incidents).get(tier, frozenset())
+    drifted = frozenset(point.label for point in points if point.label in marked and point.value is not None)
+    words = ". ".join(part for part in (normal, f"Drift on {', '.join(sorted(drifted))}" if drifted else "") if part)
     chart = Chart(
-        key=f"trend-{tier}", title=f"{TERMS[tier]}: mean by day", words=words, column="Mean", limits=TIERS[tier], marked="drift"
+        key=f"trend-{tier}",
+        title=f"{TERMS[tier]}: mean by day",
+        words=words,
+        column="Mean",
+        limits=TIERS[tier],
+        reaches=_REACHES[tier],
+        marked="drift",
     )
-    return TierTrend(tier, normal, len(drifted), line(chart, points, band=band, marked=frozenset(drifted)))
+    return TierTrend(
+        tier, normal, len(drifted), telling(tier, incidents, drifted), line(chart, points, band=bands, marked=drifted)
+    )
+
+
+def _band(statistics: TierStatistics | None) -> Band | None:
+    if statistics is None or statistics.mean is None:
+        return None
+    return Band(statistics.mean, max(statistics.stddev or 0.0, SMALLEST_SIGMA))
+
+
+def telling(name: str, incidents: Sequence[Incident], days: Collection[str]) -> list[Incident]:
+    """The incidents of a tier, or of a type that has none, that are about some of these days."""
+    return [one for one in incidents if not marked_days([one]).get(name, frozenset()).isdisjoint(days)]
 
 
 def anomaly_days(window: Window, rows: Sequence[Row], marked: Marked) -> Markup:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+import duckdb
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
+from analytics.queries import query_rows
+from audit.policy import Policy
 from service.api.context import Services
-from service.api.paging import Cursor, after
+from service.api.paging import Cursor, Place, after
 from service.api.trends import session_place
 from service.dashboard.charts import share_bar
 from service.dashboard.paged import linked
@@ -20,16 +23,23 @@ from service.runs import wrap_page
 
 router = APIRouter(include_in_schema=False)
 _SHOWN = 25
+"""Sessions of a page, at most."""
 
 
 @router.get("/projects/{project}/wrap-quality")
 async def wrap_quality(
-    request: Request, _: Viewer, project: ShownProject, services: Services, cursor: Cursor = None
+    request: Request,
+    *,
+    _: Viewer,
+    project: ShownProject,
+    services: Services,
+    limit: Annotated[int, Query(ge=1, le=_SHOWN, description="Sessions of a page.")] = _SHOWN,
+    cursor: Cursor = None,
 ) -> HTMLResponse:
-    """A page of sessions, the newest first, and which steps of a wrap-up their last exchanges show."""
+    """A page of sessions, the newest first, which steps of a wrap-up their last exchanges show, and the run of each."""
     policy = services.engine.policy
-    rows = await services.ask(lambda reading: wrap_page(reading, policy, project, _SHOWN + 1, after(cursor)))
-    shown, older = linked([_wrap(row) for row in rows], _SHOWN, session_place)
+    rows = await services.ask(lambda reading: _sessions(reading, policy, project, limit, cursor))
+    shown, older = linked(rows, limit, session_place, f"?limit={limit}" if limit != _SHOWN else "")
     values = {
         "project": project,
         "sessions": shown,
@@ -42,5 +52,15 @@ async def wrap_quality(
     return page(request, "project_wrap_quality.html", values)
 
 
-def _wrap(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "bar": share_bar(row["score"])}
+def _sessions(
+    reading: duckdb.DuckDBPyConnection, policy: Policy, project: str, limit: int, cursor: Place | None
+) -> list[dict[str, Any]]:
+    """The sessions of a page and one more, each with its run; None for one that is not finished."""
+    rows = wrap_page(reading, policy, project, limit + 1, after(cursor))
+    asked = {"project": project, "sessions": [f"{row['connection']}/{row['session_id']}" for row in rows]}
+    runs = {(row["connection"], row["session_id"]): row["run_id"] for row in query_rows(reading, "runs_of_sessions", asked)}
+    return [_wrap(row, runs.get((row["connection"], row["session_id"]))) for row in rows]
+
+
+def _wrap(row: Mapping[str, Any], run: str | None) -> dict[str, Any]:
+    return {**row, "run_id": run, "bar": share_bar(row["score"])}

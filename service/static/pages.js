@@ -163,6 +163,15 @@ function keepOpen(before, after) {
   }
 }
 
+/** Finds in a part what stands there for an element of it now or later: the same kind with the same id, address or name; else the part. */
+function finder(part, element) {
+  const names = ["id", "href", "name", "value", "data-post", "data-copy"];
+  const alike = () => [...part.querySelectorAll(element.localName)].filter((one) =>
+    names.every((name) => one.getAttribute(name) === element.getAttribute(name)));
+  const place = alike().indexOf(element);
+  return () => alike()[place] || alike()[0] || part;
+}
+
 async function refresh(always = false) {
   if (!main || (document.hidden && !always)) return;
   let response;
@@ -183,17 +192,38 @@ async function refresh(always = false) {
     const seen = now.innerHTML;
     if (part.dataset.seen !== undefined || seen !== part.innerHTML) {
       keepOpen(part, now);
+      const focused = part.contains(document.activeElement) && part !== document.activeElement ? finder(part, document.activeElement) : null;
       part.replaceChildren(...now.childNodes);
       part.classList.add("changed");
       part.addEventListener("animationend", () => part.classList.remove("changed"), { once: true });
       document.dispatchEvent(new CustomEvent("driftline:part", { detail: part }));
+      // Who goes by keyboard would begin at the top of the page again.
+      if (focused) {
+        const twin = focused();
+        if (twin === part) part.tabIndex = -1;
+        twin.focus({ preventScroll: true });
+      }
     }
     part.dataset.seen = seen;
   }
   fresh.textContent = "";
+  borrow();
+}
+
+/** Fills the places that show a part of another page, which would take this one too long: with the element of that id. */
+async function borrow() {
+  for (const place of main.querySelectorAll("[data-load]")) {
+    const response = await fetch(place.dataset.load, { credentials: "same-origin" }).catch(() => null);
+    if (!response?.ok || response.redirected) continue;
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    const found = page.getElementById(place.dataset.take);
+    if (found && found.outerHTML !== place.innerHTML) place.replaceChildren(found);
+    else if (!found) place.replaceChildren();
+  }
 }
 
 if (main) {
+  borrow();
   for (const part of main.querySelectorAll("[data-part]")) part.dataset.seen = part.innerHTML;
   setInterval(refresh, 1000 * Number(main.dataset.live));
   document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });

@@ -9,6 +9,8 @@ from datetime import timedelta
 import pytest
 from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
+from builders import exchange
+from finished import filled
 from watched import put
 
 from analytics.store import Store
@@ -125,3 +127,24 @@ def test_the_project_shows_its_newest_runs(looks: Looks, store: Store) -> None:
     assert ["run_002", "50", "Unsafe for production"] == found[0][:3]
     assert ["run_001", "90", "Ready for runtime", "none", "scout", "2026-09-01 13:00"] == found[1]
     assert 'href="/projects/ops/runs/run_002"' in looks("/projects/ops")
+
+
+def test_a_project_that_has_only_runs_shows_only_those(looks: Looks, store: Store) -> None:
+    """Charts and costs of exchanges that never came would be a page of nothing."""
+    put(store, "diagnoses", [run(1, 97)])
+    said = " ".join(re.sub(r"<[^>]+>", " ", looks("/projects/ops")).split())
+    assert "run_001 97 Ready for runtime" in said
+    for words in ("Nothing has come in yet", "Cost of judging", "Tier 1 ·", "Left out by sampling", "Newest sessions"):
+        assert words not in said
+
+
+def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:
+    """Whoever sees a session without a proper end wants to know what happened in it."""
+    filled(store, ("exchanges", exchange("s", 1)), ("exchanges", exchange("t/u", 2)))
+    put(store, "diagnoses", [run(1, 97, session_id="t/u")])
+    page = looks("/projects/ops/wrap-quality")
+    assert ["/projects/ops/runs/run_001"] == re.findall(r'href="([^"]*/runs/[^"]*)"', page)
+    assert 1 == page.count("not finished")
+    one = looks("/projects/ops/wrap-quality?limit=1")
+    assert 1 == one.split("<tbody>")[1].count("<tr>")
+    assert 'href="/projects/ops/wrap-quality?limit=1&amp;cursor=' in one

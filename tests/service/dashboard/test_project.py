@@ -73,6 +73,7 @@ def test_a_project_without_anything_says_how_it_begins(call: Call, root: str) ->
 
 def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
     """Whoever is on call came for this."""
+    put(store, "scores", history(fallen(0), 2, end=NOW))
     put(store, "incidents", [drift(cause="agent")])
     page = looks(call, root).text
     assert page.index("Tier 2 fell") < page.index("Cost of judging")
@@ -88,7 +89,7 @@ def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
 def test_a_cause_that_nobody_knows_is_called_unknown(call: Call, root: str, store: Store) -> None:
     """A dash would look like no cause."""
     put(store, "incidents", [drift()])
-    assert "<td>unknown</td>" in looks(call, root).text
+    assert ">unknown</td>" in looks(call, root).text
 
 
 def test_what_was_decided_is_elsewhere(call: Call, root: str, store: Store) -> None:
@@ -114,6 +115,49 @@ def test_days_of_drift_are_marked_in_the_chart_of_their_tier(call: Call, root: s
     assert "drift on 3 days" in text(looks(call, root))
     assert "Baseline 0.85 ± 0.10 over 140 scores" in text(looks(call, root))
     assert "<polygon" not in page.split('id="trend-tier1-title"')[1].split("</figure>")[0]
+
+
+def test_days_of_drift_lead_to_their_incident(call: Call, root: str, store: Store) -> None:
+    """From the red days to what is known of them it is one step; where several tell of them, to all of those."""
+    put(store, "scores", history(fallen(3), 10, end=NOW))
+    put(store, "incidents", [drift()])
+    link = re.compile(r'href="([^"]*)">drift on 3 days')
+    assert ["/projects/ops/incidents/i1"] == link.findall(looks(call, root).text)
+    put(store, "incidents", [drift(incident_id="i2")])
+    assert ["/projects/ops/incidents?type=drift"] == link.findall(looks(call, root).text)
+
+
+def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, store: Store) -> None:
+    """A chart that draws today's baseline behind last week's days tells of drift that nobody could have seen."""
+    newer = TierStatistics(mean=0.65, stddev=0.1, count=90)
+    put(store, "scores", history(fallen(0), 10, end=NOW))
+    put(store, "baselines", [baseline(computed_at=NOW - timedelta(days=5)), baseline(baseline_id="b2", tier2=newer)])
+    page = looks(call, root)
+    assert 2 == page.text.split('id="trend-tier2-title"')[1].split("</figure>")[0].count('<rect class="band"')
+    assert "Baseline 0.65 ± 0.10 over 90 scores" in text(page)
+    assert "up to 2026-09-26 that of this day, the first one" in text(page)
+
+
+def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store: Store) -> None:
+    """One line says what there is not."""
+    put(store, "scores", [score("s", 1, exchange_at=NOW - LATELY, scored_at=NOW)])
+    page = looks(call, root)
+    assert 'id="trend-tier1-title"' in page.text
+    assert 'id="trend-tier2-title"' not in page.text
+    assert "There is no score of Tier 2 · semantics, Tier 2.5 · thinking, Tier 3 · behaviour." in text(page)
+
+
+def test_of_many_open_incidents_the_worst_are_listed(call: Call, root: str, store: Store) -> None:
+    """The rest is one step away, and the days are not pushed off the page."""
+    made = [
+        drift(incident_id=f"i{n}", title=f"Number {n}", severity="warning", detected_at=NOW - timedelta(hours=n))
+        for n in range(20)
+    ]
+    put(store, "incidents", [*made, drift(incident_id="old", title="Old and grave", detected_at=NOW - timedelta(days=3))])
+    page = looks(call, root)
+    assert ["Old and grave", *(f"Number {n}" for n in range(7))] == re.findall(r"(Old and grave|Number \d+)</a>", page.text)
+    assert "All 21 open incidents" in text(page)
+    assert 'href="/projects/ops/incidents?status=open"' in page.text
 
 
 def test_the_window_is_in_the_address(call: Call, root: str, store: Store) -> None:
