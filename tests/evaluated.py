@@ -79,6 +79,9 @@ class Made:
     evidence: Sequence[str] = ("Called refund once, with order 4711.", "The answer names the amount.")
     repetition: int = 1
     seconds: float = 12.34
+    project: str = "shop"
+    error: str = "the API answered 529: overloaded"
+    """What a reply that failed says of it."""
 
 
 def plan(profile: Mapping[str, object] = PROFILE) -> Plan:
@@ -90,7 +93,7 @@ def run_of(made: Made) -> Run:
     """A run with one call of a tool."""
     return Run(
         connection="north",
-        project="shop",
+        project=made.project,
         session_id=made.session,
         agent="support-desk",
         model=made.model,
@@ -134,7 +137,7 @@ def _reply(made: Made, case: Case, name: str, number: int, reply: float | str) -
         judgement_id=f"judgement {name} {number}",
         fingerprint=f"question {name} {number}",
         connection="north",
-        project="shop",
+        project=made.project,
         session_id=made.session,
         subject_id=name,
         purpose="evaluation",
@@ -142,7 +145,7 @@ def _reply(made: Made, case: Case, name: str, number: int, reply: float | str) -
         answering_model="claude-haiku-4-5-20251001" if answered else None,
         outcome="answered" if answered else str(reply),
         answer=text,
-        error=None if answered else "the API answered 529: overloaded",
+        error=None if answered else made.error,
         attempts=1 if answered else 4,
         input_tokens=5200 if answered else None,
         output_tokens=410 if answered else None,

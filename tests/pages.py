@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pytest
 from sites import DRIFTED, EVALUATED, QUIET, WORKING, Site
 
 from service.dashboard.links import Links
@@ -62,4 +61,3 @@ PAGES = (
     Shown("SQL", lambda _: LINKS.sql, "SQL", ("Worked examples", "What there is to ask")),
     Shown("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), missing=True),
 )
-each = pytest.mark.parametrize("shown", PAGES, ids=lambda shown: shown.name)

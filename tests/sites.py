@@ -12,20 +12,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import hostile
 import httpx2
 import msgspec
+import yaml
 from api_server import LiveServer
 from builders import exchange, judgement
 from engines import NOW, Clock
 from evaluated import SET, evaluated
-from servers import until
+from servers import PATIENCE, until
 from watched import fallen, history, put
 
 from analytics.outbox import Outbox
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy import Policy, load_policy
 from audit.redaction import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score
 from service.access import AccessStore, Holder
@@ -34,7 +36,11 @@ from streams.engine import Engine
 
 DRIFTED, WORKING, EVALUATED, QUIET = "support", "desk", "shop", "night"
 """Projects: one that drifts, one with finished runs, one whose runs were held against cases, one where sessions are silent."""
-POLICY = {"version": 1, "defaults": {"bidirectionalScoring": True}}
+POLICY = {
+    "version": 1,
+    "defaults": {"bidirectionalScoring": True},
+    "projects": {hostile.WILD: {"methodology": "wild.yaml", "costCapPerSession": None}},
+}
 RUNS = (12, 500)
 """Events of the finished runs."""
 _ASKED = (
@@ -61,10 +67,11 @@ class Site:
     incident: str
     """Id of its incident."""
 
-    def post(self, path: str, token: str, body: Any = None) -> dict[str, Any]:
+    def post(self, path: str, token: str, body: Any = None, method: str = "POST") -> dict[str, Any]:
         """Call the API, as a gateway or an operator does."""
         headers = {"Authorization": f"Bearer {token}"}
-        answer = httpx2.post(f"{self.url}/api/audit/{path}", headers=headers, json=body or {}, trust_env=False)
+        address = f"{self.url}/api/audit/{path}"
+        answer = httpx2.request(method, address, headers=headers, json=body or {}, timeout=PATIENCE, trust_env=False)
         assert answer.is_success, answer.text
         found: dict[str, Any] = answer.json()
         return found
@@ -75,7 +82,9 @@ class Site:
         found: dict[str, Any] = httpx2.get(f"{self.url}/api/audit/{path}", headers=headers, trust_env=False).json()
         return found
 
-    def say(self, project: str, session: str, number: int, asked: str, said: str, **fields: Any) -> None:
+    def say(
+        self, project: str, session: str, number: int, asked: str, said: str, *, agent: str | None = None, **fields: Any
+    ) -> None:
         """Have an agent say something."""
         body = {
             "id": f"{session}:{number}",
@@ -84,13 +93,16 @@ class Site:
             "user_message": {"content": asked},
             "agent_response": {"content": said, **fields},
         }
-        self.post("ingest", self.connections[project], {"session_id": session, "exchange": body})
+        self.post("ingest", self.connections[project], {"session_id": session, "agent": agent, "exchange": body})
 
-    def work(self, project: str, session: str, events: Iterable[Mapping[str, Any]], runs: int) -> None:
+    def work(
+        self, project: str, session: str, events: Iterable[Mapping[str, Any]], runs: int, agent: str | None = None
+    ) -> None:
         """Send the events of a session and end it; there are so many runs of the project then."""
         timed = [{"timestamp": iso(NOW - timedelta(hours=2, seconds=-place)), **one} for place, one in enumerate(events)]
-        self.post("events", self.connections[project], {"session_id": session, "first_seq": 0, "events": timed})
-        self.post(f"sessions/{session}/finalize", self.connections[project])
+        body = {"session_id": session, "agent": agent, "first_seq": 0, "events": timed}
+        self.post("events", self.connections[project], body)
+        self.post(f"sessions/{quote(session, safe='')}/finalize", self.connections[project])
         until(lambda: runs == len(self.get(f"{project}/runs")["runs"]), "the diagnoses")
 
 
@@ -102,7 +114,8 @@ def site(folder: Path) -> Iterator[Site]:
         projects = (DRIFTED, WORKING, EVALUATED, QUIET, hostile.WILD)
         connections = {project: access.add(Holder("connection", project, project)) for project in projects}
         operator = access.add(Holder("operator", "ada", None))
-        server = LiveServer(store, access, ApiSettings(), _engine)
+        policy = _policy(folder)
+        server = LiveServer(store, access, ApiSettings(), lambda store: _engine(store, policy))
         try:
             made = Site(server.url, operator, connections, newest, "")
             yield _begun(made, store)
@@ -115,9 +128,17 @@ def iso(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-def _engine(store: Store) -> Engine:
-    policy = Policy.model_validate(POLICY)
-    return Engine(store, policy, Redactor(policy.redaction), Clock(NOW))
+def _policy(folder: Path) -> Policy:
+    """The policy and the methodology of the wild project, as files."""
+    (folder / "wild.yaml").write_text(yaml.safe_dump(hostile.methodology()), "utf-8")
+    file = folder / "policy.yaml"
+    file.write_text(yaml.safe_dump(POLICY), "utf-8")
+    return load_policy(file)
+
+
+def _engine(store: Store, policy: Policy) -> Engine:
+    judge = hostile.WildJudge()
+    return Engine(store, policy, Redactor(policy.redaction), Clock(NOW), judge=judge, judge_name="scripted judge")
 
 
 def _fill(store: Store) -> Score:
@@ -144,14 +165,14 @@ def _fill(store: Store) -> Score:
     put(store, "scores", scores)
     put(store, "judgements", asked)
     put(store, "evaluations", [evaluated(one).evaluation for one in SET])
-    wild = hostile.fill(store)
+    hostile.fill(store)
     for minutes in (7, 25):
         at = NOW - timedelta(minutes=minutes)
         sign = Heartbeat(connection=QUIET, project=QUIET, session_id=f"since-{minutes}", occurred_at=at, ingested_at=at)
         put(store, "heartbeats", [sign])
     with store.transaction() as transaction:
         # What is said here has its scores: no stage has to make them.
-        transaction.set_watermark("intake", "exchanges", len(said) + wild)
+        transaction.set_watermark("intake", "exchanges", len(said))
     return max(scores, key=lambda one: one.exchange_at)
 
 
@@ -194,5 +215,5 @@ def _begun(made: Site, store: Store) -> Site:
         alert_id="a1", channel="webhook", kind="incident", subject_id=incident, project=DRIFTED, severity="critical", body="{}",
         created_at=NOW, not_before=NOW, attempts=2, status="waiting", last_error="the address answered 503",
     )  # fmt: skip
-    Outbox(store).put([alert])
+    Outbox(store).put([alert, *hostile.alerts()])
     return replace(made, incident=incident)

@@ -11,9 +11,21 @@ from http.cookies import SimpleCookie
 from typing import Literal
 
 import httpx2
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.base import AXE_SCRIPT
 from browsers import SIGN_IN
-from playwright.sync_api import Browser, BrowserContext, Page, Request, Response, expect, sync_playwright
+from page_scripts import BARRIERS, BEFORE, SPILT, STOPS, WIDER
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Dialog,
+    Locator,
+    Page,
+    Request,
+    Response,
+    expect,
+    sync_playwright,
+)
 from servers import PATIENCE
 from sites import Site
 
@@ -23,45 +35,26 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 """Programs that a browser may be, as found on PATH."""
 DESKTOP, PHONE = (1280, 900), (390, 844)
 """Sizes in CSS pixels."""
+_NOT_MODIFIED = 304
 Scheme = Literal["light", "dark"]
-_WIDER = """() => [...document.querySelectorAll("main *")].filter((one) => !one.closest(".scroll, pre, svg, textarea, .visually-hidden")
-    && one.getBoundingClientRect().right > innerWidth + 1).slice(0, 3).map((one) => one.outerHTML.slice(0, 120))"""
-_BEGIN = """() => {
-    const style = (one) => { const { outline, boxShadow, borderColor, stroke, strokeWidth, backgroundColor } = getComputedStyle(one);
-        return [outline, boxShadow, borderColor, stroke, strokeWidth, backgroundColor]; };
-    window.look = (one) => JSON.stringify([one, one.parentElement, ...one.children].filter(Boolean).map(style));
-    window.reached = new Map();
-    document.activeElement.blur();
-    document.body.tabIndex = -1;
-    document.body.focus();
-    document.addEventListener("focusin", ({ target }) => { if (target.tabIndex >= 0) reached.set(target, look(target)); });
-}"""
-_END = """() => {
-    document.body.focus();
-    const said = (one) => `${one.tagName.toLowerCase()} ${(one.getAttribute("aria-label") || one.textContent).trim().slice(0, 60)}`;
-    const all = [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")].filter((one) =>
-        !one.disabled && one.tabIndex >= 0 && (one.type !== "radio" || one.checked) && one.checkVisibility({ visibilityProperty: true }));
-    return {
-        first: said([...reached.keys()][0]),
-        missed: all.filter((one) => !reached.has(one)).map(said),
-        unmarked: [...reached].filter(([one, before]) => look(one) === before).map(([one]) => said(one)),
-    };
-}"""
-MOST_STOPS = 150
-"""How often Tab is pressed on a page, at most."""
+MOSTSTOPS = 150
+"""How often Tab is pressed on the way to something, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tabbed:
-    """What Tab reaches."""
+    """What Tab does on a page; elements are told as what they are and what they say."""
 
-    first: str
-    missed: list[str]
-    """What can be reached and was not."""
+    stops: list[str]
+    """What can be used, in the order of the page."""
+    reached: list[str]
+    """What Tab reached, in its order."""
     unmarked: list[str]
     """What looks the same whether one is there or not."""
-    ended: bool
-    """Whether all was tried."""
+    by_mouse: list[str]
+    """What takes a click and cannot be reached by keys."""
+    moved: list[str]
+    """What is shown, or reached, elsewhere than where it stands."""
 
 
 class Window:
@@ -73,12 +66,18 @@ class Window:
         """What went wrong: errors, dialogs, requests that failed or went elsewhere."""
         self._site = site
         self._answers: list[Response] = []
-        self.page.on("console", lambda said: said.type in {"error", "warning"} and self._note("console", said.text))
+        self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self._note("error", str(error)))
         self.page.on("requestfailed", self._failed)
-        self.page.on("request", lambda asked: asked.url.startswith(f"{site.url}/") or self._note("elsewhere", asked.url))
+        self.page.on("request", self._asked)
         self.page.on("response", self._answered)
-        self.page.on("dialog", lambda dialog: (self._note("dialog", dialog.message), dialog.dismiss()))
+        self.page.on("dialog", self._dialog)
+
+    def anew(self) -> None:
+        """Make it as it was at first: of a desktop's size, light, and without a trouble."""
+        self.troubles.clear()
+        self.resize(DESKTOP)
+        self.page.emulate_media(color_scheme="light")
 
     def open(self, path: str) -> Page:
         """Go to a page of the site, and wait until it is whole."""
@@ -90,14 +89,25 @@ class Window:
         """Give it another size."""
         self.page.set_viewport_size({"width": size[0], "height": size[1]})
 
+    def ran(self) -> list[str]:
+        """What texts of others ran or would have loaded on the page."""
+        found: list[str] = self.page.evaluate("window.ran")
+        return found
+
+    def ground(self) -> str:
+        """The colour behind everything."""
+        return str(self.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
     def weight(self) -> int:
         """Bytes of what the page is made of, compressed."""
-        return sum(len(gzip.compress(answer.body())) for answer in self._answers)
+        # Of what had not changed since another page, the browser has the body and does not hand it out.
+        bodies = (self.page.request.get(one.url) if one.status == _NOT_MODIFIED else one for one in self._answers)
+        return sum(len(gzip.compress(one.body())) for one in bodies)
 
     def too_wide(self) -> list[str]:
         """What makes the page wider than the window; nothing where it is not."""
         width = self.page.evaluate("[document.scrollingElement.scrollWidth, innerWidth]")
-        return [f"{width[0]} of {width[1]}", *self.page.evaluate(_WIDER)] if width[0] > width[1] else []
+        return [f"{width[0]} of {width[1]}", *self.page.evaluate(WIDER)] if width[0] > width[1] else []
 
     def refreshed(self) -> None:
         """Let the page look for what is new, as it does by itself every few seconds."""
@@ -105,29 +115,55 @@ class Window:
             self.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
     def tabbed(self) -> Tabbed:
-        """Press Tab until it has gone round."""
-        self.page.evaluate(_BEGIN)
-        count = 0
-        for _ in range(MOST_STOPS):
+        """Press Tab once for each thing that can be used, and on until it reaches nothing new."""
+        self._tab(int(self.page.evaluate(STOPS)) + 1)
+        reached, before = self._reached(), -1
+        while reached > before:
+            self._tab(5)
+            reached, before = self._reached(), reached
+        return Tabbed(**self.page.evaluate("walk.told()"))
+
+    def tab_to(self, place: Locator) -> None:
+        """Press Tab until it is there; an AssertionError where it never comes there."""
+        for _ in range(MOSTSTOPS):
+            if place.evaluate("(one) => one === document.activeElement"):
+                return
             self.page.keyboard.press("Tab")
-            count, before = self.page.evaluate("reached.size"), count
-            if count == before:
-                break
-        return Tabbed(**self.page.evaluate(_END), ended=count < MOST_STOPS)
+        raise AssertionError(f"Tab does not lead to {place}")
 
     def barriers(self, *rules: str) -> list[str]:
         """What shuts people out, gravely: each as a rule of axe and the elements; all rules where none is named."""
-        options = {"resultTypes": ["violations"]} | ({"runOnly": list(rules)} if rules else {})
-        found = Axe().run(self.page, options=options).response["violations"]
-        return [
-            f"{one['id']} ({one['impact']}): {node['target']} {node['html'][:200]} {node['failureSummary'][:300]}"
-            for one in found
-            if one["impact"] in {"serious", "critical"}
-            for node in one["nodes"][:3]
-        ]
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(AXE_SCRIPT)
+        found: list[str] = self.page.evaluate(BARRIERS, rules)
+        return found
+
+    def spilt(self) -> list[str]:
+        """What is wider than the box it stands in, and is not cut or scrolled there."""
+        found: list[str] = self.page.evaluate(SPILT)
+        return found
+
+    def _tab(self, times: int) -> None:
+        for _ in range(times):
+            self.page.keyboard.press("Tab")
+
+    def _reached(self) -> int:
+        return int(self.page.evaluate("walk.reached()"))
 
     def _note(self, what: str, words: str) -> None:
         self.troubles.append(f"{what}: {words}")
+
+    def _said(self, words: ConsoleMessage) -> None:
+        if words.type in {"error", "warning"}:
+            self._note("console", words.text)
+
+    def _asked(self, request: Request) -> None:
+        if not request.url.startswith(f"{self._site.url}/"):
+            self._note("elsewhere", request.url)
+
+    def _dialog(self, dialog: Dialog) -> None:
+        self._note("dialog", dialog.message)
+        dialog.dismiss()
 
     def _failed(self, asked: Request) -> None:
         # What a page that is left has not read to its end was aborted, and nothing was wrong with it.
@@ -148,7 +184,9 @@ def browser() -> Iterator[Browser]:
     """
     program = next((found for name in NAMES if (found := shutil.which(name))), None)
     if program is None:
-        raise FileNotFoundError(f"there is no browser on PATH: none of {', '.join(NAMES)}")
+        raise FileNotFoundError(
+            f"no browser on PATH, none of {', '.join(NAMES)}: install one, on Debian with `apt-get install chromium`"
+        )
     expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=program)
@@ -168,6 +206,7 @@ def windows(
 ) -> Iterator[BrowserContext]:
     """Windows of their own, which share nothing with others; with a cookie somebody has signed in."""
     context = opened.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+    context.add_init_script(BEFORE)
     if cookie is not None:
         context.add_cookies([{"name": COOKIE, "value": cookie, "url": site.url}])
     yield context

@@ -1,4 +1,4 @@
-"""One server for all, one browser for a module, and windows of its own for each test."""
+"""One server for all, one browser and one window for a module: each test finds the window as if it were new."""
 
 from __future__ import annotations
 
@@ -36,23 +36,39 @@ def cookie(site: Site) -> str:
     return cookie_of(site)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def context(chromium: Browser, site: Site, cookie: str) -> Iterator[BrowserContext]:
     """Windows of somebody who has signed in."""
     with windows(chromium, site, cookie) as found:
         yield found
 
 
-@pytest.fixture
-def window(context: BrowserContext, site: Site) -> Window:
-    """One of them."""
+@pytest.fixture(scope="module")
+def kept(context: BrowserContext, site: Site) -> Window:
+    """One of them: a new one for each test would take longer than most tests."""
     return Window(context, site)
 
 
 @pytest.fixture
-def another(context: BrowserContext, site: Site) -> Callable[[], Window]:
+def window(kept: Window) -> Iterator[Window]:
+    """It, as if it were new. At the end no text of anybody has run in it."""
+    kept.anew()
+    yield kept
+    assert [] == kept.ran()
+
+
+@pytest.fixture
+def another(context: BrowserContext, site: Site) -> Iterator[Callable[[], Window]]:
     """Opens another of them."""
-    return lambda: Window(context, site)
+    opened: list[Window] = []
+
+    def made() -> Window:
+        opened.append(Window(context, site))
+        return opened[-1]
+
+    yield made
+    for one in opened:
+        one.page.close()
 
 
 @pytest.fixture

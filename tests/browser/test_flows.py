@@ -35,8 +35,10 @@ def test_a_deep_link_leads_through_the_sign_in_to_its_page(stranger: Window, sit
     assert [] == page.context.cookies()
 
 
-def test_a_decision_is_seen_by_everybody_who_looks(window: Window, another: Callable[[], Window], site: Site) -> None:
-    """Two people on call must not both look into the same incident: who decided what, and why, appears without a reload."""
+def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
+    window: Window, another: Callable[[], Window], site: Site
+) -> None:
+    """Two people on call must not both look into the same incident: who decided what, and why, appears without a reload, and is taken back."""
     here, elsewhere = window, another()
     for one in (here, elsewhere):
         one.open(LINKS.incident(DRIFTED, site.incident))
@@ -44,27 +46,35 @@ def test_a_decision_is_seen_by_everybody_who_looks(window: Window, another: Call
     fleet = another()
     fleet.open(LINKS.fleet)
     expect(fleet.page.locator("main")).to_contain_text("1 open incident")
+    keys, main = here.page.keyboard, here.page.locator("main")
+
+    def decide(words: str, button: str) -> None:
+        here.tab_to(here.page.get_by_label("Reason"))
+        keys.type(words)
+        here.tab_to(here.page.get_by_role("button", name=button))
+        keys.press("Enter")
+
     reason = "A new prompt went live; it is being <b>rolled back</b>."
-    here.page.get_by_label("Reason").fill(reason)
-    here.page.get_by_role("button", name="Accept").click()
-    expect(here.page.locator("main")).to_contain_text("Accepted")
-    expect(here.page.get_by_role("status").filter(has_text="it is being looked into")).to_be_visible()
-    expect(here.page.get_by_label("Reason")).to_have_value("")
+    decide(reason, "Accept")
+    expect(main).to_contain_text("Accepted")
     elsewhere.refreshed()
     expect(elsewhere.page.locator("main")).to_contain_text(reason)
     expect(elsewhere.page.locator("main")).to_contain_text("ada")
     fleet.refreshed()
     expect(fleet.page.locator("main")).not_to_contain_text("1 open incident")
-    elsewhere.page.get_by_role("button", name="again").click()
-    expect(elsewhere.page.get_by_role("button", name="Accept")).to_be_visible()
-    here.refreshed()
+    decide("Not so.", "Dismiss")
+    expect(main).to_contain_text("Dismissed")
+    decide("It came back.", "again")
     expect(here.page.get_by_role("button", name="Accept")).to_be_visible()
+    elsewhere.refreshed()
+    expect(elsewhere.page.locator("#decisions")).to_contain_text("It came back.")
+    expect(elsewhere.page.get_by_role("button", name="Accept")).to_be_visible()
     assert [True, True] == [one.page.evaluate("window.stayed") for one in (here, elsewhere)]
     assert [] == here.troubles + elsewhere.troubles + fleet.troubles
 
 
 def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
-    """Who scores fifty exchanges does not want to reach for the mouse: a key scores, the next one comes, the counts move."""
+    """Who scores fifty exchanges does not want to reach for the mouse: a key scores, or Tab and Enter; the next one comes, the counts move."""
     page = window.open(LINKS.review(DRIFTED))
     item = page.locator("[data-item]")
     agreement = page.locator("[data-load]")
@@ -78,7 +88,11 @@ def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
             expect(page.get_by_label("Comment")).to_be_focused()
             page.keyboard.type("It 1 does not answer 5.")
             page.keyboard.press("Escape")
-        page.keyboard.press(key)
+        if key == "4":
+            window.tab_to(page.locator('button[value="4"]'))
+            page.keyboard.press("Enter")
+        else:
+            page.keyboard.press(key)
         expect(item).not_to_have_attribute("data-item", now)
     page.keyboard.press("s")
     expect(page).to_have_url(re.compile("skip="))
@@ -96,7 +110,7 @@ def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
 def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another: Callable[[], Window], tmp_path: Path) -> None:
     """A question is asked until it is right, then sent to somebody, then taken elsewhere."""
     page = window.open(LINKS.sql)
-    page.get_by_label("Statement").fill("SELECT project,\n  count(*) AS exchanges\nFROM nowhere\nGROUP BY project")
+    page.locator("#statement").fill("SELECT project,\n  count(*) AS exchanges\nFROM nowhere\nGROUP BY project")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("alert")).to_contain_text("LINE 3")
     assert "FROM nowhere" == page.evaluate("getSelection().toString()")
@@ -104,7 +118,7 @@ def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another
     statement = (
         "SELECT exchange_at::DATE AS day, count(*) AS scored FROM scores WHERE project = 'support' GROUP BY day ORDER BY day"
     )
-    page.get_by_label("Statement").fill(statement)
+    page.locator("#statement").fill(statement)
     page.keyboard.press("Control+Enter")
     expect(page.locator("[data-table] tbody tr")).to_have_count(25)
     expect(page.locator("[data-chart] svg")).to_be_visible()
@@ -115,7 +129,7 @@ def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another
     assert ("day,scored", 26) == ((lines := file.read_text("utf-8").splitlines())[0], len(lines))
     shared = another()
     shared.page.goto(page.url)
-    expect(shared.page.get_by_label("Statement")).to_have_value(statement)
+    expect(shared.page.locator("#statement")).to_have_value(statement)
     assert [] == window.troubles + shared.troubles
 
 
@@ -127,7 +141,7 @@ def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window,
     page.locator("details[open] [data-use]").click()
     expect(page.get_by_label("$agent", exact=True)).to_have_value("deployer")
     texts = "SELECT '$a' AS a, $$ $b $$ AS b, $C::INT + $c::INT AS sum, $name AS name -- $d\n/* $e */"
-    page.get_by_label("Statement").fill(texts)
+    page.locator("#statement").fill(texts)
     fields = page.locator("[data-parameters] input")
     assert ["p.C", "p.name"] == [one.get_attribute("name") for one in fields.all()]
     fields.first.fill("4")
@@ -167,12 +181,43 @@ def test_how_the_fleet_is_narrowed_is_in_the_address(window: Window) -> None:
 
 @pytest.mark.parametrize("path", [LINKS.fleet, LINKS.project(QUIET)])
 def test_what_an_agent_says_appears_without_a_reload(window: Window, site: Site, path: str) -> None:
-    """The page on the wall is alive: what came in while one looked is there, and what one had typed is, too."""
+    """The page on the wall is alive: what came in while one looked is there, and one is where one was."""
     page = window.open(path)
     page.evaluate("window.stayed = true")
     before = page.locator("main").inner_text()
+    link = page.locator("main [data-part] a[href]").last
+    link.focus()
+    page.evaluate("scrollBy(0, 40)")
+    where = page.evaluate("[document.activeElement.getAttribute('href'), scrollY]")
     site.say(QUIET, f"live-{len(path)}", 1, "Are you there?", "I am.")
     window.refreshed()
     expect(page.locator("main")).not_to_have_text(before)
+    assert where == page.evaluate("[document.activeElement.getAttribute('href'), scrollY]")
     assert page.evaluate("window.stayed")
+    assert [] == window.troubles
+
+
+def test_news_take_nothing_out_of_ones_hands(window: Window, site: Site) -> None:
+    """Whoever is writing why, or narrowing a list, goes on doing so while the page changes around it; what was unfolded stays so."""
+    page = window.open(LINKS.incident(DRIFTED, site.incident))
+    page.get_by_label("Reason").fill("Because")
+    page.keyboard.press("ArrowLeft")
+    page.locator("#sure summary").first.press("Enter")
+    page.get_by_label("Reason").focus()
+    site.post(f"{DRIFTED}/incidents/{site.incident}", site.operator, {"status": "accepted", "comment": "Mine."}, method="PUT")
+    window.refreshed()
+    expect(page.locator("#decisions")).to_contain_text("Mine.")
+    page.keyboard.type("d ")
+    expect(page.get_by_label("Reason")).to_have_value("Becausd e")
+    assert page.locator("#sure details").first.evaluate("(one) => one.open")
+    site.post(f"{DRIFTED}/incidents/{site.incident}", site.operator, {"status": "open"}, method="PUT")
+    page = window.open(LINKS.fleet)
+    page.get_by_label("Find").press_sequentially("nig")
+    before = page.locator("#totals").inner_text()
+    site.say(QUIET, "while-narrowed", 1, "Are you there?", "I am.")
+    window.refreshed()
+    expect(page.locator("#totals")).not_to_have_text(before)
+    page.keyboard.type("ht")
+    expect(page.get_by_label("Find")).to_have_value("night")
+    expect(page.locator("#cards > :visible")).to_have_count(1)
     assert [] == window.troubles

@@ -1,26 +1,71 @@
-"""Texts that try to be more than texts: on every page they are read, and do nothing."""
+"""Texts that try to be more than texts: on every page that shows one it is read, as it is, and does nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote, urlencode
 
 import pytest
-from hostile import WILD, Text, corpus, events
+from hostile import WILD, Bundle, bundles, corpus, events
 from pages import LINKS
 from playwright.sync_api import expect
+from servers import until
 from sites import QUIET, Site
-from windows import PHONE, Window
+from windows import DESKTOP, PHONE, Window
 
-TEXTS = {one.name: one for one in corpus()}
-FEW = ("script that closes what it stands in", "mutation", "terminal", "one long line", "huge")
-"""Texts whose exchange and incident are opened, too; on all other pages is every text."""
+from schemas.limits import NAME
+
+BUNDLES = bundles()
+EVERYTHING = [seen for one in BUNDLES for seen in one.seen]
+NAMES = " ".join(one.named for one in BUNDLES[:4])
+"""Many of them, as an address may have them."""
+Places = Mapping[str, Sequence[str]]
+"""Selectors, and what every element that one finds has to show."""
+EXCHANGE = (
+    "h1", "#verdict p.quoted", "#said > pre", "#d-thinking", "#d-about", "#found .dimensions dd", "#found .facts dd", "#judge .problem",
+    "#judge ol", "#judge [id^=answer] pre", "#judge [id^=prompt] pre[aria-labelledby^=prompt-m]", "#judge .pairs", "#people blockquote",
+    "#people p",
+)  # fmt: skip
+INCIDENT = (
+    "h1", "#verdict .notice", "#verdict .lead", "#decisions blockquote", "#decisions li > p", "#decide > p", "#sure p.quoted",
+    "#moved .quoted", "#mix td:first-child", "#against", "#alerts td:nth-child(2)", "#queries summary", "#queries pre", "#queries .quoted",
+)  # fmt: skip
+RUN = ("#verdict dl", "#timeline table", "#timeline nav[aria-label^=Type]")
+EVALUATION = (
+    "h1", "[aria-labelledby=overall-title]", "[aria-labelledby=checks-title] tbody", "#answer-1 .problem", "#answer-2 pre",
+    "[aria-labelledby=about-title]",
+)  # fmt: skip
 LISTS = {
-    "project": LINKS.project(WILD),
-    "anomalies": LINKS.anomalies(WILD),
-    "wrap quality": LINKS.wrap_quality(WILD),
-    "incidents": LINKS.incidents(WILD),
-    "review": LINKS.review(WILD),
+    "project": (LINKS.project(WILD), ("main",)),
+    "anomalies": (LINKS.anomalies(WILD), ("#anomalies table",)),
+    "wrap quality": (LINKS.wrap_quality(WILD), ("#wraps table",)),
+    "incidents": (LINKS.incidents(WILD), ("#incidents table",)),
+    "runs": (LINKS.runs(WILD), ("#runs table",)),
+    "agents": (LINKS.agents(WILD), ("[aria-label^=Agents] table", "[aria-label^=Runs] table")),
+    "evaluations": (LINKS.evaluations(WILD), ("#list table", "#models table")),
+    "telemetry": (LINKS.telemetry, ("#sessions table", "#alerts table")),
+    "agreement": (LINKS.agreement(WILD), ("#agreement table",)),
+    "fleet": (LINKS.fleet, ()),
 }
+"""Pages that show many of them at once."""
+ADDRESSES = {
+    "path": f"/{quote(NAMES)}",
+    "project": f"/projects/{quote(NAMES)}",
+    "incident": LINKS.incident(WILD, NAMES[:200]),
+    "exchange": LINKS.exchange(WILD, NAMES[:200]),
+    "run": LINKS.run(WILD, NAMES[:200]),
+    "timeline": LINKS.run(WILD, "run_001", type=NAMES[:200]),
+    "evaluation": LINKS.evaluation(WILD, NAMES[:200]),
+    "evaluations": LINKS.evaluations(WILD, case=NAMES[:200], model=NAMES[:100]),
+    "page": LINKS.incidents(WILD, cursor=NAMES),
+    "agent": f"{LINKS.agents(WILD)}?{urlencode({'agent': NAMES[:200]})}",
+    "days": f"{LINKS.project(WILD)}?{urlencode({'window': NAMES})}",
+    "telemetry": LINKS.watched(project=NAMES),
+    "sign-in": f"{LINKS.sign_in}?{urlencode({'next': '//evil.example/' + NAMES})}",
+    "SQL": f"{LINKS.sql}?{urlencode({'q': NAMES})}",
+}
+"""Where they are in the address."""
 _INJECTED = """() => {
     const ours = (one) => (one.getAttribute("src") ?? one.getAttribute("href") ?? "").startsWith("/static/");
     const named = "iframe, frame, object, embed, applet, base, style, math, foreignObject, video, audio, marquee, template, "
@@ -32,93 +77,138 @@ _INJECTED = """() => {
         || one.matches("a[href]") && !/^[/#]/.test(one.getAttribute("href"))
         || [...one.attributes].some(({ name, value }) => name.startsWith("on") || name === "style" || name === "srcdoc"
             || name === "formaction" || /^\\s*javascript:/i.test(value) && name !== "value" && !name.startsWith("data-name"))
-        || document.querySelectorAll("#main, main").length !== 1
-    ).map((one) => one.outerHTML.slice(0, 200));
+    ).concat(document.querySelectorAll("#main, main").length === 1 ? [] : [document.body]).map((one) => one.outerHTML.slice(0, 200));
 }"""
-_CANARY = "window.ran = []; window.canary = (what) => { ran.push(what); };"
+_UNREAD = """(places) => {
+    const written = (json) => json.replace(/\\\\u([0-9a-f]{4})/gi, (_, code) => String.fromCharCode(parseInt(code, 16))).replace(/\\\\(.)/g, "$1");
+    for (const one of document.querySelectorAll("details")) one.open = true;
+    return Object.entries(places).flatMap(([place, texts]) => {
+        const found = [...document.querySelectorAll(place)].map((one) => one.innerText);
+        return !found.length ? [`there is no ${place}`] : texts.filter((text) =>
+            !found.every((words) => words.includes(text) || written(words).includes(text))).map((text) => `${place}: ${text}`);
+    });
+}"""
 
 
-@pytest.fixture
-def wary(window: Window, site: Site) -> Iterator[Window]:
-    """A window that notes what ran; at the end nothing has, and nothing was asked of anybody else."""
-    window.page.add_init_script(_CANARY)
-    yield window
-    assert [] == window.page.evaluate("window.ran")
-    assert [] == window.page.evaluate(_INJECTED)
+@pytest.fixture(scope="module")
+def wild(site: Site) -> Mapping[int, str]:
+    """All of them said through the doors: by agents, runs, judges, raters and who decides. Answers the score of each."""
+    for number, one in enumerate(BUNDLES):
+        site.say(WILD, one.named, 1, one.text, one.text, agent=one.named, thinking=one.text[:20_000], model=one.named)
+        site.work(WILD, f"r {one.named}", events(one), number + 1, one.named)
+        decided = {"status": "accepted", "resolvedBy": one.named, "comment": one.text[:1900]}
+        site.post(f"{WILD}/incidents/decided-{number}", site.operator, decided, method="PUT")
+    found: dict[str, str] = {}
+
+    def judged() -> bool:
+        found.update({one["sessionId"]: one["id"] for one in site.get(f"{WILD}/scores?limit=100")["scores"]})
+        return len(BUNDLES) == len(found)
+
+    until(judged, "the scores")
+    for one in BUNDLES:
+        said = {"score": 2, "comment": one.text[:1900], "rater": one.named}
+        site.post(f"{WILD}/scores/{found[one.named]}/human", site.operator, said)
+    return {one.number: found[one.named] for one in BUNDLES}
+
+
+def read(window: Window, places: Places) -> None:
+    """All of it is read on the page as it is now; nothing ran, nothing was let in, and nothing is out of its place on screen or phone."""
+    page, before = window.page, window.page.url
+    assert [] == page.evaluate(_UNREAD, places)
+    assert [] == page.evaluate(_INJECTED)
+    for size in (DESKTOP, PHONE):
+        window.resize(size)
+        assert ([], []) == (window.too_wide(), window.spilt()), before
+    assert [] == window.ran()
     assert [] == window.troubles
-    assert window.page.url.startswith(site.url)
+    assert before == page.url
+    window.resize(DESKTOP)
 
 
-def looks_right(window: Window) -> None:
-    """The page is as wide as the window, on a screen and on a phone, and one can leave it."""
-    assert [] == window.too_wide()
-    window.resize(PHONE)
-    assert [] == window.too_wide()
-    expect(window.page.get_by_role("link", name="Driftline")).to_be_in_viewport()
+@pytest.mark.parametrize("one", BUNDLES, ids=lambda one: ", ".join(text.name for text in one.texts))
+def test_whatever_is_said_is_read_and_does_nothing(window: Window, wild: Mapping[int, str], one: Bundle) -> None:
+    """Whoever looks into an attack has to see it; looking must not be one: said by agents, tools, judges, raters, policies and cases."""
+    pages = {
+        LINKS.exchange(WILD, wild[one.number]): EXCHANGE,
+        LINKS.incident(WILD, f"decided-{one.number}"): INCIDENT,
+        LINKS.run(WILD, f"run_{one.number + 1:03}"): RUN,
+        LINKS.evaluation(WILD, f"wild-{one.number}"): EVALUATION,
+    }
+    for path, places in pages.items():
+        window.open(path)
+        read(window, dict.fromkeys(places, one.seen))
 
 
-@pytest.mark.parametrize("path", LISTS.values(), ids=LISTS)
-def test_lists_of_them_show_them(wary: Window, path: str) -> None:
-    """Names of agents and sessions, titles, reasons: short texts, many at once."""
-    wary.open(path)
-    wary.refreshed() if path == LISTS["project"] else None
-    looks_right(wary)
+@pytest.mark.usefixtures("wild")
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_show_all_of_them(window: Window, name: str) -> None:
+    """Names of agents, sessions, models and raters, titles, reasons, errors: short texts, many at once."""
+    path, places = LISTS[name]
+    window.open(path)
+    read(window, dict.fromkeys(places, EVERYTHING))
 
 
-@pytest.mark.parametrize("name", FEW)
-def test_what_was_said_and_found_is_read_as_it_is(wary: Window, name: str) -> None:
-    """Whoever looks into an attack has to see it; looking must not be one."""
-    one, place = TEXTS[name], list(TEXTS).index(name)
-    for path in (LINKS.exchange(WILD, f"said-{place}"), LINKS.incident(WILD, f"wild-{place}")):
-        page = wary.open(path)
-        expect(page.locator("main")).to_contain_text(one.seen)
-        looks_right(wary)
-        assert [] == page.evaluate(_INJECTED)
+@pytest.mark.usefixtures("wild")
+def test_the_queue_goes_through_all_of_them(window: Window) -> None:
+    """The script of the review brings one after the other into the page: what the server escaped must stay a text there."""
+    page = window.open(LINKS.review(WILD))
+    item, seen = page.locator("[data-item]"), []
+    for _ in BUNDLES:
+        seen.append(page.locator("#queue").inner_text())
+        read(window, {})
+        now = str(item.get_attribute("data-item"))
+        page.keyboard.press("s")
+        expect(page.locator(f'[data-item="{now}"]')).to_have_count(0)
+    assert [] == [one.named for one in BUNDLES if not any(all(words in text for words in one.seen) for text in seen)]
 
 
-def test_runs_that_speak_in_them_are_drawn_and_listed(wary: Window, site: Site) -> None:
-    """Types of events, tools, arguments, results: in the timeline, in the causes, and in the graph."""
-    site.work(WILD, "wild-run", events(), 1)
-    for path in (LINKS.run(WILD, "run_001"), LINKS.agents(WILD), LINKS.runs(WILD)):
-        wary.open(path)
-        looks_right(wary)
-        assert [] == wary.page.evaluate(_INJECTED)
+@pytest.mark.usefixtures("wild")
+def test_answers_to_questions_are_texts(window: Window) -> None:
+    """Rows of SQL are put into the page by a script of ours; so are the names of columns, in tables, choices and charts, and what is refused."""
+    page = window.open(LINKS.sql)
+    names = [one.named.replace('"', '""') for one in BUNDLES]
+    columns = ", ".join(f'{number} + turn_number AS "{name}"' for number, name in enumerate(names))
+    page.locator("#statement").fill(
+        f"SELECT tier2_dimensions[1].reasoning AS said, {columns} FROM scores WHERE project = '{WILD}' AND tier2_dimensions <> []"
+    )
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("[data-table] tbody tr")).to_have_count(len(BUNDLES))
+    expect(page.locator("[data-chart] svg")).to_be_visible()
+    read(window, {"[data-table] thead": EVERYTHING, "[data-table] tbody": EVERYTHING})
+    page.get_by_label("Chart of").select_option(index=2)
+    read(window, {})
+    page.locator("#statement").fill(f'SELECT "{names[0]}"')
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("alert")).to_contain_text(BUNDLES[0].seen[0])
+    window.troubles.clear()  # a refusal is an answer of 400, which browsers write into the console
+    read(window, {})
 
 
-def test_what_people_write_is_no_markup_either(wary: Window, site: Site) -> None:
-    """A comment is read by colleagues who trust it; each comes back exactly as it was typed."""
-    texts = [one for one in TEXTS.values() if len(one.text) < 500]
-    said = "\n".join(one.text for one in texts)[:1900]
-    page = wary.open(LINKS.incident(WILD, "wild-0"))
-    page.get_by_label("Reason").fill(said)
+@pytest.mark.usefixtures("wild")
+@pytest.mark.parametrize("path", ADDRESSES.values(), ids=ADDRESSES)
+def test_addresses_of_them_lead_nowhere(window: Window, path: str) -> None:
+    """Links are sent by anybody: what stands in one is said back as a text, if at all, and leads to no other site."""
+    window.open(path)
+    window.troubles[:] = [one for one in window.troubles if not re.search(r"refused: 4\d\d |status of 4\d\d", one)]
+    read(window, {})
+
+
+def test_no_project_and_no_connection_can_be_called_like_that() -> None:
+    """Their names stand in addresses, files and terminals: the door takes no such name."""
+    assert [] == [one.name for one in corpus() if re.fullmatch(NAME, one.named)]
+
+
+@pytest.mark.usefixtures("wild")
+def test_what_comes_while_one_looks_is_a_text(window: Window, site: Site) -> None:
+    """Parts of a page are exchanged as they come: that is another way in."""
+    page = window.open(LINKS.telemetry)
+    one = BUNDLES[0]
+    site.say(QUIET, f"new {one.named}", 1, one.text, one.text, agent=one.named, thinking=one.text)
+    window.refreshed()
+    expect(page.locator("#sessions")).to_contain_text("new <script>")
+    read(window, {"#sessions": one.seen})
+    page = window.open(LINKS.incident(WILD, "open-0"))
+    page.get_by_label("Reason").fill(one.text)
     page.get_by_role("button", name="Dismiss").click()
     expect(page.locator("#decisions")).to_contain_text("Dismissed")
-    expect(page.locator("main")).to_contain_text(texts[0].seen)
-    looks_right(wary)
-    site.post(f"{WILD}/scores/said-0/human", site.operator, {"score": 2, "comment": said, "rater": "<b>bob</b>"})
-    page = wary.open(LINKS.exchange(WILD, "said-0"))
-    expect(page.locator("main")).to_contain_text("<b>bob</b>")
-    looks_right(wary)
-
-
-def test_answers_to_questions_are_texts(wary: Window) -> None:
-    """Rows of SQL are put into the page by a script of ours, columns and names of charts, too."""
-    page = wary.open(LINKS.sql)
-    statement = f"SELECT left(anomaly_reasons[1], 2000) AS \"<img src=x onerror=canary('name')>\", 1 AS one FROM scores WHERE project = '{WILD}'"
-    page.get_by_label("Statement").fill(statement)
-    page.keyboard.press("Control+Enter")
-    table = page.locator("[data-table]")
-    for one in TEXTS.values():
-        expect(table).to_contain_text(one.seen)
-    looks_right(wary)
-
-
-def test_what_comes_while_one_looks_is_a_text(wary: Window, site: Site) -> None:
-    """Parts of a page are exchanged as they come: that is another way in."""
-    page = wary.open(LINKS.project(QUIET))
-    script: Text = TEXTS["picture"]
-    site.say(QUIET, script.named, 1, script.text, script.text, thinking=script.text)
-    wary.refreshed()
-    page.goto(site.url + LINKS.telemetry)
-    expect(page.locator("main")).to_contain_text(script.seen)
-    looks_right(wary)
+    read(window, {"#decisions blockquote": one.seen})

@@ -1,4 +1,4 @@
-"""Each page in a browser: it loads whole and alone, can be reached and left, works by keyboard, and fits."""
+"""Each page in a browser: it loads whole and alone, can be reached and left, works by keyboard, fits, and shuts nobody out."""
 
 from __future__ import annotations
 
@@ -6,35 +6,69 @@ import re
 from html import unescape
 
 import httpx2
+import pytest
 from browsers import cookie as signed
-from pages import LINKS, PAGES, Shown, each
+from pages import LINKS, PAGES, Shown
 from playwright.sync_api import expect
 from sites import DRIFTED, Site
-from windows import PHONE, Window
+from windows import DESKTOP, PHONE, Scheme, Window
 
 HEAVIEST = 300_000
 """Bytes that a page may weigh, compressed."""
+_TEXTS = """() => [...document.querySelectorAll("body *")].filter((one) => one.checkVisibility({ visibilityProperty: true })
+    && [...one.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim())).length"""
 
 
-@each
-def test_a_page_is_whole_fits_and_works_by_keyboard(window: Window, site: Site, shown: Shown) -> None:
-    """Nothing fails or comes from elsewhere, nothing is pushed off a screen or a phone; Tab goes everywhere, and one sees where one is."""
-    page = window.open(shown.address(site))
-    expect(page.locator("h1")).to_contain_text(shown.heading)
+@pytest.fixture(scope="module", params=PAGES, ids=lambda shown: shown.name)
+def shown(request: pytest.FixtureRequest, kept: Window, site: Site) -> Shown:
+    """Each page once: its tests run one after the other on what was loaded for the first of them."""
+    found: Shown = request.param
+    kept.anew()
+    kept.open(found.address(site))
+    return found
+
+
+def test_a_page_is_whole_and_alone(kept: Window, shown: Shown) -> None:
+    """It says what it is for, nothing on it fails or comes from elsewhere, and it is light enough for a phone on a train."""
+    expect(kept.page.locator("h1")).to_contain_text(shown.heading)
     for words in shown.seen:
-        expect(page.locator("main")).to_contain_text(words)
-    assert window.weight() < HEAVIEST
-    found = window.tabbed()
-    assert "a To the content" == found.first
-    assert [] == found.unmarked
-    assert not found.ended or [] == found.missed
-    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.emulate_media(color_scheme="dark")
-    assert light != page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert [] == window.too_wide()
-    window.resize(PHONE)
-    assert [] == window.too_wide()
-    assert [] == [one for one in window.troubles if not (shown.missing and "404" in one)]
+        expect(kept.page.locator("main")).to_contain_text(words)
+    assert kept.weight() < HEAVIEST
+    assert [] == kept.ran()
+    assert [] == [one for one in kept.troubles if not (shown.missing and "404" in one)]
+
+
+def test_tab_goes_through_all_that_can_be_used(kept: Window, shown: Shown) -> None:
+    """Who has no mouse comes everywhere, in the order of reading, sees where, and is held nowhere; what every page begins with is skipped."""
+    found = kept.tabbed()
+    assert "a To the content" == found.reached[0]
+    assert found.stops == found.reached, shown.name
+    assert ([], [], []) == (found.unmarked, found.by_mouse, found.moved)
+
+
+def test_a_page_fits_a_screen_and_a_phone_in_light_and_in_dark(kept: Window, shown: Shown) -> None:
+    """Nothing is pushed off the screen, nothing is left out on the phone, and the dark is dark."""
+    count, light = kept.page.evaluate(_TEXTS), kept.ground()
+    assert [] == kept.too_wide(), shown.name
+    kept.resize(PHONE)
+    assert [] == kept.too_wide()
+    assert count == kept.page.evaluate(_TEXTS)
+    kept.page.emulate_media(color_scheme="dark")
+    assert light != kept.ground()
+
+
+def test_nobody_is_shut_out(kept: Window, shown: Shown) -> None:
+    """Names for screen readers, contrast, headings, labels, room for fingers: all rules, and each colour and each size once.
+
+    What is on a page does not depend on its size, nor its size on its colours: the other two of the four find nothing else.
+    """
+    if shown.again:
+        return
+    looks: tuple[tuple[tuple[int, int], Scheme], ...] = ((PHONE, "dark"), (DESKTOP, "light"))
+    for size, scheme in looks:
+        kept.resize(size)
+        kept.page.emulate_media(color_scheme=scheme)
+        assert [] == kept.barriers(), f"{shown.name}, {scheme}"
 
 
 def test_pages_lead_to_each_other_and_back(window: Window, site: Site) -> None:
