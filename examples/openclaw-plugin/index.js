@@ -5,6 +5,8 @@
  * it (`plugins.entries.driftline.hooks.allowConversationAccess`): OpenClaw keeps `llm_output` and `agent_end` back otherwise, and the
  * plugin does not listen to transcripts then.
  */
+import { isDeepStrictEqual } from "node:util";
+
 import { SettingsError, isExposed, settingsOf } from "./lib/config.js";
 import { Pipeline } from "./lib/pipeline.js";
 
@@ -43,15 +45,16 @@ export function register(api) {
   const isLive = api.registrationMode === undefined || api.registrationMode === "full";
   const pipeline = isLive ? pipelineOf(settings, api.logger) : new Pipeline(settings, api.logger);
   listen(api, pipeline);
+  pipeline.unsubscribe();
+  pipeline.unsubscribe = subscribed(api, pipeline);
   if (isLive) {
     pipeline.start();
   }
   return pipeline;
 }
 
-function listen(api, pipeline) {
-  const { recorder } = pipeline;
-  const guarded = (tell) => (event, context) => {
+function guardedBy(pipeline) {
+  return (tell) => (event, context) => {
     try {
       pipeline.start();
       tell(event ?? {}, context ?? {});
@@ -59,6 +62,11 @@ function listen(api, pipeline) {
       pipeline.fault(error);
     }
   };
+}
+
+function listen(api, pipeline) {
+  const { recorder } = pipeline;
+  const guarded = guardedBy(pipeline);
   for (const [hook, method] of Object.entries(HOOKS)) {
     api.on(hook, guarded((event, context) => {
       const session = recorder[method](event, context);
@@ -71,10 +79,16 @@ function listen(api, pipeline) {
     forget(pipeline);
     await pipeline.stop().catch((error) => pipeline.fault(error));
   });
+}
+
+/** Listen to what is written to transcripts, where that is allowed; a function that ends it. */
+function subscribed(api, pipeline) {
   const events = api.runtime?.events;
-  if (mayRead(api) && typeof events?.onSessionTranscriptUpdate === "function") {
-    events.onSessionTranscriptUpdate(guarded((update) => recorder.transcribed(update)));
+  if (!mayRead(api) || typeof events?.onSessionTranscriptUpdate !== "function") {
+    return () => {};
   }
+  const end = events.onSessionTranscriptUpdate(guardedBy(pipeline)((update) => pipeline.recorder.transcribed(update)));
+  return typeof end === "function" ? end : () => {};
 }
 
 function mayRead(api) {
@@ -89,11 +103,22 @@ function stateDirOf(api) {
   }
 }
 
+/** The pipeline of a folder: the one that there is goes on, with all that it knows of sessions, unless the settings are others. */
 function pipelineOf(settings, log) {
-  const known = (globalThis[PIPELINES] ??= new Map());
-  const pipeline = new Pipeline(settings, log, known.get(settings.queueDir));
+  const known = (globalThis[PIPELINES] ??= watched(new Map()));
+  const before = known.get(settings.queueDir);
+  if (before && isDeepStrictEqual(before.settings, settings)) {
+    return before;
+  }
+  const pipeline = new Pipeline(settings, log, before);
   known.set(settings.queueDir, pipeline);
   return pipeline;
+}
+
+/** A command ends its process without a word to plugins: what was recorded is kept then. */
+function watched(known) {
+  process.on("exit", () => known.forEach((pipeline) => pipeline.keepNow()));
+  return known;
 }
 
 function forget(pipeline) {

@@ -29,7 +29,8 @@ export class SettingsError extends Error {}
 export function settingsOf(config, environment, stateDir) {
   const given = { ...config };
   for (const [field, name] of Object.entries(ENVIRONMENT)) {
-    given[field] ??= environment[name];
+    // A variable that OpenClaw does not find stays in its place as it was written.
+    given[field] = (isUnresolved(given[field]) ? undefined : given[field]) ?? environment[name];
   }
   for (const [field, schema] of Object.entries(FIELDS)) {
     given[field] ??= schema.default;
@@ -48,6 +49,10 @@ export function settingsOf(config, environment, stateDir) {
 export function isExposed(settings) {
   const url = new URL(settings.base);
   return url.protocol === "http:" && !LOOPBACK.has(url.hostname);
+}
+
+function isUnresolved(value) {
+  return typeof value === "string" && /^\$\{\w+\}$/.test(value.trim());
 }
 
 function baseOf(given) {

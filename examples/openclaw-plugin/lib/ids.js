@@ -8,6 +8,7 @@
 import { createHash } from "node:crypto";
 
 const MAX_ID = 256;
+const UUID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/;
 
 /** The id of an exchange: of the session, the user message, and the first message of a further answer. */
 export function exchangeId(session, ...entries) {
@@ -20,6 +21,12 @@ export function exchangeId(session, ...entries) {
 export function eventIds(entry, count) {
   const numbered = count > 1 || entry.includes(".");
   return Array.from({ length: count }, (_, index) => (numbered ? `${entry}.${index}` : entry));
+}
+
+/** The id of the session whose transcript a file is. */
+export function sessionOfFile(file) {
+  const stem = typeof file === "string" ? /([^/\\]+)\.jsonl$/.exec(file)?.[1] : undefined;
+  return stem && (UUID.exec(stem)?.[0] ?? stem.replace(/-topic-[^/]*$/, ""));
 }
 
 function escaped(part) {

@@ -2,18 +2,26 @@
  * Folders of queues for processes that share a state folder: the gateway, and commands that run an agent beside it.
  *
  * A process claims a lane by a file that names it. It writes the file first and looks for others after that, so that of two that
- * come at once neither has the lane. The lane of a process that is gone is anybody's.
+ * come at once neither has the lane. The lane of a process that is gone is anybody's. Whether a process of another machine or
+ * container is gone cannot be asked: it is when it has not touched its file for GONE_MS.
  */
-import { readFileSync } from "node:fs";
-import { mkdir, readdir, unlink, writeFile } from "node:fs/promises";
+import { createHash } from "node:crypto";
+import { readFileSync, readlinkSync } from "node:fs";
+import { mkdir, readdir, stat, unlink, utimes, writeFile } from "node:fs/promises";
+import { hostname } from "node:os";
 import { join } from "node:path";
 
 import { SEGMENT } from "./queue.js";
 
-const OWNER = /^owner-(\d+)-(\d+)$/;
-const LANE = /^lane-\d+$/;
+/** How often the owner of a lane shows that it is there. */
+export const TOUCH_MS = 60_000;
+const GONE_MS = 5 * TOUCH_MS;
+const OWNER = /^owner-([0-9a-f]{8})-(\d+)-(\d+)$/;
+const LANE = /^lane-/;
 const MAX_LANES = 16;
-const OURS = `owner-${process.pid}-${startOf(process.pid)}`;
+/** Where this process is, as owners' files say it. */
+export const HERE = placeOf();
+const OURS = `owner-${HERE}-${process.pid}-${startOf(process.pid)}`;
 
 /** Claim a lane of one's own; its folder. */
 export async function claim(root) {
@@ -23,7 +31,7 @@ export async function claim(root) {
       return folder;
     }
   }
-  const folder = join(root, `lane-${MAX_LANES + process.pid}`);
+  const folder = join(root, `lane-${HERE}-${process.pid}`);
   await claimed(folder);
   return folder;
 }
@@ -46,21 +54,42 @@ export async function release(folder) {
   await unlink(join(folder, OURS)).catch(() => {});
 }
 
+/** Show that a lane is owned. */
+export async function touch(folder) {
+  const now = new Date();
+  await utimes(join(folder, OURS), now, now);
+}
+
 async function claimed(folder) {
   await mkdir(folder, { recursive: true, mode: 0o700 });
   await writeFile(join(folder, OURS), "", { mode: 0o600 });
   for (const name of await readdir(folder)) {
-    const [, pid, start] = OWNER.exec(name) ?? [];
+    const [, place, pid, start] = OWNER.exec(name) ?? [];
     if (!pid || name === OURS) {
       continue;
     }
-    if (isAlive(Number(pid), start)) {
+    if (place === HERE ? isAlive(Number(pid), start) : await isTouched(join(folder, name))) {
       await release(folder);
       return false;
     }
     await unlink(join(folder, name)).catch(() => {});
   }
   return true;
+}
+
+async function isTouched(path) {
+  return stat(path).then(({ mtimeMs }) => Date.now() - mtimeMs < GONE_MS, () => false);
+}
+
+/** Where processes know each other by their ids: the machine, or the container. */
+function placeOf() {
+  let space = "";
+  try {
+    space = readlinkSync("/proc/self/ns/pid");
+  } catch {
+    // No such thing on this system.
+  }
+  return createHash("sha256").update(`${hostname()} ${space}`).digest("hex").slice(0, 8);
 }
 
 /** When a process began, in ticks since the machine did: an id alone may be another's by now. 0 where that is not told. */

@@ -6,12 +6,15 @@ import { join } from "node:path";
 import { keeper } from "./aside.js";
 import { Client, DONE } from "./client.js";
 import { LOSS } from "./lines.js";
-import { claim, claimLeft, release } from "./lanes.js";
+import { TOUCH_MS, claim, claimLeft, release, touch } from "./lanes.js";
 import { Queue } from "./queue.js";
 import { Recorder } from "./recorder.js";
 import { Sender } from "./sender.js";
 
-const MAX_EARLY = 10_000;
+/** Records that wait for the queue to be opened. */
+const MAX_EARLY = 500;
+/** After how long a queue that could not be opened is opened again. */
+const REOPEN_MS = 60_000;
 /** How often lanes are looked for that nobody owns any more. */
 const ADOPTION_MS = 5 * 60 * 1000;
 const MAX_NOTES = 100;
@@ -25,6 +28,11 @@ export class Pipeline {
     this._client = new Client(settings);
     this._queue = null;
     this._early = [];
+    this._unkept = 0;
+    this._reopenAt = 0;
+    this._touching = null;
+    /** Ends what was subscribed to for it. */
+    this.unsubscribe = () => {};
     this._senders = [];
     this._work = [];
     this._faults = new Set();
@@ -36,8 +44,20 @@ export class Pipeline {
 
   /** Begin, or go on, in the background. */
   start() {
-    this._started ??= this._start().catch((error) => this.fault(error));
+    if (!this._started && Date.now() >= this._reopenAt) {
+      this._started = this._start().catch((error) => {
+        this.fault(error);
+        this._started = null;
+        this._reopenAt = Date.now() + REOPEN_MS;
+      });
+    }
     return this._started;
+  }
+
+  /** Keep at once what was recorded, because the process ends. */
+  keepNow() {
+    this.recorder.settle();
+    this._queue?.keepNow();
   }
 
   /** Wait until all that was recorded is kept on disk. */
@@ -50,13 +70,16 @@ export class Pipeline {
   status() {
     const { unattributed } = this.recorder;
     const trouble = this._senders.map((sender) => sender.trouble).find(Boolean) ?? null;
-    return { ...this._queue?.counters, queuedBytes: this._queue?.bytes ?? 0, unattributed, trouble };
+    const dropped = (this._queue?.counters.dropped ?? 0) + this._unkept;
+    return { ...this._queue?.counters, dropped, queuedBytes: this._queue?.bytes ?? 0, unattributed, trouble };
   }
 
   /** Keep what was recorded, and stop sending. */
   async stop() {
     clearInterval(this._beat);
     clearInterval(this._adoption);
+    clearInterval(this._touching);
+    this.unsubscribe();
     this.recorder.settle();
     await this._started;
     this._senders.forEach((sender) => sender.stop());
@@ -94,6 +117,7 @@ export class Pipeline {
     const onFault = (error) => this.fault(error);
     const folder = await claim(queueDir);
     this._queue = await Queue.open(folder, { maxBytes, fsync, onFault, onDrop: (lost) => this._noteLost(lost) });
+    this._touching = setInterval(() => touch(folder).catch(onFault), TOUCH_MS).unref();
     this._early.splice(0).forEach((record) => this._queue.append(record));
     this._work.push(this._senderOf(this._queue).run().catch(onFault));
     const adopt = async () => {
@@ -126,8 +150,14 @@ export class Pipeline {
   _take(record) {
     if (this._queue) {
       this._queue.append(record);
-    } else if (this._early.length < MAX_EARLY) {
-      this._early.push(record);
+      return;
+    }
+    this._early.push(record);
+    if (this._early.length > MAX_EARLY) {
+      // Only a folder that cannot be written lets it come to this.
+      this._early.shift();
+      this._unkept += 1;
+      this.fault(new Error(`nothing can be kept in ${this.settings.queueDir}: records are lost`));
     }
   }
 

@@ -7,6 +7,7 @@
  *    ids, which the server counts once.
  * 3. Beyond `maxBytes` the oldest file is dropped, and `onDrop` is told what was lost of each session.
  */
+import { appendFileSync } from "node:fs";
 import { mkdir, open, readFile, readdir, rename, stat, unlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
@@ -30,6 +31,7 @@ export class Queue {
     this._pending = [];
     this._pendingBytes = 0;
     this._waiting = [];
+    this._underWay = [];
     this._file = null;
     this._active = 0;
     this._writing = null;
@@ -86,6 +88,17 @@ export class Queue {
   /** Wait until all that was appended is kept. */
   async kept() {
     await this._writing;
+  }
+
+  /** Keep at once what is not kept yet, because the process ends; what was being written is written again, under its ids. */
+  keepNow() {
+    const lines = [...this._underWay, ...this._pending];
+    if (lines.length) {
+      this._pending = [];
+      this._pendingBytes = 0;
+      // Whatever is under way ends in the next file.
+      appendFileSync(this._pathOf(this._active + 2), Buffer.concat(lines), { mode: 0o600 });
+    }
   }
 
   /** Wait until there is something to deliver, or the queue is closed. */
@@ -165,15 +178,17 @@ export class Queue {
     // What comes within the same turn of the event loop is one append.
     await new Promise(setImmediate);
     while (this._pending.length) {
-      const lines = this._pending;
+      const lines = this._pending.splice(0, this._countOfNext());
       const bytes = Buffer.concat(lines);
-      this._pending = [];
-      this._pendingBytes = 0;
+      this._pendingBytes -= bytes.length;
+      this._underWay = lines;
       try {
         await this._exclusively(() => this._appended(bytes));
+        this._underWay = [];
         this._wake();
       } catch (error) {
         this._options.onFault(error);
+        this._underWay = [];
         this._pending = [...lines, ...this._pending];
         this._pendingBytes += bytes.length;
         if (this._closed) {
@@ -183,6 +198,13 @@ export class Queue {
       }
     }
     this._writing = null;
+  }
+
+  /** How many of the lines that wait are appended at once: what fits into a file, and one at least. */
+  _countOfNext() {
+    let bytes = 0;
+    const beyond = this._pending.findIndex((line, index) => (bytes += line.length) > this._segmentBytes && index > 0);
+    return beyond < 0 ? this._pending.length : beyond;
   }
 
   async _appended(bytes) {

@@ -11,18 +11,15 @@
 import { randomBytes } from "node:crypto";
 
 import { exchangeBody } from "./bodies.js";
+import { waitOf, writtenEnd } from "./ends.js";
 import { completed, endOf, exchangeOf, exchangeOfOutput, outputOf, timeOf } from "./exchanges.js";
+import { sessionOfFile } from "./ids.js";
 import { assistantEvents, callEvent, lastTurn, named, number, outcomeEvents, present, resultEvents } from "./messages.js";
 import { withheld } from "./privacy.js";
 import { Session, keyOf } from "./session.js";
 import { cut, isObject } from "./texts.js";
 import { Turn } from "./turn.js";
 
-export const SETTLE_MS = 1500;
-const END_MS = 60_000;
-/** How long an answer that failed waits for another attempt, which OpenClaw makes within the same answer. */
-const RETRY_MS = 30_000;
-const UUID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/;
 const MAX_RUN_MS = 6 * 60 * 60 * 1000;
 /** Runs without an id of their own: named anew in every process. */
 const UNNAMED = `unnamed-${randomBytes(6).toString("hex")}`;
@@ -309,31 +306,4 @@ export class Recorder {
 
 function runOf(event, context) {
   return named(event.runId ?? context?.runId) ?? UNNAMED;
-}
-
-/** The end of a run of which the transcript tells; null where it does not. */
-function writtenEnd(session, turn) {
-  if (!session.turn) {
-    return null;
-  }
-  const answers = (turn?.after ?? []).filter(({ role }) => role === "assistant");
-  return { turn: session.turn, isOver: answers.length === 0, last: answers.at(-1) ?? null };
-}
-
-/** Milliseconds until the exchange of a run is written: for a hook that has not come, a message, or another attempt; 0 for at once. */
-function waitOf(session, { ended, output }) {
-  if (!ended) {
-    return END_MS;
-  }
-  if (ended.turn) {
-    const isWritten = !ended.last || session.entryOf(ended.last);
-    return ended.turn.hasFailed ? RETRY_MS : isWritten ? 0 : SETTLE_MS;
-  }
-  return output || ended.isTold ? 0 : SETTLE_MS;
-}
-
-/** The id of the session whose transcript a file is. */
-function sessionOfFile(file) {
-  const stem = typeof file === "string" ? /([^/\\]+)\.jsonl$/.exec(file)?.[1] : undefined;
-  return stem && (UUID.exec(stem)?.[0] ?? stem.replace(/-topic-[^/]*$/, ""));
 }

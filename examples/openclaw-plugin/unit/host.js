@@ -13,10 +13,14 @@ import plugin, { register } from "../index.js";
 /** What OpenClaw gives a plugin, as far as ours uses it; `hooks` and `logged` are for tests. */
 export function hostOf(config, { entry = {}, stateDir, hasTranscripts = true } = {}) {
   const hooks = new Map();
-  const listeners = [];
+  const listeners = new Set();
   const logged = [];
   const log = (level) => (words) => logged.push(`${level}: ${words}`);
   const mayRead = entry.hooks?.allowConversationAccess === true;
+  const onSessionTranscriptUpdate = (listener) => {
+    listeners.add(listener);
+    return () => listeners.delete(listener);
+  };
   const api = {
     id: plugin.id,
     registrationMode: "full",
@@ -25,7 +29,7 @@ export function hostOf(config, { entry = {}, stateDir, hasTranscripts = true } =
     logger: { debug: log("debug"), info: log("info"), warn: log("warn"), error: log("error") },
     runtime: {
       state: { resolveStateDir: () => stateDir },
-      events: hasTranscripts ? { onSessionTranscriptUpdate: (listener) => listeners.push(listener) } : {},
+      events: hasTranscripts ? { onSessionTranscriptUpdate } : {},
     },
     on(name, handler) {
       // OpenClaw keeps these back from plugins of others that were not allowed to read conversations.

@@ -1,13 +1,15 @@
 import assert from "node:assert/strict";
-import { mkdir, readdir, stat, writeFile } from "node:fs/promises";
+import { execFile } from "node:child_process";
+import { mkdir, readFile, readdir, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import test from "node:test";
 
 import plugin, { HOOKS, register } from "../index.js";
 import { SettingsError, isExposed, settingsOf } from "../lib/config.js";
-import { claim, claimLeft, startOf } from "../lib/lanes.js";
+import { HERE, claim, claimLeft, startOf } from "../lib/lanes.js";
+import { Pipeline } from "../lib/pipeline.js";
 import { hostOf } from "./host.js";
-import { folderOf, serverOf, until } from "./support.js";
+import { folderOf, logOf, serverOf, until } from "./support.js";
 
 const ALLOWED = { hooks: { allowConversationAccess: true } };
 
@@ -30,6 +32,8 @@ test("the environment stands in for the configuration, and defaults are the mani
   assert.equal(settings.base, "http://127.0.0.1:8377");
   assert.deepEqual([settings.queueDir, settings.queueMaxBytes, settings.fsync], ["/state/driftline", 64 * 1024 * 1024, true]);
   assert.equal(isExposed(settings), false);
+  assert.equal(settingsOf({ url: "http://h", token: "${DRIFTLINE_TOKEN}" }, { DRIFTLINE_TOKEN: "dl_y" }).token, "dl_y");
+  assert.throws(() => settingsOf({ url: "http://h", token: "${DRIFTLINE_TOKEN}" }, {}), /^SettingsError|token: is missing/);
   assert.equal(isExposed(settingsOf({ url: "http://far", token: "x" }, {})), true);
 });
 
@@ -96,6 +100,78 @@ test("files of the queue are the user's alone, and registering again goes on wit
   }
 });
 
+test("registering again with other settings begins anew, and nothing is told twice", async (t) => {
+  const { host, again, pipeline } = await registered(t, { url: "http://127.0.0.1:1" });
+  assert.equal(again(), pipeline);
+  host.api.pluginConfig = { ...host.api.pluginConfig, flushMs: 2 };
+  const other = again();
+
+  assert.notEqual(other, pipeline);
+  host.update({ messageId: "a1", message: { role: "assistant", content: [{ type: "toolCall", id: "t", name: "exec" }], timestamp: 1 }, sessionId: "s", sessionKey: "k" });
+  await other.kept();
+  const [file] = (await readdir(join(other.settings.queueDir, "lane-0"))).filter((name) => name.endsWith(".jsonl"));
+  assert.equal((await readFile(join(other.settings.queueDir, "lane-0", file), "utf8")).trim().split("\n").length, 1);
+});
+
+test("a folder that cannot be written is tried again, and what is lost meanwhile is told", async (t) => {
+  const folder = await folderOf(t);
+  await writeFile(join(folder, "queue"), "");
+  const log = logOf();
+  const settings = settingsOf({ url: "http://127.0.0.1:1", token: "x", queueDir: join(folder, "queue"), heartbeatSeconds: 0 }, {});
+  const pipeline = new Pipeline(settings, log);
+  await pipeline.start();
+  for (let n = 0; n < 502; n += 1) {
+    pipeline.recorder.beforeToolCall({ toolName: "exec", params: { n } }, { sessionId: "s", runId: "r" });
+  }
+  assert.equal(pipeline.status().dropped, 2);
+  assert.match(log.lines.join(), /nothing can be kept in /);
+  await rm(join(folder, "queue"));
+  pipeline._reopenAt = 0;
+  await pipeline.start();
+  await pipeline.kept();
+
+  assert.ok(pipeline.status().queuedBytes > 0);
+  await pipeline.stop();
+});
+
+test("a process that ends without a word keeps what was recorded", async (t) => {
+  const folder = await folderOf(t);
+  const script = `
+    import { register } from ${JSON.stringify(new URL("../index.js", import.meta.url).href)};
+    const hooks = {};
+    const pipeline = register({
+      pluginConfig: { url: "http://127.0.0.1:1", token: "x", queueDir: ${JSON.stringify(folder)}, heartbeatSeconds: 0 },
+      logger: { error() {}, warn() {}, info() {} }, on: (name, handler) => { hooks[name] = handler; },
+    });
+    await pipeline.start();
+    const context = { sessionId: "s", runId: "r" };
+    hooks.before_tool_call({ toolName: "exec", params: {}, toolCallId: "t" }, context);
+    hooks.agent_end({ messages: [{ role: "user", content: "Hi", timestamp: 1e12 }, { role: "assistant", content: "Ho", timestamp: 1e12 }], success: true }, context);
+    process.exit(0);
+  `;
+  await new Promise((resolve, reject) => {
+    execFile(process.execPath, ["--input-type=module", "-e", script], (error) => (error ? reject(error) : resolve()));
+  });
+  const kept = [];
+  for (const name of (await readdir(join(folder, "lane-0"))).filter((one) => one.endsWith(".jsonl"))) {
+    kept.push(await readFile(join(folder, "lane-0", name), "utf8"));
+  }
+  assert.deepEqual([...new Set(kept.join("").trim().split("\n").map((line) => JSON.parse(line).k))].sort(), ["event", "exchange"]);
+});
+
+test("a lane of another machine or container is taken over when nobody shows there any more", async (t) => {
+  const root = await folderOf(t);
+  await mkdir(join(root, "lane-0"));
+  const owner = join(root, "lane-0", "owner-00000000-1-1");
+  await writeFile(owner, "");
+  await writeFile(join(root, "lane-0", "0000000001.jsonl"), "");
+  assert.deepEqual(await claimLeft(root), []);
+  const before = new Date(Date.now() - 6 * 60_000);
+  await utimes(owner, before, before);
+
+  assert.deepEqual(await claimLeft(root), [join(root, "lane-0")]);
+});
+
 test("a run gives signs of life while it lasts", async (t) => {
   const server = await serverOf(t, () => 200);
   const { host, pipeline } = await registered(t, { url: server.base, heartbeatSeconds: 1 });
@@ -109,7 +185,7 @@ test("a run gives signs of life while it lasts", async (t) => {
 
 test("a lane has one owner, and that of a process that is gone is taken over", async (t) => {
   const root = await folderOf(t);
-  for (const [lane, owner] of [["lane-0", `${process.ppid}-${startOf(process.ppid)}`], ["lane-2", `${process.ppid}-1`]]) {
+  for (const [lane, owner] of [["lane-0", `${HERE}-${process.ppid}-${startOf(process.ppid)}`], ["lane-2", `${HERE}-${process.ppid}-1`]]) {
     await mkdir(join(root, lane));
     await writeFile(join(root, lane, `owner-${owner}`), "");
     await writeFile(join(root, lane, "0000000001.jsonl"), "");

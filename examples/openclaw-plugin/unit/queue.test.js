@@ -36,6 +36,32 @@ test("what was kept is there for the next process, in order and once", async (t)
   assert.deepEqual(await drained(await Queue.open(folder, OPTIONS)), []);
 });
 
+test("what is not kept when the process ends is kept at once", async (t) => {
+  const folder = await folderOf(t);
+  const first = await Queue.open(folder, OPTIONS);
+  first.append({ n: 0 });
+  await first.kept();
+  first.append({ n: 1 });
+  first.append({ n: 2 });
+  first.keepNow();
+  await first.kept();
+
+  assert.deepEqual([...new Set((await drained(await Queue.open(folder, OPTIONS))).map(({ n }) => n))], [0, 1, 2]);
+});
+
+test("what gathered while the disk was slow is written in files of their size", async (t) => {
+  const folder = await folderOf(t);
+  const queue = await Queue.open(folder, OPTIONS);
+  for (let n = 0; n < 40; n += 1) {
+    queue.append({ n, text: "x".repeat(100_000) });
+  }
+  await queue.kept();
+
+  assert.ok(queue.bytes <= OPTIONS.maxBytes + 110_000, `${queue.bytes} bytes`);
+  assert.equal((await drained(queue)).at(-1).n, 39);
+  await queue.close();
+});
+
 test("a line torn by a kill is passed over, and what follows it is not", async (t) => {
   const folder = await folderOf(t);
   const first = await Queue.open(folder, OPTIONS);

@@ -74,6 +74,82 @@ test("a further answer to the same message is an exchange of its own, named as t
   assert.equal(exchanges()[1].agent_response.content, "And more");
 });
 
+const calling = (id, at = AT + 1) => said("", at, { content: [{ type: "toolCall", id, name: "exec", arguments: {} }], stopReason: "toolUse" });
+const update = (message, messageId) => ({ target: CONTEXT, message, messageId });
+const hooked = { toolName: "exec", params: {}, toolCallId: "t1" };
+
+test("calls come from the transcript and results from hooks, each once, whichever comes first", () => {
+  for (const isHookFirst of [true, false]) {
+    const { recorder, events } = recording();
+    recorder.transcribed(update(user("Hi"), "u1"));
+    const steps = [() => recorder.transcribed(update(calling("t1"), "a1")), () => recorder.beforeToolCall(hooked, CONTEXT)];
+    (isHookFirst ? steps.reverse() : steps).forEach((step) => step());
+    recorder.afterToolCall({ ...hooked, result: { content: [{ type: "text", text: "ok" }] } }, CONTEXT);
+    const result = { role: "toolResult", toolCallId: "t1", toolName: "exec", content: [{ type: "text", text: "ok" }], timestamp: AT + 2 };
+    recorder.agentEnd({ messages: [user("Hi"), calling("t1"), result, said("Done", AT + 3)], success: true }, CONTEXT);
+
+    const tools = events().map(({ event, entry_id: entry, told_by: by, exchange_id: id }) => [event, entry ?? by, id]);
+    assert.deepEqual(tools, [["tool_call", isHookFirst ? "hook" : "a1", "s:u1"], ["tool_output", "hook", "s:u1"]]);
+    recorder.settle();
+  }
+});
+
+test("an exchange says what the transcript says, whatever the run was given besides", () => {
+  const { recorder, exchanges } = recording({ sendThinking: false });
+  recorder.transcribed(update(user("Hi", AT - 5000), "u1"));
+  const answer = said("Hello", AT + 1, { content: [{ type: "thinking", thinking: "Hm." }, { type: "text", text: "Hello" }] });
+  recorder.transcribed(update(answer, "a1"));
+  recorder.transcribed(update(answer, "a1"));
+  recorder.agentEnd({ messages: [user("<context>...</context> Hi"), answer], success: true }, CONTEXT);
+  recorder.llmOutput({ assistantTexts: ["Hello, there"], model: "other" }, CONTEXT);
+
+  const [{ id, timestamp, user_message: asked, agent_response: told }] = exchanges();
+  assert.deepEqual([id, timestamp, asked.content], ["s:u1", "2026-11-03T08:59:55+00:00", "Hi"]);
+  assert.deepEqual(told, { content: "Hello", model: "m", stop_reason: "stop" });
+});
+
+test("attempts after a failure are part of the answer, and copies of what was delivered are none", () => {
+  const { recorder, exchanges } = recording();
+  recorder.transcribed(update(user("Hi"), "u1"));
+  const failed = said("", AT + 1, { content: [], stopReason: "error", errorMessage: "529" });
+  recorder.transcribed(update(failed, "a1"));
+  recorder.agentEnd({ messages: [user("Hi"), failed], success: false }, CONTEXT);
+  assert.deepEqual(exchanges(), []);
+  const mended = said("Hello", AT + 5);
+  recorder.transcribed(update(mended, "a2"));
+  recorder.agentEnd({ messages: [user("Hi"), failed, mended], success: true }, CONTEXT);
+  recorder.transcribed(update(said("Hello", AT + 9, { model: "delivery-mirror" }), "d1"));
+  recorder.transcribed(update(user("Bye", AT + 20), "u2"));
+  recorder.agentEnd({ messages: [user("Bye", AT + 20)], success: false }, { ...CONTEXT, runId: "r2" });
+  recorder.sessionEnd({ reason: "new" }, CONTEXT);
+
+  assert.deepEqual(exchanges().map(({ id, agent_response: { content } }) => [id, content]), [["s:u1", "Hello"], ["s:u2", ""]]);
+});
+
+test("an answer that is cut off by the next message, or by the end of the session, is told", () => {
+  const { recorder, exchanges } = recording();
+  recorder.transcribed(update(user("Hi"), "u1"));
+  recorder.transcribed(update(said("Half"), "a1"));
+  recorder.transcribed(update(user("Stop", AT + 9), "u2"));
+  recorder.transcribed(update(said("Stopped", AT + 10), "a2"));
+  recorder.sessionEnd({ reason: "daily" }, CONTEXT);
+
+  assert.deepEqual(exchanges().map(({ id, agent_response: { content } }) => [id, content]), [["s:u1", "Half"], ["s:u2", "Stopped"]]);
+});
+
+test("an update is of the session whose file or id it names, and of none that is only guessed", () => {
+  const { recorder, records } = recording();
+  const of = (fields, number) => recorder.transcribed({ sessionKey: "agent:ops:main", messageId: `a${number}`, message: calling("t", AT + number), ...fields });
+  const id = "3f0b6a52-6a7e-4c1e-9a51-0a5d0b2c9e11";
+  of({}, 1);
+  assert.equal(recorder.unattributed, 1);
+  of({ sessionFile: `/state/agents/ops/sessions/2026-11-03_${id}.jsonl` }, 2);
+  of({ sessionFile: "/state/agents/ops/sessions/named-topic-7.jsonl" }, 3);
+  of({}, 4);
+
+  assert.deepEqual(records.map(({ s, a }) => [s, a]), [[id, "ops"], ["named", "ops"], ["named", "ops"]]);
+});
+
 test("calls that repeat an id within a run stay apart", () => {
   const { recorder, events } = recording();
   recorder.beforeToolCall({ toolName: "exec", params: { n: 1 }, toolCallId: "call_0" }, CONTEXT);
