@@ -44,6 +44,7 @@ RUN = {
 ELSEWHERE = {
     "deploying": "Docker is not everywhere; the rest runs in tests/kafka/test_guides.py",
     "evaluation": "tests/test_evaluation_examples.py; the rest are patterns with names to be filled in",
+    "producing": "tests/kafka/test_guides.py",
     "tutorial": "tests/service/test_demo.py",
     "handbook": "one of each command, with names to be filled in; tests/test_docs_site.py looks at their options",
     "commands": "what is typed for each command, without values",

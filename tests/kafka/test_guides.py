@@ -1,0 +1,63 @@
+"""What the guides to Kafka have typed, on a real broker: an installation of one machine, a producer of one's own, a restore."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx2
+import pytest
+from consoles import files_in
+from forking import forking
+from servers import ROOT, until
+from shells import Shell, blocks_in, shell
+
+from streams.kafka.connection import KafkaConnection
+
+DOCS = ROOT / "docs"
+
+
+def questioned(here: Shell, operator: str) -> list[dict[str, object]]:
+    """The scores that the server has landed; none while it does not take calls yet."""
+    headers = {"Authorization": f"Bearer {operator}"}
+    answer = httpx2.get(f"{here.url}/api/audit/shop/scores", headers=headers)
+    return list(answer.json()["scores"]) if answer.is_success else []
+
+
+@pytest.mark.slow
+def test_an_installation_of_one_machine_is_set_up_fed_and_restored_as_the_guides_say(
+    kafka: KafkaConnection, tmp_path: Path
+) -> None:
+    """Topics, worker, server; the example of a producer; the tables made again from the topics; and the topics of a cluster."""
+    _, alone, checked = blocks_in(DOCS / "deploying.md")
+    (produced,) = blocks_in(DOCS / "producing.md")
+    for name, content in files_in((DOCS / "producing.md").read_text("utf-8")).items():
+        (tmp_path / name).write_text(content, "utf-8")
+    broker = {"127.0.0.1:9092": kafka.bootstrap}
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "schemas").symlink_to(ROOT / "schemas")
+    with (
+        tempfile.TemporaryDirectory(prefix="driftline-guides-") as folder,
+        forking(Path(folder)) as commands,
+        shell(tmp_path, commands, DRIFTLINE_KAFKA_PREFIX=kafka.prefix) as here,
+    ):
+        here.run(alone, broker)
+        operator = here.run("driftline operators add me").split()[0]
+        here.run(
+            produced, broker | {"python ": f"{sys.executable} ", "--project": f"--topic {kafka.topic('exchanges')} --project"}
+        )
+        until(lambda: bool(questioned(here, operator)), "the exchange to be scored and landed")
+        before = questioned(here, operator)
+        here.stop()
+        here.run("rm driftline.duckdb\ndriftline serve")
+        until(lambda: bool(questioned(here, operator)), "the tables to be there")
+        after = questioned(here, operator)
+        here.stop()
+        assert "driftline rebuild --kafka ADDRESS" in (DOCS / "how-to" / "back-up.md").read_text("utf-8")
+        here.run(f"driftline rebuild --kafka {kafka.bootstrap}")
+        here.run(f"export DRIFTLINE_KAFKA_PREFIX={kafka.prefix}more-")
+        here.run(checked, {"--partitions 24": "--partitions 2"})
+
+    assert ["s-1:1"] == [one["exchangeId"] for one in after]
+    assert before == after
