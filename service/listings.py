@@ -28,7 +28,9 @@ class Listing(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The table as it is, or folded."""
         widths = [_width(column) for column in self.columns]
-        needed = sum(min(width, LEAST) + GAP for width in widths[:-1]) + min(widths[-1], LEAST_OF_WORDS)
+        # What may not be broken into lines is shortened only once the words have shrunk to nothing.
+        least = [width if column.no_wrap else min(width, LEAST) for column, width in zip(self.columns, widths, strict=True)]
+        needed = sum(width + GAP for width in least[:-1]) + min(widths[-1], LEAST_OF_WORDS)
         if needed <= options.max_width:
             yield from super().__rich_console__(console, options)
         else:
