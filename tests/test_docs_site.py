@@ -8,9 +8,13 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +23,8 @@ import pytest
 import typer.main
 from consoles import Terminal, files_in, is_shown, typed_in
 from fastapi.routing import APIRoute
+from playwright.sync_api import expect
+from windows import browser
 
 from audit import cascade, sampling
 from audit.detectors import FAILURE_TYPES
@@ -207,6 +213,30 @@ def test_what_pages_load_is_there(folder: Path, site: Site) -> None:
         if name != "404.html":  # its addresses are those of a site at the root of a host
             here = (folder / name).parent
             assert [] == [one for one in seen.loaded if not (here / urlsplit(one).path).exists()], name
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_search_finds_what_is_typed_without_a_network(folder: Path, width: int) -> None:
+    """It is a script with an index of its own: at any width, nothing is asked of another host, and nothing spills over."""
+    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=folder)) as server, ExitStack() as stack:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        stack.callback(server.shutdown)
+        try:
+            page = stack.enter_context(browser()).new_page(viewport={"width": width, "height": 844})
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
+        asked, wrong = [], []
+        page.on("request", lambda one: asked.append(one.url))
+        page.on("console", lambda one: wrong.append(one.text) if one.type == "error" else None)
+        page.goto(f"http://127.0.0.1:{server.server_port}/how-to/on-call.html")
+        page.keyboard.press("/")
+        page.keyboard.type("heartbeatInterval")
+        expect(page.locator(".md-search-result__link").first).to_have_attribute("href", re.compile("reference/policy"))
+        spilt = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+
+    assert set() == {urlsplit(url).hostname for url in asked} - {"127.0.0.1", None}
+    assert ([], 0) == (wrong, spilt)
 
 
 def test_no_markdown_is_left_unread(site: Site) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from repository import linked, page_of, rewritten, shown
+from repository import is_code, linked, page_of, rewritten, shown
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -25,5 +25,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Lead links to files of the repository to their pages."""
+    """Lead links to files of the repository to their pages; those that hold code are found by links, not by searching."""
+    if is_code(page.file.src_uri):
+        page.meta["search"] = {"exclude": True}
     return rewritten(markdown, page.file.src_uri)

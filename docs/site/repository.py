@@ -21,6 +21,11 @@ _LARGEST = 100_000
 _MADE = {"node_modules", "__pycache__"}
 
 
+def is_code(source: str) -> bool:
+    """Whether a page of the site shows a file that is no document."""
+    return source.endswith(".page.md")
+
+
 def place_of(source: str) -> str:
     """The place in the repository of a page of the site."""
     return source.removeprefix(f"{FOLDER}/").removesuffix(".page.md") if source.startswith(f"{FOLDER}/") else f"{DOCS}/{source}"
