@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 
-from audit.detectors import FAILURE_TYPES
+from audit.detectors import FAILURE_TYPES, Cause
+from audit.events import normalise_session
+from audit.evidence import SessionEvidence, fold_columns, fold_row
+from schemas.registry import schema_of
 from service.cli import application
 from service.settings import PREFIX, Settings
 
@@ -97,3 +101,29 @@ def test_pictures_are_shown() -> None:
     shown = {Path(link).name for path in DOCUMENTS for link in _LINK.findall(path.read_text("utf-8")) if link.endswith(".png")}
 
     assert {path.name for path in ROOT.glob("docs/pictures/*")} == shown
+
+
+def test_the_marks_of_values_that_producers_copy_are_those_of_the_schemas() -> None:
+    """They stand in programs as constants, and a value with another mark is set aside."""
+    said = dict(
+        re.findall(r"^\| `(\w+)` \| `([0-9a-f]{20})` \|$", (ROOT / "docs/producing.md").read_text("utf-8"), re.MULTILINE)
+    )
+
+    assert {"Exchange", "AgentEvent", "SessionClosed"} == {*said}
+    assert {name: schema_of(name).prefix.hex() for name in said} == said
+
+
+def test_the_detector_of_the_guide_finds_what_it_says() -> None:
+    """It is what others begin from."""
+    guide = (ROOT / "docs" / "how-to" / "detector.md").read_text("utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"SessionEvidence": SessionEvidence, "Cause": Cause}
+    exec(code, names)  # noqa: S102 - our own document
+    found = []
+    for retries in (0, 4, 5, 10):
+        evidence = SessionEvidence()
+        session = normalise_session([{"event": "retry_event"}] * retries)
+        fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(session)])
+        found.append([(cause.severity, cause.impact_score) for cause in names["silent_retries"](evidence)])
+
+    assert [[], [], [("medium", -10)], [("high", -15)]] == found
