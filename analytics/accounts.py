@@ -16,6 +16,7 @@ from analytics.inserting import BATCH, registered
 from analytics.known import identity_of
 from analytics.tables import full_name, quote
 from audit.deliveries import (
+    CLOCKS,
     EXCHANGE_FIELDS,
     FILED_FIELDS,
     HOOK,
@@ -92,10 +93,14 @@ def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, to
     if marked.is_empty():
         return []
     schema = schema_of("AgentEvent")
-    with registered(connection, marked.select(_SESSION).unique()):
+    # A session may go on for months: only what can be a twin is read of it.
+    span = marked.group_by(_SESSION).agg(
+        (pl.col("occurred_at").min() - CLOCKS).alias("_from"), (pl.col("occurred_at").max() + CLOCKS).alias("_to")
+    )
+    with registered(connection, span.with_columns(pl.col("_from", "_to").dt.replace_time_zone(None))):
         statement = (
-            f"SELECT _partition, _offset FROM {full_name(schema)} SEMI JOIN {BATCH} USING (connection, session_id) "
-            "WHERE _topic = $topic"
+            f"SELECT _partition, _offset FROM {full_name(schema)} JOIN {BATCH} USING (connection, session_id) "
+            "WHERE _topic = $topic AND occurred_at BETWEEN _from AND _to"
         )
         places = fetch(connection, statement, {"topic": topic})
     if places.is_empty():
