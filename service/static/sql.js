@@ -12,9 +12,10 @@ const form = document.getElementById("form");
 const parameters = document.querySelector("[data-parameters]");
 const QUERY = "/api/audit/query";
 const MOST_SHOWN = 1000, MOST_ROWS = 1_000_000, LONG = 300;
-const HIDDEN = /(?![\t\n\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cs}\p{Cn}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0e\uffa0\u2800]/u;
+const HIDDEN = /(?![\t\n\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cs}\p{Cn}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0e\uffa0\u2800]|(?<=\p{M}{4})\p{M}/u;
 let running = null; // what ends the statement that is being answered
 let answer = null;
+const chosen = { chart: new URLSearchParams(location.search).get("chart"), as: new URLSearchParams(location.search).get("as") }; // what somebody chose
 
 /** Reads JSON; a whole number that a browser cannot hold exactly stays the text that it was. */
 function exact(text) {
@@ -105,10 +106,9 @@ function showAnswer() {
   const charted = document.querySelector("[data-charted]");
   charted.hidden = !measures.length || new Set(rows.map((row) => String(row[across.name]))).size < 2;
   if (!charted.hidden) {
-    const before = measure.value;
     measure.replaceChildren(...measures.map((one) => new Option(one.name, one.name)));
-    if (measures.some((one) => one.name === before)) measure.value = before;
-    form.value = ordered ? "line" : "bar";
+    if (measures.some((one) => one.name === chosen.chart)) measure.value = chosen.chart;
+    form.value = ["line", "bar"].includes(chosen.as) ? chosen.as : ordered ? "line" : "bar";
     chart();
   }
 }
@@ -155,6 +155,7 @@ function remember() {
   const query = new URLSearchParams({ q: statement.value });
   for (const [name, value] of Object.entries(parametersOf(statement.value))) if (value !== null) query.set(PREFIX + name, value);
   if (ask.elements.rows.value !== "1000") query.set("rows", ask.elements.rows.value);
+  for (const [name, value] of Object.entries(chosen)) if (value) query.set(name, value);
   history.replaceState(null, "", `${location.pathname}?${query}`);
 }
 
@@ -212,8 +213,13 @@ ask.addEventListener("keydown", (event) => {
   event.preventDefault();
   run();
 });
-measure.addEventListener("change", chart);
-form.addEventListener("change", chart);
+for (const [name, choice] of [["chart", measure], ["as", form]]) {
+  choice.addEventListener("change", () => {
+    chosen[name] = choice.value;
+    remember();
+    chart();
+  });
+}
 document.addEventListener("click", (event) => {
   const column = event.target.closest("[data-insert]");
   const wanted = event.target.closest("[data-download]");
@@ -225,6 +231,7 @@ document.addEventListener("click", (event) => {
     statement.focus();
     statement.select();
     takeParameters(new URL(used.href).searchParams);
+    chosen.chart = chosen.as = null;
     parameters.querySelector("[data-fields]").replaceChildren();
     insert(used.closest("details").querySelector("pre").textContent);
     statement.setSelectionRange(0, 0);

@@ -127,9 +127,12 @@ def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another
     file = tmp_path / "rows.csv"
     caught.value.save_as(file)
     assert ("day,scored", 26) == ((lines := file.read_text("utf-8").splitlines())[0], len(lines))
+    page.get_by_label("as", exact=True).select_option("bar")
     shared = another()
     shared.page.goto(page.url)
     expect(shared.page.locator("#statement")).to_have_value(statement)
+    shared.page.get_by_role("button", name="Run").click()
+    expect(shared.page.get_by_label("as", exact=True)).to_have_value("bar")
     assert [] == window.troubles + shared.troubles
 
 
