@@ -28,12 +28,18 @@ _BLANKS = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\
 """Shown as nothing, although they count as letters, marks or symbols; variation selectors among them."""
 _UNASSIGNABLE = "\ud800-\uf8ff\ufdd0-\ufdef\ufffe\uffff\U000f0000-\U0010ffff"
 """Surrogates, characters for private use, and code points that are no characters."""
+_MARKS = (
+    "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece"
+    "\u0f71-\u0f87\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
+)
+"""Drawn above and below a letter, each farther out than the one before; no writing takes more than four on one letter."""
 _ESCAPED = re.compile(f"[{_MARKUP}{_CONTROLS}{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]")
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029"
     + f"{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]".replace("\ufe00-\ufe0f", "\ufe00-\ufe0e")
+    + f"|[{_MARKS}](?<=[{_MARKS}]{{5}})"
 )
-"""What people do not see, tabs and line feeds left out; and the selector that makes an emoji colourful."""
+"""What people do not see, tabs and line feeds left out, and the selector that makes an emoji colourful; and marks that cover lines around them."""
 _quote = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -69,7 +75,7 @@ def visible(text: str) -> str:
 
 
 def hidden_parts(text: str) -> list[tuple[str, str]]:
-    """A text in parts, in order: what can be seen, and after it one character that cannot, or nothing after the last."""
+    """A text in parts, in order: what can be seen, and after it one character that cannot, or hides others; nothing after the last."""
     ends = [found.span() for found in _HIDDEN.finditer(text)]
     starts = [0, *(end for _, end in ends)]
     stops = [*ends, (len(text), len(text))]

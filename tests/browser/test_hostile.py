@@ -77,7 +77,8 @@ _INJECTED = """() => {
         || one.matches("a[href]") && !/^[/#]/.test(one.getAttribute("href"))
         || [...one.attributes].some(({ name, value }) => name.startsWith("on") || name === "style" || name === "srcdoc"
             || name === "formaction" || /^\\s*javascript:/i.test(value) && name !== "value" && !name.startsWith("data-name"))
-    ).concat(document.querySelectorAll("#main, main").length === 1 ? [] : [document.body]).map((one) => one.outerHTML.slice(0, 200));
+    ).concat(document.querySelectorAll("#main, main").length === 1 ? [] : [document.body]).map((one) => one.outerHTML.slice(0, 200))
+        .concat(document.body.innerText.match(/\\p{M}{5,}|[\\u202a-\\u202e\\u2066-\\u2069\\u200b\\u200f\\u2060\\ufeff\\u{e0041}]/gu) ?? []);
 }"""
 _UNREAD = """(places) => {
     const written = (json) => json.replace(/\\\\u([0-9a-f]{4})/gi, (_, code) => String.fromCharCode(parseInt(code, 16))).replace(/\\\\(.)/g, "$1");
