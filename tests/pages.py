@@ -29,6 +29,7 @@ class Shown:
 
 PAGES = (
     Shown("fleet", lambda _: LINKS.fleet, "Fleet", ("support", "1 open incident", "Worst first")),
+    Shown("fleet as a table", lambda _: LINKS.fleet_of(view="table"), "Fleet", ("support", "Open incidents"), again=True),
     Shown("project", lambda _: LINKS.project(DRIFTED), DRIFTED, ("Tier 2", "Open incidents", "simulated judge")),
     Shown("project with runs", lambda _: LINKS.project(WORKING), WORKING, ("run_001",), again=True),
     Shown("project that only begins", lambda _: LINKS.project("nobody"), "nobody", ("Nothing has come in yet",)),
