@@ -84,11 +84,11 @@ def _tier_trend(
     tier: str, window: Window, rows: Mapping[date, Row], held: Sequence[Baseline | None], incidents: Sequence[Incident]
 ) -> TierTrend:
     points = [_point(day, rows[day][f"{tier}_mean"] if day in rows else None) for day in window.days()]
-    statistics = [getattr(one, tier) if one else None for one in held]
+    statistics: list[TierStatistics | None] = [getattr(one, tier) if one else None for one in held]
     bands = [_band(one) for one in statistics]
-    normal, band = "", bands[-1]
-    if band:
-        normal = f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics[-1].count)} scores"
+    normal, band, newest = "", bands[-1], statistics[-1]
+    if band and newest:
+        normal = f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(newest.count)} scores"
     marked = marked_days(incidents).get(tier, frozenset())
     drifted = frozenset(point.label for point in points if point.label in marked and point.value is not None)
     words = ". ".join(part for part in (normal, f"Drift on {', '.join(sorted(drifted))}" if drifted else "") if part)
