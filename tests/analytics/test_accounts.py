@@ -32,7 +32,8 @@ def read(number: int, **fields: Any) -> Exchange:
     """An exchange as an import reads it."""
     one = build.exchange("s", number, **fields)
     texts = (one.user_message, one.agent_response, one.agent_thinking)
-    return build.exchange("s", number, **(fields | {"content_digest": read_digest(*texts, one.occurred_at)}))
+    fields["content_digest"] = read_digest(*texts, one.occurred_at)
+    return build.exchange("s", number, **fields)
 
 
 def told(number: int, **fields: Any) -> Exchange:
