@@ -38,8 +38,8 @@ def read(number: int, **fields: Any) -> Exchange:
 
 def told(number: int, **fields: Any) -> Exchange:
     """The same exchange as a plugin tells it: a moment later, and under a digest of its own."""
-    at = build.START + timedelta(minutes=number) + LATER
-    return build.exchange("s", number, **({"occurred_at": at, "content_digest": f"{number:016}"} | fields))
+    fields.setdefault("occurred_at", build.START + timedelta(minutes=number) + LATER)
+    return build.exchange("s", number, content_digest=f"{number:016}", **fields)
 
 
 def event(number: int, **fields: Any) -> AgentEvent:
