@@ -55,6 +55,19 @@ def _band(scale: Scale, first: int, last: int, levels: Triple) -> Markup:
     ).format(at(left), at(top), at(right - left), at(max(bottom - top, 1)), at(left), at(middle), at(right), at(middle))
 
 
+def levels_of(scale: Scale, levels: Sequence[float | None]) -> list[Markup]:
+    """A level over the places where it holds, such as what was normal before a change."""
+    drawn, place = [], 0
+    for level, run in groupby(levels):
+        count = len(list(run))
+        if level is not None:
+            left, right = scale.x(place) - scale.slot / 2, scale.x(place + count - 1) + scale.slot / 2
+            ends = (at(left), at(scale.y(level)), at(right), at(scale.y(level)))
+            drawn.append(Markup('<line class="before" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(*ends))
+        place += count
+    return drawn
+
+
 def backgrounds(scale: Scale, stands_out: Sequence[bool]) -> list[Markup]:
     """The ground behind points that stand out."""
     return [_slot(scale, place, "drift", "") for place, out in enumerate(stands_out) if out]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from service.dashboard.chart_axes import HEIGHT, WIDTH, Form, Limits, Point, at, frame, known, scale_of, visible
-from service.dashboard.chart_marks import Triple, backgrounds, bands_of, columns, dot, hit, runs
+from service.dashboard.chart_marks import Triple, backgrounds, bands_of, columns, dot, hit, levels_of, runs
 from service.dashboard.rendering import NOTHING, number, shown
 
 __all__ = ["Band", "Chart", "Point", "bars", "line", "share_bar", "sparkline", "stacked_bars"]
@@ -68,11 +68,17 @@ class Chart:
 
 
 def line(
-    chart: Chart, points: Sequence[Point], *, band: Band | Sequence[Band | None] | None = None, marked: Collection[str] = ()
+    chart: Chart,
+    points: Sequence[Point],
+    *,
+    band: Band | Sequence[Band | None] | None = None,
+    marked: Collection[str] = (),
+    before: Sequence[float | None] = (),
 ) -> Markup:
     """Numbers along a line, a gap where one is not known, over the band of what is normal: one for all points, or one for each.
 
     `marked` are the labels of points that stand out, such as days of drift: they have a shape of their own, and the table says so.
+    `before` is what held before a change, at each point where that is to be seen.
     """
     values = [known(point.value) for point in points]
     seen = [value for value in values if value is not None]
@@ -81,12 +87,14 @@ def line(
     bands = band if isinstance(band, Sequence) else [band] * len(points)
     normal = [one.levels if one else None for one in bands]
     reached = {level for levels in normal if levels for level in levels}
+    reached |= {level for level in before if level is not None}
     scale = scale_of([*seen, *sorted(reached), *chart.reaches], len(points), chart.limits, chart.form, whole=not chart.digits)
     stands_out = [point.label in marked for point in points]
     drawn = [
         frame(scale, points, chart.form),
         *bands_of(scale, normal),
         *backgrounds(scale, stands_out),
+        *levels_of(scale, before),
         *runs([None if value is None else (scale.x(place), scale.y(value)) for place, value in enumerate(values)]),
     ]
     drawn += [

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from analytics.queries import query_rows
 from schemas.records import Incident
+from service.dashboard.change_days import days_of, expected_of
 from service.dashboard.charts import Band, Chart, Point, line
 from service.dashboard.rendering import share
 from streams.watch.baselines import OPEN
@@ -39,21 +40,30 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     known = sorted(values)
     span = [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
     points = [Point(f"{day}", values.get(day), f"{day:%m-%d}") for day in span]
-    marked = {f"{day}" for day in span if first <= day <= last}
+    marked = days_of(incident, {f"{day}": value for day, value in values.items()})
     return line(_chart(incident, first, last), points, band=_band(incident, told), marked=marked)
 
 
 def _chart(incident: Incident, first: date, last: date) -> Chart:
     measure = _TIERS.get(incident.tier or "", "Anomalies")
-    kind = "share of exchanges with an anomaly" if incident.tier is None else "average of a day"
+    kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_column(incident).lower()} of a day"
     return Chart(
         key="days",
         title=f"{measure} by day",
-        words=f"{measure}, {kind}. The change is marked: its first day is {first}, the last one seen is {last}.",
-        column="Share" if incident.tier is None else "Average",
+        words=f"{measure}, {kind}. The days that show the change are marked: its first day is {first}, the last one seen is {last}.",
+        column=_column(incident),
         form=share if incident.tier is None else None,
         limits=_LIMITS.get(incident.tier or "", (0.0, 1.0)),
     )
+
+
+def _column(incident: Incident) -> str:
+    """What the numbers are: of exchanges that are sampled with different chances there are two means, and they differ."""
+    if incident.tier is None:
+        return "Share"
+    if incident.tier == "tier1":
+        return "Mean"
+    return "Weighted mean" if incident.rule == _WEIGHTED else "Mean as sampled"
 
 
 def _averages(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, float | None]:
@@ -67,13 +77,7 @@ def _anomalies(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any]) -> d
     return {row["day"]: row["anomaly_count"] / row["exchange_count"] for row in rows if row["exchange_count"]}
 
 
-_BANDS = {"sequential": ("meanBefore", "sigma"), "consecutive_days": ("mean", "stddev"), "rate_ratio": ("baselineRate", None)}
-"""Where a rule's finding has what was to be expected, and its spread."""
-
-
 def _band(incident: Incident, told: Mapping[str, Any]) -> Band | None:
     """What was to be expected."""
-    names = _BANDS.get(incident.rule)
-    mean = told.get(names[0]) if names else None
-    sigma = told.get(names[1], 0.0) if names and names[1] else 0.0
-    return Band(mean, sigma) if isinstance(mean, (int, float)) and isinstance(sigma, (int, float)) else None
+    expected = expected_of(incident.rule, told)
+    return None if expected is None else Band(*expected)

@@ -17,18 +17,18 @@ from schemas.records import Baseline, Incident
 from service.api.context import Services
 from service.api.projects import health_of
 from service.banner import banner_text
+from service.dashboard.change_days import marked_days, telling
 from service.dashboard.charts import share_bar
 from service.dashboard.exchange_words import REASONS
 from service.dashboard.project_charts import (
     SPIKE,
     TIERS,
     anomaly_days,
+    anomaly_shares,
     cost_days,
     exchange_days,
     known_sum,
-    marked_days,
     model_costs,
-    telling,
     tier_trends,
 )
 from service.dashboard.project_incidents import since_of
@@ -116,17 +116,17 @@ def _window_values(window: Window, today: date) -> dict[str, Any]:
 
 def _day_values(days: _Days, incidents: Sequence[Incident]) -> dict[str, Any]:
     """What the template shows of the days."""
-    window, marked = days.window, marked_days(incidents)
+    window, shares = days.window, anomaly_shares(days.trends)
     trends = tier_trends(window, days.trends, days.baselines, incidents)
-    spikes = marked.get(SPIKE, frozenset()) & {f"{day}" for day in window.days()}
+    spikes = marked_days(SPIKE, incidents, shares)
     return {
         "baselines": days.baselines,
         "trends": trends,
         "without": [TERMS[tier] for tier in TIERS if tier not in {trend.name for trend in trends}],
         "has_drift": any(trend.drift_days for trend in trends),
-        "anomaly_chart": anomaly_days(window, days.trends, marked),
+        "anomaly_chart": anomaly_days(window, days.trends, spikes),
         "spikes": len(spikes),
-        "spiked": telling(SPIKE, incidents, spikes),
+        "spiked": telling(SPIKE, incidents, shares, spikes),
         "exchange_chart": exchange_days(window, days.trends),
         "anomalies": sum(row["anomaly_count"] for row in days.trends),
         "exchanges": sum(row["exchange_count"] for row in days.trends),

@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 from markupsafe import Markup
 
 from audit.drift import SMALLEST_SIGMA
 from schemas.records import Baseline, Incident, TierStatistics
+from service.dashboard.change_days import before_of, marked_days, telling
 from service.dashboard.charts import Band, Chart, Point, bars, line, stacked_bars
 from service.dashboard.rendering import number, usd
 from service.dashboard.window import Window
 from service.dashboard.words import TERMS
-from streams.watch.incidents import seen_by_rules
 
 Row = Mapping[str, Any]
-Marked = Mapping[str, frozenset[str]]
 TIERS = {"tier1": (0.0, 1.0), "tier2": (0.0, 1.0), "tier2_5": (0.0, 1.0), "tier3": (1.0, 5.0)}
 """The tiers, and where the scores of each begin and end."""
 _REACHES = {"tier1": (0.8, 1.0), "tier2": (0.6, 1.0), "tier2_5": (0.6, 1.0), "tier3": (3.0, 5.0)}
 """What the charts show in any case: what moves by a hundredth is to look like that."""
 SPIKE = "anomaly_spike"
-_MOST_DAYS = 1000
-"""More days than any window has."""
+BEFORE = "Before the change"
+"""What the line is called that says where a tier came from."""
+_UNWEIGHTED = "tier1"
+"""Every exchange has a score of it; of those that the judge scored, each counts 1 / its chance of being sampled."""
 _UNKNOWN_MODEL = "unknown model"
 
 
@@ -37,25 +38,12 @@ class TierTrend:
     name: str
     normal: str
     """What the newest baseline of the window says, in words; empty without one."""
+    before: float | None
+    """The mean before the change that is open; None without one."""
     drift_days: int
     incidents: Sequence[Incident]
     """Those that tell of its days of drift."""
     chart: Markup
-
-
-def marked_days(incidents: Sequence[Incident]) -> dict[str, frozenset[str]]:
-    """The days that incidents are about, by tier, those of spikes under their type; dismissed ones were none."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for incident in incidents:
-        if incident.status != "dismissed":
-            found[incident.tier or incident.type].update(*map(_days_of, seen_by_rules(incident).values()))
-    return {name: frozenset(days) for name, days in found.items()}
-
-
-def _days_of(seen: Row) -> list[str]:
-    """The days from the first to the last that a rule tells of."""
-    first, last = date.fromisoformat(seen["since"]), date.fromisoformat(seen["until"])
-    return [f"{first + timedelta(days=later)}" for later in range(min((last - first).days, _MOST_DAYS) + 1)]
 
 
 def tier_trends(
@@ -70,7 +58,7 @@ def tier_trends(
     return [
         _tier_trend(tier, window, by_day, held, incidents)
         for tier in TIERS
-        if any(row[f"{tier}_mean"] is not None for row in rows)
+        if any(row[_mean_of(tier)] is not None for row in rows)
     ]
 
 
@@ -83,27 +71,45 @@ def _held(baselines: Sequence[Baseline], day: date) -> Baseline | None:
 def _tier_trend(
     tier: str, window: Window, rows: Mapping[date, Row], held: Sequence[Baseline | None], incidents: Sequence[Incident]
 ) -> TierTrend:
-    points = [_point(day, rows[day][f"{tier}_mean"] if day in rows else None) for day in window.days()]
+    days = list(window.days())
+    values = {f"{day}": rows[day][_mean_of(tier)] if day in rows else None for day in days}
     statistics: list[TierStatistics | None] = [getattr(one, tier) if one else None for one in held]
     bands = [_band(one) for one in statistics]
-    normal, band, newest = "", bands[-1], statistics[-1]
-    if band and newest:
-        normal = f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(newest.count)} scores"
-    marked = marked_days(incidents).get(tier, frozenset())
-    drifted = frozenset(point.label for point in points if point.label in marked and point.value is not None)
-    words = ". ".join(part for part in (normal, f"Drift on {', '.join(sorted(drifted))}" if drifted else "") if part)
+    drifted = marked_days(tier, incidents, values)
+    since, before = before_of(tier, incidents) or (None, None)
+    told = [_normal(tier, statistics[-1]), f"{BEFORE}: {number(before, 2)}" if before is not None else ""]
+    told += [f"Drift on {', '.join(sorted(drifted))}"] if drifted else []
     chart = Chart(
         key=f"trend-{tier}",
         title=f"{TERMS[tier]}: mean by day",
-        words=words,
-        column="Mean",
+        words=". ".join(part for part in told if part),
+        column="Mean" if tier == _UNWEIGHTED else "Weighted mean",
         limits=TIERS[tier],
         reaches=_REACHES[tier],
         marked="drift",
     )
-    return TierTrend(
-        tier, normal, len(drifted), telling(tier, incidents, drifted), line(chart, points, band=bands, marked=drifted)
+    drawn = line(
+        chart,
+        [_point(day, values[f"{day}"]) for day in days],
+        band=bands,
+        marked=drifted,
+        before=[before if since and day >= since else None for day in days],
     )
+    return TierTrend(tier, told[0], before, len(drifted), telling(tier, incidents, values, drifted), drawn)
+
+
+def _mean_of(tier: str) -> str:
+    """The column of the days that has the tier's mean."""
+    return f"{tier}_mean" if tier == _UNWEIGHTED else f"{tier}_weighted_mean"
+
+
+def _normal(tier: str, statistics: TierStatistics | None) -> str:
+    """What a baseline says of a tier; it is of the scores there are, not of the exchanges that they stand for."""
+    band = _band(statistics)
+    if band is None or statistics is None:
+        return ""
+    sampled = "" if tier == _UNWEIGHTED else ", as sampled"
+    return f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics.count)} scores{sampled}"
 
 
 def _band(statistics: TierStatistics | None) -> Band | None:
@@ -112,15 +118,15 @@ def _band(statistics: TierStatistics | None) -> Band | None:
     return Band(statistics.mean, max(statistics.stddev or 0.0, SMALLEST_SIGMA))
 
 
-def telling(name: str, incidents: Sequence[Incident], days: Collection[str]) -> list[Incident]:
-    """The incidents of a tier, or of a type that has none, that are about some of these days."""
-    return [one for one in incidents if not marked_days([one]).get(name, frozenset()).isdisjoint(days)]
-
-
-def anomaly_days(window: Window, rows: Sequence[Row], marked: Marked) -> Markup:
+def anomaly_days(window: Window, rows: Sequence[Row], spikes: Collection[str]) -> Markup:
     """How many exchanges of each day were anomalous; days of a spike stand out."""
     chart = Chart(key="anomalies", title="Anomalies by day", column="Anomalies", digits=0)
-    return bars(chart, _counts(window, rows, "anomaly_count"), marked=marked.get(SPIKE, frozenset()))
+    return bars(chart, _counts(window, rows, "anomaly_count"), marked=spikes)
+
+
+def anomaly_shares(rows: Sequence[Row]) -> dict[str, float | None]:
+    """The share of anomalous exchanges by day."""
+    return {f"{row['day']}": row["anomaly_count"] / row["exchange_count"] for row in rows if row["exchange_count"]}
 
 
 def exchange_days(window: Window, rows: Sequence[Row]) -> Markup:

@@ -14,7 +14,7 @@ from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
 from builders import exchange, incident, judgement, score
 from finished import filled
-from watched import fallen, history, put
+from watched import JUDGED, fallen, history, put
 
 from analytics.store import Store
 from schemas.records import Baseline, Incident, TierStatistics
@@ -113,8 +113,53 @@ def test_days_of_drift_are_marked_in_the_chart_of_their_tier(call: Call, root: s
     assert 3 == tier2[0].count("<polygon")
     assert '<rect class="band"' in tier2[0]
     assert "drift on 3 days" in text(looks(call, root))
-    assert "Baseline 0.85 ± 0.10 over 140 scores" in text(looks(call, root))
+    assert "Baseline 0.85 ± 0.10 over 140 scores, as sampled" in text(looks(call, root))
     assert "<polygon" not in page.split('id="trend-tier1-title"')[1].split("</figure>")[0]
+
+
+def test_a_good_day_is_no_day_of_drift(call: Call, root: str, store: Store) -> None:
+    """Three good exchanges of today beneath a red mark would send somebody to look for what is not there."""
+    days = [f"{(NOW - timedelta(days=back)).date()}" for back in (2, 1, 0)]
+    seen = {"since": days[0], "until": days[-1], "meanBefore": 0.9, "sigma": 0.05, "change": -0.4}
+    level = {NOW - timedelta(days=2): 0.5, NOW - timedelta(days=1): 0.3, NOW: 0.92}
+    made = [score(f"s{at:%d}", 1, exchange_at=at, scored_at=NOW, **JUDGED, tier2_score=value) for at, value in level.items()]
+    put(store, "scores", made)
+    put(store, "incidents", [drift(metadata=json.dumps({"rules": {"sequential": seen}}))])
+    page = looks(call, root)
+    tier2 = page.text.split('id="trend-tier2-title"')[1].split("</figure>")[0]
+    assert 2 == tier2.count("<polygon")
+    assert f"Drift on {days[0]}, {days[1]}" in tier2
+    assert "drift on 2 days" in text(page)
+
+
+def test_where_a_tier_came_from_is_drawn_while_its_change_is_open(call: Call, root: str, store: Store) -> None:
+    """A baseline that holds the bad days already says nothing about how bad they are."""
+    seen = {
+        "since": f"{(NOW - timedelta(days=2)).date()}",
+        "until": f"{NOW.date()}",
+        "meanBefore": 0.9,
+        "sigma": 0.05,
+        "change": -0.4,
+    }
+    told = drift(metadata=json.dumps({"rules": {"sequential": seen}}))
+    put(store, "scores", history(fallen(3), 10, end=NOW))
+    put(store, "incidents", [told])
+    page = looks(call, root)
+    assert 1 == page.text.count('<line class="before"')
+    assert "before the change 0.90, dotted" in text(page)
+    put(store, "incidents", [msgspec.structs.replace(told, revision=1, status="accepted", resolved_at=NOW, resolved_by="ada")])
+    assert '<line class="before"' not in looks(call, root).text
+
+
+def test_a_day_has_one_mean_whatever_was_sampled(call: Call, root: str, store: Store) -> None:
+    """What was drawn one time in three stands for three: a mean that forgets this differs from the incident's, and from the views'."""
+    at = {"exchange_at": NOW - LATELY, "scored_at": NOW, **JUDGED}
+    put(store, "scores", [
+        score("s", 1, tier2_score=0.9, **at), score("s", 2, tier2_score=0.5, sampling_probability=1 / 3, **at),
+    ])  # fmt: skip
+    table = looks(call, root).text.split('id="trend-tier2-table"')[1].split("</table>")[0]
+    assert "Weighted mean" in table
+    assert ["0.60"] == re.findall(r">(0\.\d+)<", table)
 
 
 def test_days_of_drift_lead_to_their_incident(call: Call, root: str, store: Store) -> None:
@@ -134,7 +179,7 @@ def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, sto
     put(store, "baselines", [baseline(computed_at=NOW - timedelta(days=5)), baseline(baseline_id="b2", tier2=newer)])
     page = looks(call, root)
     assert 2 == page.text.split('id="trend-tier2-title"')[1].split("</figure>")[0].count('<rect class="band"')
-    assert "Baseline 0.65 ± 0.10 over 90 scores" in text(page)
+    assert "Baseline 0.65 ± 0.10 over 90 scores, as sampled" in text(page)
     assert "up to 2026-09-26 that of this day, the first one" in text(page)
 
 

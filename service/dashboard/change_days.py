@@ -1,0 +1,82 @@
+"""The days that an incident is about: of those from its first to its last one, those that lie where the change went."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from schemas.records import Incident
+from streams.watch.baselines import OPEN
+from streams.watch.findings import DOWN, UP
+from streams.watch.incidents import DISMISSED, seen_by_rules
+
+Seen = Mapping[str, Any]
+"""What a rule saw, as the evidence of an incident has it."""
+Days = Mapping[str, float | None]
+"""A measure by day, the days as 2026-10-01; None where a day has none."""
+_EXPECTED = {"sequential": ("meanBefore", "sigma"), "consecutive_days": ("mean", "stddev"), "rate_ratio": ("baselineRate", "")}
+"""Where a rule's finding has what was to be expected, and its spread."""
+
+
+def expected_of(rule: str, seen: Seen) -> tuple[float, float] | None:
+    """What was to be expected, and one sigma of it, 0 where the rule knows none; None for a rule, or evidence, that does not say."""
+    mean, sigma = (_number(seen, name) for name in _EXPECTED.get(rule, ("", "")))
+    return None if mean is None else (mean, sigma or 0.0)
+
+
+def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float] | None:
+    """The first day of the newest open change of a tier, and the tier's mean before it; None without one."""
+    is_open = (one for one in incidents if one.tier == tier and one.status == OPEN)
+    for incident in sorted(is_open, key=lambda one: one.detected_at, reverse=True):
+        for rule, seen in sorted(seen_by_rules(incident).items(), key=lambda one: one[0] != incident.rule):
+            expected = expected_of(rule, seen)
+            if expected is not None:
+                return date.fromisoformat(seen["since"]), expected[0]
+    return None
+
+
+def days_of(incident: Incident, values: Days) -> frozenset[str]:
+    """The days that show an incident, by the measure that it is about.
+
+    A day does when a rule tells of it, and it lies off what was to be expected, on the incident's side: by one sigma of the rule that
+    weighs evidence or by half of the change, whichever is less. Where the evidence has no numbers, each day that it names does.
+    """
+    return frozenset(
+        day
+        for rule, seen in seen_by_rules(incident).items()
+        for day, value in values.items()
+        if value is not None and seen["since"] <= day <= seen["until"] and _shows(incident.direction, rule, seen, day, value)
+    )
+
+
+def marked_days(name: str, incidents: Sequence[Incident], values: Days) -> frozenset[str]:
+    """The days that show an incident of a tier, or of a type that has none, such as anomaly_spike."""
+    return frozenset().union(*(days_of(one, values) for one in _about(name, incidents)))
+
+
+def telling(name: str, incidents: Sequence[Incident], values: Days, days: Collection[str]) -> list[Incident]:
+    """The incidents of a tier, or of a type that has none, that some of these days show."""
+    return [one for one in _about(name, incidents) if not days_of(one, values).isdisjoint(days)]
+
+
+def _about(name: str, incidents: Sequence[Incident]) -> Iterator[Incident]:
+    """What was dismissed was none."""
+    return (one for one in incidents if one.status != DISMISSED and name == (one.tier or one.type))
+
+
+def _shows(direction: str | None, rule: str, seen: Seen, day: str, value: float) -> bool:
+    expected = expected_of(rule, seen)
+    if expected is None:
+        return True
+    mean, sigma = expected
+    off = {UP: value - mean, DOWN: mean - value}.get(direction or "", abs(value - mean))
+    if rule == "sequential":
+        # A change may be smaller than one sigma where there are many scores.
+        return off > min(sigma, abs(_number(seen, "change") or 0.0) / 2)
+    return off > 0 and (rule != "consecutive_days" or day in {one.get("day") for one in seen.get("days") or []})
+
+
+def _number(seen: Seen, name: str) -> float | None:
+    value = seen.get(name)
+    return float(value) if isinstance(value, (int, float)) else None
