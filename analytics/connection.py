@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ import polars as pl
 
 from schemas.errors import StoreError
 
+_HOLDER = re.compile(r"\(PID (\d+)\)")
+_LOCKED = "could not set lock on file"
 IN_USE = (
     "Another process has the file: if it is the server, ask it over HTTP or stop it; if it is an import, perhaps one that follows, "
     "wait for it or stop it."
 )
 """What to do about a file that another process has."""
 _OPEN_HINTS = {
-    "could not set lock on file": IN_USE,
+    _LOCKED: IN_USE,
     "replaying wal file": "The write-ahead log is damaged: move the .wal file aside and bring again what came since; what is in the file stays.",
 }
 
@@ -43,8 +46,11 @@ def connect(path: Path | None) -> duckdb.DuckDBPyConnection:
 
 
 def store_error(path: Path | None, error: duckdb.Error) -> StoreError:
-    """What DuckDB says of a file, with what to do about it."""
+    """What DuckDB says of a file, with what to do about it; of one that another process has, which that is."""
     message = str(error).splitlines()[0]
+    if _LOCKED in message.lower():
+        holder = _HOLDER.search(message)
+        return StoreError(f"{path}: in use by {f'process {holder[1]}' if holder else 'another process'}", hint=IN_USE)
     hints = (hint for phrase, hint in _OPEN_HINTS.items() if phrase in message.lower())
     hint = next(hints, "Check that the path is a DuckDB file of this version and that the folder can be written to.")
     return StoreError(f"{path}: {message}", hint=hint)

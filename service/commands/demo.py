@@ -89,9 +89,9 @@ def _import_transcripts(folder: Path, settings: Settings) -> None:
         files = transcripts_in([plan.root / "agents"])
         with file_progress(sum(path.stat().st_size for path in files)) as report:
             summary = Importer(workspace).openclaw(files, report)
-        show(summary, as_json=False)
+        show(summary, settings.database, as_json=False)
         with file_progress(events.stat().st_size) as report:
-            show(Importer(workspace).events(events, report), as_json=False)
+            show(Importer(workspace).events(events, report), settings.database, as_json=False)
 
 
 def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[RenderableType]:

@@ -17,7 +17,7 @@ from analytics.store import Store
 from audit.policy import Policy, load_policy
 from schemas.errors import DriftlineError
 from service.access import AccessStore, access_file
-from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
+from service.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of
 from service.commands.topics import administration_of
 from service.judging import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
 from service.kafka import framing_of
@@ -113,7 +113,7 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
             "dead letters",
             "note",
             f"{total} records could not be taken, e.g. {letters[0]['source']}: {letters[0]['example']}",
-            "driftline dead-letters list",
+            for_database("driftline dead-letters list", path),
         )
 
 

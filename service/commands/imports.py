@@ -17,7 +17,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from schemas.errors import InputError
-from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
+from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, for_database, print_json, settings_of
 from service.importing import Importer, ImportSummary, Report, transcripts_in
 from service.terminal import counted, err, out
 from service.workspace import Workspace, open_workspace
@@ -57,7 +57,7 @@ def import_openclaw(
     with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
         with file_progress(sum(map(size_of, files))) as report:
             summary = Importer(workspace, agent=agent).openclaw(files, report)
-        show(summary, as_json=as_json)
+        show(summary, workspace.settings.database, as_json=as_json)
         if follow:
             _follow(workspace, paths, agent, interval, as_json=as_json)
     raise typer.Exit(1 if summary.faults else 0)
@@ -82,7 +82,7 @@ def import_events(
     with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
         with file_progress(file.stat().st_size) as report:
             summary = Importer(workspace, agent=agent).events(file, report)
-        show(summary, as_json=as_json)
+        show(summary, workspace.settings.database, as_json=as_json)
     raise typer.Exit(1 if summary.faults else 0)
 
 
@@ -107,8 +107,8 @@ def file_progress(total: int) -> Iterator[Report]:
         yield report
 
 
-def show(summary: ImportSummary, *, as_json: bool) -> None:
-    """Print what an import did, at once: whoever reads a follower's pipe reads along."""
+def show(summary: ImportSummary, database: Path, *, as_json: bool) -> None:
+    """Print what an import did, at once: whoever reads a follower's pipe reads along. `database` is what it filled."""
     if as_json:
         print_json(summary.as_json())
         sys.stdout.flush()
@@ -123,8 +123,10 @@ def show(summary: ImportSummary, *, as_json: bool) -> None:
     if summary.faults:
         faults = counted(summary.faults, "record")
         out.print(
-            f"{faults} could not be taken and {'was' if summary.faults == 1 else 'were'} set aside: {SEE_LETTERS}",
+            f"{faults} could not be taken and {'was' if summary.faults == 1 else 'were'} set aside: {for_database(SEE_LETTERS, database)}",
             style="yellow",
+            markup=False,
+            soft_wrap=True,
         )
 
 
@@ -157,4 +159,4 @@ def _follow(workspace: Workspace, paths: list[Path], agent: str | None, interval
         if changed:
             summary = Importer(workspace, agent=agent).openclaw(changed)
             if summary.exchanges or summary.events or summary.faults or summary.sessions_closed:
-                show(summary, as_json=as_json)
+                show(summary, workspace.settings.database, as_json=as_json)

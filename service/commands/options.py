@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -35,6 +36,11 @@ GIVE_A_TIME = "Give an ISO time such as 2026-11-01T12:00:00Z."
 def settings_of(database: Path | None = None, policy: Path | None = None, **given: Any) -> Settings:
     """The settings with a command's options on top."""
     return load_settings(database=database, policy=policy, **given)
+
+
+def for_database(command: str, database: Path) -> str:
+    """A command to be pasted, for a database; `--db` names it where the command would ask another one without it."""
+    return command if database == load_settings().database else f"{command} --db {shlex.quote(str(database))}"
 
 
 def clock_of(as_of: str | None) -> Clock:

@@ -424,6 +424,7 @@ OPEN = """
     try:
         Store(Path(sys.argv[1]))
     except StoreError as error:
+        print(error)
         print(error.hint)
 """
 
@@ -433,7 +434,7 @@ def test_a_second_process_is_told_who_has_the_file(tmp_path: Path) -> None:
     path = tmp_path / "walnut.duckdb"
     with Store(path):
         done = run_python(OPEN, str(path))
-    assert f"{IN_USE}\n" == done.stdout
+    assert f"{path}: in use by process {os.getpid()}\n{IN_USE}\n" == done.stdout
     assert "server" in IN_USE
     assert "" == run_python(OPEN, str(path)).stdout
 

@@ -305,6 +305,17 @@ def test_an_import_with_unreadable_lines_exits_1(driftline: Command, events_file
     assert 0 == driftline("import", "events", str(events_file))[0], "nothing new is wrong the second time"
 
 
+def test_the_command_that_shows_what_was_set_aside_asks_the_database_that_has_it(driftline: Command, events_file: Path) -> None:
+    """It is pasted as it stands: without the name it would look into another file, and find nothing."""
+    events_file.write_text("nonsense\n" + events_file.read_text())
+    _, out, _ = driftline("import", "events", str(events_file), "--db", "a b.duckdb")
+    printed = "driftline dead-letters list --db 'a b.duckdb'"
+    assert out.rstrip().endswith(printed)
+    assert f"→ {printed}\n" in driftline("doctor", "--db", "a b.duckdb")[1]
+    assert "could not be read" not in driftline("dead-letters", "list", "--db", "a b.duckdb")[2]
+    assert driftline("import", "events", str(events_file))[1].rstrip().endswith(": driftline dead-letters list")
+
+
 def test_a_rebuild_that_was_cut_short_is_noticed(
     driftline: Command, events_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
