@@ -65,20 +65,19 @@ _COUNTED = f"""
     QUALIFY row_number() OVER (
         PARTITION BY "connection", session_id, case_id, yardstick ORDER BY evaluated_at DESC, evaluation_id DESC
     ) = 1"""
-_MARKS = f"(SELECT partition, next_position FROM log.watermarks WHERE consumer = '{CONSUMER}' AND topic = 'scores')"
-# Told in two parts, because an inner join tells the scan where to begin: then only new rows are read. A day that retention has
-# emptied keeps its sums, whatever comes late.
+# An inner join tells the scan where to begin: then only new rows are read. So a partition without a mark gets one at 0; which there are
+# is told by the largest, which is known without reading. A day that retention has emptied keeps its sums, whatever comes late.
+_MARKS = f"""(
+    SELECT p.partition, coalesce(w.next_position, 0) AS next_position
+    FROM (SELECT unnest(range((SELECT max(_partition) + 1 FROM log.scores)))::INTEGER AS partition) AS p
+    LEFT JOIN log.watermarks AS w ON p.partition = w.partition AND w.consumer = '{CONSUMER}' AND w.topic = 'scores'
+)"""
 _CHANGED = f"""
-    SELECT * FROM (
     SELECT project, date_trunc('day', exchange_at) AS day, s._partition AS partition, s._offset + 1 AS next_position
-    FROM log.scores AS s JOIN {_MARKS} AS w ON s._partition = w.partition AND s._offset >= w.next_position
-    UNION ALL
-    SELECT project, date_trunc('day', exchange_at) AS day, s._partition AS partition, s._offset + 1 AS next_position
-    FROM log.scores AS s ANTI JOIN {_MARKS} AS w ON s._partition = w.partition
-    ) AS changed
+    FROM log.scores AS s JOIN {_MARKS} AS m ON s._partition = m.partition AND s._offset >= m.next_position
     WHERE NOT EXISTS (
         SELECT 1 FROM log.watermarks AS kept
-        WHERE kept.consumer = '{RETENTION}' AND kept.topic = changed.project AND epoch_us(changed.day) < kept.next_position
+        WHERE kept.consumer = '{RETENTION}' AND kept.topic = project AND epoch_us(date_trunc('day', exchange_at)) < kept.next_position
     )"""
 
 

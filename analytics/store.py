@@ -19,7 +19,7 @@ from polars import selectors
 
 from analytics.connection import connect, fetch, store_error
 from analytics.positions import next_stored, stored_ends
-from analytics.tables import COMMENT, LOG, columns_of, full_name, migration_statements, quote
+from analytics.tables import COMMENT, DIGEST, LOG, columns_of, full_name, migration_statements, quote
 from analytics.transaction import Appended, Transaction
 from schemas.registry import schema_of, topics
 
@@ -114,8 +114,11 @@ class Store:
         existing: dict[str, dict[str, str]] = {}
         for table, column, kind in rows:
             existing.setdefault(table, {})[column] = kind
+        made = None
+        with contextlib.suppress(duckdb.CatalogException):  # a file of before it said so
+            ((made,),) = self._connection.execute(f"SELECT {LOG}.{DIGEST}()").fetchall()
         # Comments are for who browses a file, and take most of the time that making the tables does.
-        statements = [one for one in migration_statements(existing) if self.path or not one.startswith(COMMENT)]
+        statements = [one for one in migration_statements(existing, made) if self.path or not one.startswith(COMMENT)]
         if statements:
             with self.transaction() as transaction:
                 for statement in [f"CREATE SCHEMA IF NOT EXISTS {LOG}", *statements]:

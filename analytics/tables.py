@@ -7,6 +7,7 @@ what people and queries read. What only the store keeps (stage state, watermarks
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,8 @@ KEPT = {"scores": ("project", "exchange_at")}
 """What every revision has alike, by table: a query that asks for it then meets only the rows of which it is true."""
 
 
+DIGEST = "views_digest"
+"""Macro that answers the digest of the views and macros that a file has."""
 COMMENT = "COMMENT ON "
 """What every statement begins with that describes a table, a view or a column."""
 
@@ -126,12 +129,12 @@ def view_statements(schema: RecordSchema) -> Iterator[str]:
         yield f"{COMMENT}COLUMN main.{quote(schema.table)}.{quote(field['name'])} IS {literal(field['doc'])}"
 
 
-def migration_statements(existing: dict[str, dict[str, str]]) -> Iterator[str]:
-    """The statements that bring a file to the current schemas.
+def migration_statements(existing: dict[str, dict[str, str]], made: str | None = None) -> Iterator[str]:
+    """The statements that bring a file to the current schemas, and to the current views and macros.
 
-    `existing` maps each table of the log to its columns and their types. A missing table is made, a missing column is added
-    with its default. StoreError when the file has a column this version does not know or knows otherwise: then a newer version
-    wrote it.
+    `existing` maps each table of the log to its columns and their types; `made` is the digest of views and
+    macros that the file answers, None where it answers none. A missing table is made, a missing column is added with its default.
+    StoreError when the file has a column this version does not know or knows otherwise: then a newer version wrote it.
     """
     changed = False
     for schema in current_schemas().values():
@@ -154,7 +157,11 @@ def migration_statements(existing: dict[str, dict[str, str]]) -> Iterator[str]:
         if added:
             yield from comment_statements(schema)
             changed = True
-    if changed:
-        for schema in current_schemas().values():
-            yield from view_statements(schema)
-        yield from macro_statements()
+    views = [
+        *(statement for schema in current_schemas().values() for statement in view_statements(schema)),
+        *macro_statements(),
+    ]
+    current = hashlib.sha256("\n".join(views).encode()).hexdigest()
+    if changed or made != current:
+        yield from views
+        yield f"CREATE OR REPLACE MACRO {LOG}.{DIGEST}() AS {literal(current)}"

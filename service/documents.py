@@ -52,9 +52,9 @@ def project_scores(cursor: duckdb.DuckDBPyConnection, project: str, wanted: Want
     return [score_document(row) for row in query_rows(cursor, "project_scores", values)]
 
 
-def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> Document | None:
-    """The document of one score of a project; None when the project has none of that id."""
-    rows = query_rows(cursor, "score_by_id", {"project": project, "score": score_id})
+def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None = None) -> Document | None:
+    """The document of one score of a project; None when the project has none of that id. With the time of the exchange it is quick."""
+    rows = query_rows(cursor, "score_by_id", {"project": project, "score": score_id, "at": at})
     return score_document(rows[0]) if rows else None
 
 

@@ -13,6 +13,7 @@ from analytics.queries import query_records, query_rows
 from audit.agreement import Estimate, Label, agreement
 from schemas.records import Exchange, Review
 from service.documents import Document, iso_time, score_by_id
+from service.score_times import ScoreTimes, known_times
 
 MAX_SKIPPED = 1000
 """Scores that a rater can pass over at once."""
@@ -47,12 +48,14 @@ def next_to_review(
     With `blind` the judge's verdict is left out, so that it sways nobody. Texts are None where the exchange is not there any more.
     """
     rows = query_rows(cursor, "review_queue", {"project": project, "rater": rater, "skip": list(skip)})
-    score = score_by_id(cursor, project, rows[0]["score_id"]) if rows else None
-    if score is None:
+    if not rows:
         return None
     (row,) = rows
-    wanted = {"exchanges": [{"connection": row["connection"], "exchange_id": row["exchange_id"]}]}
-    exchange = next(query_records(cursor, "exchange_records", Exchange, wanted), None)
+    score = score_by_id(cursor, project, row["score_id"], row["exchange_at"])
+    if score is None:
+        return None
+    wanted = {"connection": row["connection"], "exchange": row["exchange_id"], "at": row["exchange_at"]}
+    exchange = next(query_records(cursor, "exchange_of", Exchange, wanted), None)
     return {
         "scoreId": row["score_id"],
         "exchangeId": row["exchange_id"],
@@ -71,10 +74,15 @@ def next_to_review(
 
 
 def agreement_document(
-    cursor: duckdb.DuckDBPyConnection, project: str, start: datetime | None = None, end: datetime | None = None
+    cursor: duckdb.DuckDBPyConnection,
+    project: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    times: ScoreTimes | None = None,
 ) -> Document:
     """How far people and the judge agree on a project, over exchanges from `start` (inclusive) to `end` (exclusive)."""
-    rows = query_rows(cursor, "agreement_pairs", {"project": project, "from": start, "to": end})
+    asked = {"project": project, "from": start, "to": end, "times": known_times(times, cursor, project)}
+    rows = query_rows(cursor, "agreement_pairs", asked)
     judged = [row for row in rows if row["judge_score"] is not None]
     labels = [
         Label(

@@ -1,13 +1,7 @@
 -- purpose: what people said beside what the judge says, of each person the newest, with how many judged exchanges each one stands for
 -- grain: one row a rater and exchange; judge_score: the mean of Tier 3, NULL where the judge has none; stratum: anomaly, unsure or routine; in_stratum: judged exchanges of the project in it; judged: in all
--- parameters: $project, $from (inclusive) and $to (exclusive) in event time of the exchanges (NULL: no bound)
-WITH later AS (
-    SELECT score_id, max((revision, _offset)) AS version
-    FROM log.scores
-    WHERE project = $project AND revision > 0
-        AND ($from IS NULL OR exchange_at >= $from::TIMESTAMP) AND ($to IS NULL OR exchange_at < $to::TIMESTAMP)
-    GROUP BY score_id
-), verdicts AS NOT MATERIALIZED (
+-- parameters: $project, $from (inclusive) and $to (exclusive) in event time of the exchanges (NULL: no bound), $times (list: when the exchanges were that people have scored, as score_times answers, which makes them quick to find; NULL: not known)
+WITH verdicts AS NOT MATERIALIZED (
     SELECT
         s.score_id, s.connection, s.session_id, s.exchange_at, s.revision, s._offset, s.tier3_score AS judge_score,
         CASE
@@ -20,6 +14,12 @@ WITH later AS (
     FROM log.scores AS s
     WHERE s.project = $project
         AND ($from IS NULL OR s.exchange_at >= $from::TIMESTAMP) AND ($to IS NULL OR s.exchange_at < $to::TIMESTAMP)
+), later AS (
+    SELECT score_id, max((revision, _offset)) AS version
+    FROM log.scores
+    WHERE project = $project AND revision > 0
+        AND ($from IS NULL OR exchange_at >= $from::TIMESTAMP) AND ($to IS NULL OR exchange_at < $to::TIMESTAMP)
+    GROUP BY score_id
 ), strata AS (
     SELECT stratum, count(*) AS in_stratum, sum(count(*)) OVER ()::BIGINT AS judged
     FROM verdicts AS v
@@ -31,9 +31,11 @@ WITH later AS (
     FROM log.reviews
     WHERE kind = 'human_score' AND score IS NOT NULL AND project = $project
     GROUP BY subject_id, reviewer
+), near AS MATERIALIZED (
+    FROM verdicts WHERE $times IS NULL OR exchange_at IN (SELECT unnest($times::TIMESTAMP[]))
 ), looked AS (
     SELECT *
-    FROM verdicts
+    FROM near
     SEMI JOIN newest USING (score_id)
     QUALIFY row_number() OVER (PARTITION BY score_id ORDER BY revision DESC, _offset DESC) = 1
 )

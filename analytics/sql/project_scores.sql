@@ -12,25 +12,32 @@ WITH days AS (
     SELECT CASE WHEN $since IS NOT NULL THEN coalesce(min(exchange_at), TIMESTAMP '9999-12-31') END AS earliest
     FROM log.scores
     WHERE scored_at >= $since::TIMESTAMP AND ($project IS NULL OR project = $project)
+), spoken AS (
+    SELECT CASE WHEN $session IS NOT NULL THEN min(exchange_at) END AS earliest, max(exchange_at) AS latest
+    FROM log.scores
+    WHERE session_id = $session AND ($project IS NULL OR project = $project)
 ), bound AS (
-    SELECT coalesce(any_value(r.earliest), max(day) FILTER (found_since >= $limit), TIMESTAMP '1970-01-01') AS earliest
-    FROM rescored AS r
+    SELECT
+        coalesce(any_value(r.earliest), max(day) FILTER (found_since >= $limit), any_value(s.earliest), TIMESTAMP '1970-01-01') AS earliest,
+        coalesce(any_value(s.latest), TIMESTAMP '9999-12-31') AS latest
+    FROM rescored AS r, spoken AS s
     LEFT JOIN (SELECT day, sum(found) OVER (ORDER BY day DESC) AS found_since FROM days) ON true
 ), latest AS (
     -- An exchange keeps its project, session, turn and time, so they may be asked for first; whether it is anomalous can change.
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
+    JOIN bound ON exchange_at >= earliest AND exchange_at <= latest
     WHERE ($project IS NULL OR project = $project)
         AND ($from IS NULL OR exchange_at >= $from::TIMESTAMP) AND ($to IS NULL OR exchange_at < $to::TIMESTAMP)
-        AND ($session IS NULL OR session_id = $session) AND exchange_at >= (SELECT earliest FROM bound)
+        AND ($session IS NULL OR session_id = $session)
         AND ($after_at IS NULL OR (exchange_at, coalesce(turn_number, -1), score_id) < ($after_at::TIMESTAMP, $after_turn, $after_id))
     GROUP BY score_id
 ), picked AS (
     SELECT score_id, project, exchange_at, revision, _offset
     FROM log.scores AS s
+    JOIN bound ON exchange_at >= earliest AND exchange_at <= latest
     SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
-    WHERE ($project IS NULL OR project = $project) AND exchange_at >= (SELECT earliest FROM bound)
-        AND (NOT $anomalies OR anomaly) AND ($since IS NULL OR scored_at >= $since::TIMESTAMP)
+    WHERE ($project IS NULL OR project = $project) AND (NOT $anomalies OR anomaly) AND ($since IS NULL OR scored_at >= $since::TIMESTAMP)
     ORDER BY exchange_at DESC, coalesce(turn_number, -1) DESC, score_id DESC
     LIMIT $limit
 ), first_scored AS (

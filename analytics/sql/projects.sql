@@ -1,22 +1,14 @@
 -- purpose: every project with what tells how it is: what came of its exchanges altogether and lately, its incidents, its runs
 -- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; means are over the scores that have the tier
 -- parameters: $project (NULL for all), $as_of (days that begin then or later are not lately), $days
-WITH days AS (
-    SELECT
-        project, day, sum(exchanges) AS exchanges, sum(exchanges) FILTER (disposition = 'scored') AS scored,
-        sum(anomalies) AS anomalies, sum(exchanges) FILTER (simulated) AS simulated,
-        sum(tier1_count) AS tier1_count, sum(tier1_sum) AS tier1_sum, sum(tier2_count) AS tier2_count, sum(tier2_sum) AS tier2_sum,
-        sum(tier2_5_count) AS tier2_5_count, sum(tier2_5_sum) AS tier2_5_sum,
-        sum(tier3_count) AS tier3_count, sum(tier3_sum) AS tier3_sum
+WITH days AS MATERIALIZED (
     FROM log.score_days($project, TIMESTAMP '2000-01-01', TIMESTAMP '2100-01-01')
-    GROUP BY project, day
-), dated AS (
-    SELECT *, max(day) FILTER (day < $as_of::TIMESTAMP) OVER (PARTITION BY project) AS newest
-    FROM days
+), newest AS (
+    SELECT project, max(day) AS newest FROM days WHERE day < $as_of::TIMESTAMP GROUP BY project
 ), parts AS (
     SELECT
-        project, sum(exchanges)::BIGINT AS scores, sum(scored)::BIGINT AS scored, sum(anomalies)::BIGINT AS anomalies,
-        sum(simulated)::BIGINT AS simulated
+        project, sum(exchanges)::BIGINT AS scores, sum(exchanges) FILTER (disposition = 'scored')::BIGINT AS scored,
+        sum(anomalies)::BIGINT AS anomalies, sum(exchanges) FILTER (simulated)::BIGINT AS simulated
     FROM days
     GROUP BY project
     UNION ALL BY NAME
@@ -27,7 +19,8 @@ WITH days AS (
         round(log.mean_of(sum(tier2_count), sum(tier2_sum)), 3) AS recent_tier2,
         round(log.mean_of(sum(tier2_5_count), sum(tier2_5_sum)), 3) AS recent_tier2_5,
         round(log.mean_of(sum(tier3_count), sum(tier3_sum)), 3) AS recent_tier3
-    FROM dated
+    FROM days
+    JOIN newest USING (project)
     WHERE day <= newest AND day > newest - to_days($days::INTEGER)
     GROUP BY project
     UNION ALL BY NAME
@@ -42,7 +35,7 @@ WITH days AS (
     GROUP BY project
     UNION ALL BY NAME
     SELECT project, count(*) AS runs
-    FROM diagnoses
+    FROM log.run_numbers
     WHERE $project IS NULL OR project = $project
     GROUP BY project
 )

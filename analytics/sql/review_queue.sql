@@ -1,4 +1,4 @@
--- purpose: the exchange of a project that is most worth a look of this rater: unseen ones first, of these anomalies, then those the judge has not scored or, among the newest, was unsure of, then the newest; every fourth pick on average is drawn instead from all that Tier 3 judged, in the order of the ids, which has nothing to do with them and is the same for every rater
+-- purpose: the exchange of a project that is most worth a look of this rater: unseen ones first, of these anomalies, then those the judge has not scored or, among the newest, was unsure of, then the newest; every fourth pick on average is drawn instead from all that Tier 3 judged, in an order of their times that has nothing to do with them and is the same for every rater
 -- grain: one row at most; pick: random or priority; stratum: anomaly, unscored, unsure or routine; seen_by: people who have scored it; the newest: the days with the newest 20 000 exchanges that were not left out, and as many more as people have scored and are passed over
 -- parameters: $project, $rater, $skip (list of ids of scores to pass over)
 WITH labels AS (
@@ -13,27 +13,46 @@ WITH labels AS (
 ), turn AS (
     SELECT
         md5(concat_ws(chr(10), $project, $rater, len($skip::VARCHAR[]) + count(*) FILTER (is_done)))[1] < '4' AS is_random,
-        20000 + len($skip::VARCHAR[]) + count(*) AS wanted
+        len($skip::VARCHAR[]) + count(*) AS known
     FROM labels
 ), days AS (
-    SELECT day, sum(sum(exchanges)) OVER (ORDER BY day DESC) AS found_since
+    SELECT
+        day, sum(sum(exchanges)) OVER newer AS found, sum(sum(anomalies)) OVER newer AS anomalous,
+        sum(sum(exchanges) FILTER (disposition <> 'scored')) OVER newer AS unscored
     FROM log.score_days($project, TIMESTAMP '1970-01-01', TIMESTAMP '9999-12-31')
     WHERE disposition <> 'sampling_skip'
     GROUP BY day
+    WINDOW newer AS (ORDER BY day DESC)
 ), bound AS (
-    SELECT coalesce(max(day), TIMESTAMP '1970-01-01') AS earliest FROM days, turn WHERE found_since >= wanted
+    -- Of what comes first by its kind, as many as are passed over or seen, and one more, hold the next one.
+    SELECT
+        coalesce(max(day) FILTER (found >= 20000 + known), TIMESTAMP '1970-01-01') AS earliest,
+        CASE WHEN max(anomalous) > 0 THEN coalesce(max(day) FILTER (anomalous > known), TIMESTAMP '1970-01-01') END AS earliest_anomaly,
+        CASE WHEN max(unscored) > 0 THEN coalesce(max(day) FILTER (unscored > known), TIMESTAMP '1970-01-01') END AS earliest_unscored
+    FROM days, turn
+), mixed AS (
+    -- An order of the times that has nothing to do with them. No id is read for it, because ids are most of what a score takes.
+    SELECT exchange_at
+    FROM log.scores
+    SEMI JOIN (SELECT $project AS project FROM turn WHERE is_random) USING (project)
+    WHERE project = $project AND tier3_state = 'scored'
+    ORDER BY (epoch_us(exchange_at) % 2147483647 * 1103515245 + (SELECT known FROM turn) // 500 * 715827882) % 2147483647
+    LIMIT 1000
 ), drawn AS (
     SELECT score_id, exchange_at, revision, _offset, 0 AS place
     FROM log.scores
-    SEMI JOIN (SELECT $project AS project FROM turn WHERE is_random) USING (project)
+    SEMI JOIN mixed USING (exchange_at)
     ANTI JOIN passed USING (score_id)
     WHERE project = $project AND disposition <> 'sampling_skip' AND tier3_state = 'scored'
-    ORDER BY score_id
-    LIMIT 100
 ), worth AS (
-    SELECT score_id, exchange_at, revision, _offset, CASE WHEN anomaly THEN 1 ELSE 2 END AS place
+    SELECT score_id, exchange_at, revision, _offset, 1 AS place
     FROM log.scores
-    WHERE project = $project AND (anomaly OR disposition <> 'scored') AND disposition <> 'sampling_skip'
+    WHERE project = $project AND exchange_at >= (SELECT earliest_anomaly FROM bound) AND anomaly AND disposition <> 'sampling_skip'
+    UNION ALL
+    SELECT score_id, exchange_at, revision, _offset, 2 AS place
+    FROM log.scores
+    WHERE project = $project AND exchange_at >= (SELECT earliest_unscored FROM bound) AND NOT anomaly
+        AND disposition NOT IN ('scored', 'sampling_skip')
     UNION ALL
     SELECT
         score_id, exchange_at, revision, _offset,
@@ -52,7 +71,7 @@ WITH labels AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
     SEMI JOIN worth USING (score_id)
-    WHERE project = $project AND revision > 0
+    WHERE project = $project AND revision > 0 AND exchange_at >= (SELECT min(exchange_at) FROM worth)
     GROUP BY score_id
 ), picked AS (
     SELECT w.*, coalesce(r.seen_by, 0) AS seen_by
@@ -61,11 +80,14 @@ WITH labels AS (
     LEFT JOIN later AS l USING (score_id)
     LEFT JOIN labels AS r USING (score_id)
     WHERE l.version IS NULL OR (w.revision, w._offset) = l.version
-    ORDER BY place > 0, CASE WHEN place = 0 THEN score_id END, r.seen_by IS NOT NULL, place, exchange_at DESC, score_id
+    ORDER BY
+        place > 0,
+        CASE WHEN place = 0 THEN (epoch_us(exchange_at) % 2147483647 * 1103515245 + (SELECT known FROM turn) // 500 * 715827882) % 2147483647 END,
+        CASE WHEN place = 0 THEN score_id END, r.seen_by IS NOT NULL, place, exchange_at DESC, score_id
     LIMIT 1
 )
 SELECT
-    s.score_id, s.connection, s.exchange_id,
+    s.score_id, s.connection, s.exchange_id, s.exchange_at,
     CASE
         WHEN s.anomaly THEN 'anomaly'
         WHEN s.disposition <> 'scored' THEN 'unscored'

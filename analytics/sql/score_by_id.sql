@@ -1,10 +1,10 @@
 -- purpose: the current score of an exchange by the id of the score, with the newest score a person gave it and with when it was first scored
 -- grain: one row at most: every column of the score, created_at, human_score, human_comment, human_scored_at
--- parameters: $project, $score (its id)
+-- parameters: $project, $score (its id), $at (time of the exchange, which makes it quick to find; NULL: not known)
 WITH versions AS (
     SELECT *, min_by(scored_at, (revision, _offset)) OVER () AS created_at
     FROM log.scores
-    WHERE project = $project AND score_id = $score
+    WHERE project = $project AND score_id = $score AND ($at IS NULL OR exchange_at = $at::TIMESTAMP)
 ), newest_review AS (
     SELECT score AS human_score, comment AS human_comment, occurred_at AS human_scored_at
     FROM log.reviews

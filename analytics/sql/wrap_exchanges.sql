@@ -1,23 +1,44 @@
 -- purpose: the last five exchanges of each session, where a session's wrap-up is to be found
 -- grain: one row a session: its texts, oldest first
 -- parameters: $project (NULL for all), $limit (sessions, newest first); $after_at, $after_id: last_at, and connection/session_id, of the row after which to go on (NULL: from the newest)
-WITH heard AS (
-    SELECT
-        arg_max(project, _offset) AS project, connection, session_id, count(*) AS exchange_count, max(occurred_at) AS last_at,
-        max(_offset, 5) AS offsets
+WITH beyond AS (
+    SELECT DISTINCT connection, session_id
     FROM log.exchanges
-    WHERE $project IS NULL OR project = $project
-    GROUP BY connection, session_id
+    WHERE occurred_at > $after_at::TIMESTAMP AND ($project IS NULL OR project = $project)
+), recent AS (
+    SELECT connection, session_id, occurred_at
+    FROM log.exchanges
+    WHERE occurred_at <= coalesce($after_at::TIMESTAMP, TIMESTAMP '9999-12-31') AND ($project IS NULL OR project = $project)
+    ORDER BY occurred_at DESC
+    LIMIT 5000
+), bound AS (
+    -- One session more than are wanted: the last one of the page before may be among them.
+    SELECT
+        CASE WHEN (SELECT count(*) FROM (SELECT DISTINCT connection, session_id FROM recent ANTI JOIN beyond USING (connection, session_id))) > $limit
+            THEN min(occurred_at) ELSE TIMESTAMP '1970-01-01' END AS earliest
+    FROM recent
 ), newest AS (
-    SELECT *
-    FROM heard
-    WHERE $after_at IS NULL OR last_at < $after_at::TIMESTAMP
+    SELECT connection, session_id, max(occurred_at) AS last_at
+    FROM log.exchanges
+    ANTI JOIN beyond USING (connection, session_id)
+    WHERE ($project IS NULL OR project = $project) AND occurred_at >= (SELECT earliest FROM bound)
+        AND occurred_at <= coalesce($after_at::TIMESTAMP, TIMESTAMP '9999-12-31')
+    GROUP BY connection, session_id
+    HAVING $after_at IS NULL OR last_at < $after_at::TIMESTAMP
         OR (last_at = $after_at::TIMESTAMP AND connection || '/' || session_id > $after_id)
     ORDER BY last_at DESC, connection || '/' || session_id
     LIMIT $limit
+), heard AS (
+    SELECT
+        arg_max(project, _offset) AS project, connection, session_id, count(*) AS exchange_count, any_value(last_at) AS last_at,
+        max(_offset, 5) AS offsets
+    FROM log.exchanges
+    JOIN newest USING (connection, session_id)
+    WHERE $project IS NULL OR project = $project
+    GROUP BY connection, session_id
 ), wanted AS (
     SELECT * EXCLUDE (offsets), unnest(offsets) AS _offset
-    FROM newest
+    FROM heard
 )
 SELECT
     w.project, w.connection, w.session_id, w.exchange_count, w.last_at,

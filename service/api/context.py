@@ -19,6 +19,7 @@ from service.access import AccessStore
 from service.api.errors import ApiError
 from service.api.metrics import Metrics
 from service.api.settings import ApiSettings
+from service.score_times import ScoreTimes
 from streams.auditing import Auditing
 from streams.watch.watching import Watch
 
@@ -39,6 +40,8 @@ class ApiContext:
     """Checks the projects, and takes what people decide on incidents."""
     evaluating: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     """Who holds it asks for evaluations."""
+    score_times: ScoreTimes = field(init=False, default_factory=ScoreTimes)
+    """When the exchanges were that people have scored."""
     _readers: anyio.CapacityLimiter = field(init=False)
     _sessions: tuple[asyncio.Lock, ...] = field(
         init=False, default_factory=lambda: tuple(asyncio.Lock() for _ in range(_STRIPES))

@@ -95,7 +95,7 @@ def _found(cursor: duckdb.DuckDBPyConnection, asked: Row) -> ExchangeDetailAnswe
         names = ", ".join(row["connection"] for row in rows[:5])
         raise ApiError(409, "ambiguous", f"connection: is missing; several have an exchange of this id: {names}")
     [row] = rows
-    score: Document | None = row["score_id"] and score_by_id(cursor, asked["project"], row["score_id"])
+    score: Document | None = row["score_id"] and score_by_id(cursor, asked["project"], row["score_id"], row["occurred_at"])
     subject = [{"connection": row["connection"], "subject_id": row["exchange_id"]}]
     judgements = query_rows(cursor, "judgements_of", {"subjects": subject})
     return ExchangeDetailAnswer(

@@ -170,7 +170,8 @@ def _require_human_scores(services: ApiContext, project: str) -> None:
 
 async def _score(services: ApiContext, project: str, score_id: str) -> Document:
     """The score; 404 where the project has none of this id."""
-    found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id))
+    at = services.score_times.time_of(project, score_id)
+    found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id, at))
     if found is None:
         raise ApiError(404, "not_found", "the project has no score of this id")
     return found

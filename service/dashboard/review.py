@@ -49,8 +49,11 @@ async def review(
     skipped = skip or []
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-        waiting = query_rows(cursor, "review_waiting", {"project": project, "rater": viewer.name})
+        times = services.score_times.of_people(cursor, project)
+        waiting = query_rows(cursor, "review_waiting", {"project": project, "rater": viewer.name, "times": times})
         found = None if closed else next_to_review(cursor, project, viewer.name, skipped, blind=blind)
+        if found:
+            services.score_times.learn(project, found["scoreId"], datetime.fromisoformat(found["exchangeTimestamp"]))
         return found, waiting
 
     item, waiting = await services.ask(read)
@@ -83,7 +86,7 @@ async def agreement(
     """How far people and the judge agree on the exchanges of some days."""
     back = int(days)
     start = services.engine.now() - timedelta(days=back) if back else None
-    found = await services.ask(lambda cursor: agreement_document(cursor, project, start))
+    found = await services.ask(lambda cursor: agreement_document(cursor, project, start, times=services.score_times))
     rows = [("All people", found["overall"]), *((one["rater"], one) for one in found["raters"])]
     values = {
         "project": project,

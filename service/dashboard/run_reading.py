@@ -26,7 +26,7 @@ from service.documents import Document, Wanted, project_scores
 from service.evaluation_documents import evaluation_page
 from service.runs import Row, run_row
 
-EVENTS_READ = 200_000
+EVENTS_READ = 20_000
 """Events of a session that a page looks at: the first ones. All of them are in its files."""
 PAYLOAD_SHOWN = 1_500
 """Characters of a payload on the page."""
@@ -137,7 +137,9 @@ def read_events(cursor: duckdb.DuckDBPyConnection, connection: str, session_id: 
 
 def _failed(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, str], offsets: Sequence[int]) -> frozenset[int]:
     """Places of the events that tell of a failure."""
-    limits = {"statuses": "|".join(sorted(FAILED_STATUSES)), "longest": _LOOKED_AT, "limit": _DOUBTFUL}
+    if not offsets:
+        return frozenset()
+    limits = {"last": offsets[-1], "statuses": "|".join(sorted(FAILED_STATUSES)), "longest": _LOOKED_AT, "limit": _DOUBTFUL}
     found = {row["place"] for row in query_rows(cursor, "doubtful_events", {**asked, **limits}) if tells_of_failure(row)}
     return frozenset(place for place, offset in enumerate(offsets) if offset in found) if found else frozenset()
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.store import Store
-from analytics.tables import default_of, literal, migration_statements, quote, view_statements
+from analytics.tables import DIGEST, default_of, literal, migration_statements, quote, view_statements
 from schemas.codec import encode
 from schemas.errors import StoreError
 from schemas.records import Incident, Record
@@ -217,7 +217,19 @@ def test_a_file_that_is_up_to_date_is_left_alone(store: Store) -> None:
     existing: dict[str, dict[str, str]] = {}
     for table, column, kind in rows.fetchall():
         existing.setdefault(table, {})[column] = kind
-    assert [] == list(migration_statements(existing))
+    ((made,),) = store.cursor().execute(f"SELECT log.{DIGEST}()").fetchall()
+    assert [] == list(migration_statements(existing, made))
+
+
+def test_a_file_with_macros_of_before_gets_the_current_ones(tmp_path: Path) -> None:
+    """They are kept in the file: without that a query would go on as the version did that made it."""
+    path = tmp_path / "fleet.duckdb"
+    Store(path).close()
+    with duckdb.connect(str(path)) as raw:
+        raw.execute("CREATE OR REPLACE MACRO log.mean_of(n, total) AS 42")
+        raw.execute(f"CREATE OR REPLACE MACRO log.{DIGEST}() AS 'of before'")
+    with Store(path) as store:
+        assert [(2.0,)] == store.cursor().execute("SELECT log.mean_of(1, 2_000_000_000)").fetchall()
 
 
 @settings(max_examples=30)

@@ -1,0 +1,44 @@
+"""When the exchanges of the scores were that people have looked at: learnt once, and kept.
+
+An id says nothing of where a score lies among millions, its time does; and the time of an exchange never changes. So what a page
+remembers of a few hundred scores spares it reading the ids of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import duckdb
+
+from analytics.queries import query_rows
+
+
+class ScoreTimes:
+    """Times of exchanges by project and score. It can be shared between threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], datetime] = {}
+
+    def of_people(self, cursor: duckdb.DuckDBPyConnection, project: str) -> list[datetime]:
+        """When the exchanges of a project were that people have scored, each time once."""
+        scored = [row["score_id"] for row in query_rows(cursor, "people_scores", {"project": project})]
+        unknown = [one for one in scored if (project, one) not in self._known]
+        if unknown:
+            for row in query_rows(cursor, "score_times", {"project": project, "scores": unknown}):
+                self.learn(project, row["score_id"], row["exchange_at"])
+        found = (self._known.get((project, one)) for one in scored)
+        return sorted({at for at in found if at is not None})
+
+    def time_of(self, project: str, score_id: str) -> datetime | None:
+        """When the exchange of a score was; None where that was not learnt."""
+        return self._known.get((project, score_id))
+
+    def learn(self, project: str, score_id: str, at: datetime) -> None:
+        """Keep the time of a score that was read anyway."""
+        self._known[project, score_id] = at
+
+
+def known_times(times: ScoreTimes | None, cursor: duckdb.DuckDBPyConnection, project: str) -> Sequence[datetime] | None:
+    """The times for a query that takes them; None, which such a query reads as not known, where nobody remembers any."""
+    return None if times is None else times.of_people(cursor, project)
