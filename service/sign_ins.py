@@ -18,6 +18,8 @@ from service.shared_file import SharedFile, stamped
 
 LASTS = timedelta(hours=12)
 """How long one is signed in."""
+_HALF = 32
+"""Characters of a salt, and of what is made with it."""
 _SECRET = re.compile(rb"[A-Za-z0-9_-]{43}")
 
 
@@ -54,14 +56,24 @@ class SignIns:
             cursor.execute("DELETE FROM sign_ins WHERE digest = ?", [_digest(secret)])
 
 
-def mark_of(secret: bytes) -> str:
-    """What a page repeats with everything it writes: made from the cookie, and tells nothing of it."""
-    return hmac.new(secret, b"driftline page", hashlib.sha256).hexdigest()[:32]
+def mark_of(secret: bytes, page: str) -> str:
+    """What a page repeats with everything it writes: made from the cookie, and tells nothing of it.
+
+    It begins with a salt that is another one for every other text of a page. Pages are compressed, and the length of something
+    compressed tells what repeats in it: so no two pages that differ share what could be guessed from their lengths.
+    """
+    salt = _keyed(secret, "salt", page)
+    return salt + _keyed(secret, "page", salt)
 
 
 def is_mark(given: bytes, secret: bytes) -> bool:
-    """Whether this is the mark of the cookie; compared in constant time."""
-    return hmac.compare_digest(given, mark_of(secret).encode())
+    """Whether this is a mark of the cookie, of whatever page; compared in constant time."""
+    salt = given[:_HALF].decode("latin-1")
+    return hmac.compare_digest(given, (salt + _keyed(secret, "page", salt)).encode("latin-1"))
+
+
+def _keyed(secret: bytes, purpose: str, text: str) -> str:
+    return hmac.new(secret, f"driftline {purpose}\n{text}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:_HALF]
 
 
 def _digest(secret: bytes) -> bytes:

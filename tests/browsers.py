@@ -30,7 +30,7 @@ def cookie(value: str) -> dict[str, str]:
 
 def from_page(value: str, **other: str) -> dict[str, str]:
     """The headers of a page that writes."""
-    return {**cookie(value), PAGE_MARK: mark_of(value.encode()), "sec-fetch-site": "same-origin", "origin": OURS} | other
+    return {**cookie(value), PAGE_MARK: mark_of(value.encode(), ""), "sec-fetch-site": "same-origin", "origin": OURS} | other
 
 
 class Elements(HTMLParser):

@@ -10,9 +10,11 @@ import hashlib
 import re
 from http import HTTPStatus
 
+import anyio.to_thread
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.compression import is_packed, packed, takes_gzip
 from service.api.limits import header_values
 
 MAX_HELD = 8 * 1024 * 1024
@@ -36,15 +38,16 @@ class Etags:
             await self._app(scope, receive, send)
             return
         known = [tag for value in header_values(scope, b"if-none-match") for tag in _tags(value)]
-        await self._app(scope, receive, _Held(send, known))
+        await self._app(scope, receive, _Held(send, known, takes_gzip=takes_gzip(scope)))
 
 
 class _Held:
-    """Holds an answer with status 200 back until it is whole; passes on what is anything else."""
+    """Holds an answer with status 200 back until it is whole, and compresses it if it is a page; passes on what is anything else."""
 
-    def __init__(self, send: Send, known: list[bytes]) -> None:
+    def __init__(self, send: Send, known: list[bytes], *, takes_gzip: bool) -> None:
         self._send = send
         self._known = known
+        self._takes_gzip = takes_gzip
         self._start: Message | None = None
         self._body = bytearray()
 
@@ -59,7 +62,7 @@ class _Held:
             if not more:
                 await self._send_whole(self._start)
             elif len(self._body) > MAX_HELD:
-                await self._send_held(self._start, more=True)
+                await self._send_held(self._start, bytes(self._body), more=True)
 
     async def _send_whole(self, start: Message) -> None:
         tag = b'"%s"' % hashlib.sha256(self._body).hexdigest()[:32].encode()
@@ -67,19 +70,24 @@ class _Held:
         headers["ETag"] = tag.decode()
         headers.setdefault("Cache-Control", REVALIDATED)
         headers.setdefault("Vary", "Authorization, Cookie")
+        body = bytes(self._body)
+        to_pack = is_packed(headers, body, takes=self._takes_gzip)
         status = HTTPStatus.OK
         if tag in self._known or b"*" in self._known:
             status = HTTPStatus.NOT_MODIFIED
-            self._body.clear()
-            for name in ("content-length", "content-type"):
+            body = b""
+            for name in ("content-length", "content-type", "content-encoding"):
                 if name in headers:
                     del headers[name]
-        await self._send_held({**start, "status": int(status), "headers": headers.raw}, more=False)
+        elif to_pack:
+            body = await anyio.to_thread.run_sync(packed, body)
+            headers["Content-Length"] = str(len(body))
+        await self._send_held({**start, "status": int(status), "headers": headers.raw}, body, more=False)
 
-    async def _send_held(self, start: Message, *, more: bool) -> None:
+    async def _send_held(self, start: Message, body: bytes, *, more: bool) -> None:
         self._start = None
         await self._send(start)
-        await self._send({"type": "http.response.body", "body": bytes(self._body), "more_body": more})
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 def _tags(value: bytes) -> list[bytes]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
+from service.api.compression import VARIES, packed, takes_gzip
 from service.api.errors import ApiError
 from service.dashboard.rendering import page
 from service.dashboard.viewing import local_path
@@ -31,19 +32,22 @@ def static(request: Request, name: str) -> Response:
     found = _files().get(name)
     if found is None:
         raise ApiError(404, "not_found", "there is no such file")
-    content, kind, tag = found
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    if request.headers.get("if-none-match") == tag:
+    content, small, kind, tag = found
+    headers = {"ETag": f"W/{tag}", "Cache-Control": "no-cache", "Vary": VARIES}
+    if request.headers.get("if-none-match") in {tag, f"W/{tag}"}:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    if takes_gzip(request.scope):
+        return Response(small, media_type=kind, headers={**headers, "Content-Encoding": "gzip"})
     return Response(content, media_type=kind, headers=headers)
 
 
 @cache
-def _files() -> dict[str, tuple[bytes, str, str]]:
-    """Content, type and ETag of each file."""
+def _files() -> dict[str, tuple[bytes, bytes, str, str]]:
+    """Content, the same compressed, type and ETag of each file."""
     found = {}
     for path in sorted(_FILES.iterdir()):
         if path.suffix in _KINDS:
             content = path.read_bytes()
-            found[path.name] = (content, _KINDS[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+            tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            found[path.name] = (content, packed(content), _KINDS[path.suffix], tag)
     return found

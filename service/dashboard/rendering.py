@@ -30,6 +30,8 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _TEMPLATES = Path(__file__).parent.parent / "templates"
+_MARK = "page mark"
+"""Stands for the mark until the page is whole, which it depends on."""
 NOTHING = "\u2013"
 """What is shown where nothing is known."""
 
@@ -44,12 +46,15 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
         .render(
             **values,
             caller=caller,
-            page_mark=mark_of(cookie) if cookie else "",
+            page_mark=_MARK if cookie else "",
             page_mark_header=PAGE_MARK,
             path=request.url.path,
             now=request.app.state.context.engine.now(),
         )
     )
+    if cookie:
+        # Quotes of texts are escaped, so this is the place in the template and no other.
+        text = text.replace(f'content="{_MARK}"', f'content="{mark_of(cookie, text)}"', 1)
     return HTMLResponse(text, status, {"Content-Security-Policy": POLICY})
 
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from api_server import BodyBuilder, Call, Tokens
+from browsers import cookie, signed_in
 from starlette.types import Send
 
 from service.api import etags
@@ -91,3 +92,32 @@ def test_an_answer_that_is_too_large_to_hold_is_sent_as_it_comes() -> None:
     assert (200, []) == (sent[0]["status"], sent[0]["headers"])
     assert [etags.MAX_HELD + 2, etags.MAX_HELD // 2 + 1, 3] == [len(message["body"]) for message in sent[1:]]  # type: ignore[arg-type]
     assert [True, True, False] == [message["more_body"] for message in sent[1:]]
+
+
+def test_a_page_is_sent_compressed_to_who_takes_it(call: Call, tokens: Tokens) -> None:
+    """Caches on the way keep both forms apart; a browser that has either is told that nothing has changed."""
+    head = cookie(signed_in(call, tokens.root))
+    plain = call("GET", "/sql", headers={**head, "accept-encoding": "identity, gzip;q=0"})
+    small = call("GET", "/sql", headers={**head, "accept-encoding": "br, gzip"})
+    assert [None, "gzip"] == [one.headers.get("content-encoding") for one in (plain, small)]
+    assert ["Authorization, Cookie, Accept-Encoding"] * 2 == [one.headers["vary"] for one in (plain, small)]
+    assert (plain.text, f"W/{plain.headers['etag']}") == (small.text, small.headers["etag"])
+    assert int(small.headers["content-length"]) < len(plain.content) / 3
+    for known in (plain, small):
+        again = call("GET", "/sql", headers={**head, "accept-encoding": "gzip", "if-none-match": known.headers["etag"]})
+        assert (304, b"", None) == (again.status_code, again.content, again.headers.get("content-encoding"))
+
+
+def test_the_files_that_pages_load_are_sent_compressed(call: Call) -> None:
+    """They hold nothing of anybody, and are the same bytes each time."""
+    plain, small = (call("GET", "/static/pages.css", headers={"accept-encoding": how}) for how in ("identity", "gzip"))
+    assert (plain.text, "gzip") == (small.text, small.headers["content-encoding"])
+    assert ["Accept-Encoding"] * 2 == [one.headers["vary"] for one in (plain, small)]
+    again = call("GET", "/static/pages.css", headers={"if-none-match": small.headers["etag"]})
+    assert (304, b"") == (again.status_code, again.content)
+
+
+def test_what_the_api_answers_is_not_compressed(call: Call, tokens: Tokens) -> None:
+    """It may quote what an attacker wrote beside what he wants to know."""
+    answer = call("GET", SCORES, tokens.root, headers={"accept-encoding": "gzip"})
+    assert ("Authorization, Cookie", None) == (answer.headers["vary"], answer.headers.get("content-encoding"))

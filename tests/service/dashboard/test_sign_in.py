@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from http.cookies import SimpleCookie
 from pathlib import Path
@@ -136,7 +137,7 @@ def test_a_write_that_no_page_of_ours_made_is_refused(call: Call, tokens: Tokens
 def test_a_write_without_the_headers_of_browsers_is_refused(call: Call, tokens: Tokens) -> None:
     """Every browser says where a write comes from; who does not is none, and has tokens."""
     value = signed_in(call, tokens.root)
-    headers = {**cookie(value), PAGE_MARK: mark_of(value.encode())}
+    headers = {**cookie(value), PAGE_MARK: mark_of(value.encode(), "")}
     assert 403 == call("POST", SIGN_OUT, json={}, headers=headers).status_code
 
 
@@ -164,3 +165,18 @@ def test_the_way_back_is_always_ours(address: str) -> None:
 def test_a_way_to_elsewhere_is_not_taken(address: str) -> None:
     """It ends at the fleet."""
     assert "/" == local_path(address)
+
+
+def test_pages_that_differ_share_no_mark(call: Call, tokens: Tokens) -> None:
+    """Pages are compressed: from the lengths of many that differ a mark that they share could be guessed, letter by letter."""
+    value = signed_in(call, tokens.root)
+    pages = [call("GET", f"/sql?q=SELECT+{number}", headers=cookie(value)).text for number in (1, 1, 2)]
+    first, again, other = (re.findall(r'<meta name="driftline-page" content="([0-9a-f]{64})"', page)[0] for page in pages)
+    assert first == again
+    assert first[:32] != other[:32]
+    assert first[32:] != other[32:]
+    written = [
+        call("POST", "/api/audit/sign-out", headers={**from_page(value), PAGE_MARK: mark}).status_code
+        for mark in (other[:-1] + "x", other)
+    ]
+    assert [403, 204] == written
