@@ -2,20 +2,25 @@
 
 python -m benchmarks               all of them
 python -m benchmarks codec …       those in bench_codec.py, …
+python -m benchmarks pages --scores 10000000
+                                   with options, where it has some
 """
 
 import importlib
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 FOUND = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
 
 if __name__ == "__main__":
-    unknown = set(sys.argv[1:]) - set(FOUND)
+    names = list(takewhile(lambda one: not one.startswith("-"), sys.argv[1:]))
+    options = sys.argv[1 + len(names) :]
+    unknown = set(names) - set(FOUND)
     if unknown:
         sys.exit(f"no benchmark is called {', '.join(sorted(unknown))}; there are: {', '.join(FOUND)}")
-    for name in sys.argv[1:] or FOUND:
+    for name in names or FOUND:
         module = importlib.import_module(f"benchmarks.bench_{name}")
         print(f"## {(module.__doc__ or name).splitlines()[0].rstrip('.')}\n")
-        module.main()
+        module.main(*[options] * bool(options))
         print(flush=True)

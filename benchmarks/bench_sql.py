@@ -29,6 +29,8 @@ FIRST = datetime(2026, 8, 1)  # noqa: DTZ001 - tables hold naive UTC
 AS_OF = datetime(2026, 10, 29, 15)  # noqa: DTZ001 - as above
 FLEETS = {"1 000 projects": 1000, "one project": 1}
 ROUNDS = 3
+MEMORY = "5GB"
+"""What DuckDB may take while a file is made."""
 MOST = 1.0
 """Seconds that a query may take."""
 WINDOW = {"as_of": AS_OF, "days": 14}
@@ -51,8 +53,8 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
     "project_scores": PAGE,
     "project_scores, anomalies": PAGE | {"anomalies": True},
     "project_scores, since an hour before": PAGE | {"since": AS_OF - timedelta(hours=1)},
-    "score_by_id": {},
-    "agreement_pairs": {"from": None, "to": None},
+    "score_by_id": {"at": None},
+    "agreement_pairs": {"from": None, "to": None, "times": None},
     "review_queue": {"rater": "rater", "skip": []},
     "anchor_candidates": {"count": 20},
     "watched_projects": {"since": AS_OF},
@@ -87,7 +89,8 @@ NAIVE = f"""
 """Two weeks of daily averages out of the current scores, as one would write it first."""
 ROWS = """
     SELECT
-        i, i // 20 AS session, hash(i) AS h, (hash(i // 20) % $projects)::INTEGER AS p, (i % 20)::INTEGER AS turn,
+        i, i // 20 AS session, hash(i) AS h, (i % 20)::INTEGER AS turn,
+        if(hash(i // 20 + 1) % 100 < $share, 0, hash(i // 20) % $projects)::INTEGER AS p,
         $first::TIMESTAMP + to_microseconds((i * $step)::BIGINT) AS happened_at, md5(i::VARCHAR) AS digest,
         CASE WHEN turn < 5 THEN 'first_turns' WHEN turn % 3 = 0 THEN 'routine_sample' WHEN h % 50 = 0 THEN 'disagreement'
             ELSE 'sampling_skip' END AS reason
@@ -122,7 +125,7 @@ FILLING = {
         SELECT
             'exchanges' AS _topic, 0 AS _partition, i AS _offset, 'exchange-' || i AS exchange_id, {NAMED}, happened_at AS occurred_at,
             happened_at AS ingested_at, 'Is the backup of table ' || h % 1000 || ' healthy?' AS user_message,
-            'It is. Changelog and next steps are written down.' AS agent_response, 'answered' AS outcome, false AS multi_user,
+            'It is. Changelog and next steps are written down.' AS agent_response, 'answered' AS outcome, false AS multi_user, [] AS tags, [] AS redactions,
             digest AS content_digest
         FROM ({ROWS})""",
     "judgements": f"""
@@ -150,10 +153,17 @@ FILLING = {
 }
 
 
-def fill(path: Path, projects: int, scores: int = SCORES, first: datetime = FIRST) -> None:
-    """Make a database of so many scores of so many projects, over ninety days from the first."""
+def fill(path: Path, projects: int, scores: int = SCORES, first: datetime = FIRST, *, share: int = 0) -> None:
+    """Make a database of so many scores of so many projects, over ninety days from the first; `share` percent of all are the first project's."""
     with Store(path) as store, store.transaction() as transaction:
-        values = {"projects": projects, "scores": scores, "first": first, "step": DAYS * 86_400_000_000 // scores}
+        transaction.connection.execute(f"SET GLOBAL memory_limit = '{MEMORY}'")
+        values = {
+            "projects": projects,
+            "scores": scores,
+            "first": first,
+            "step": DAYS * 86_400_000_000 // scores,
+            "share": share,
+        }
         for statement in FILLING.values():
             used = {name: value for name, value in values.items() if f"${name}" in statement}
             transaction.connection.execute(statement, used)

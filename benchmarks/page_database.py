@@ -1,0 +1,148 @@
+# ruff: noqa: S608 - statements are made of our own text
+"""A large database to read pages from: a fleet's scores, and over them runs, incidents and evaluations as the demo's are.
+
+The scores are those of `bench_sql`: a thousand projects over the last ninety days, one of which has more than a third of everything. A
+fifth of the sessions are finished runs, with the events and the diagnosis of a run of the demo each; one run has a hundred thousand
+events. What is copied keeps its texts, so pages weigh what they weigh in earnest.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from analytics.daily import refresh_daily
+from analytics.store import Store
+from benchmarks.bench_sql import DAYS, MEMORY, fill
+from service.processes import serving
+from service.workspace import utc_now
+from streams.log_writer import INTAKE
+
+PROJECTS = 1000
+SHARE = 40
+"""Percent of the sessions that project-0 has."""
+EVENTS_OF_HUGE_RUN = 100_000
+EXAMPLES = Path("examples/evaluation")
+_CHOSEN = """
+    CREATE TEMP TABLE chosen AS
+    SELECT
+        row_number() OVER (ORDER BY min(exchange_at)) - 1 AS n, session_id, any_value(connection) AS connection,
+        any_value(project) AS project, any_value(agent) AS agent, min(exchange_at) AS began
+    FROM log.scores
+    WHERE revision = 0 AND hash(session_id) % 5 = 0
+    GROUP BY session_id"""
+_TEMPLATES = """
+    CREATE TEMP TABLE templates AS
+    SELECT
+        row_number() OVER (ORDER BY session_id) - 1 AS t, count(*) OVER () AS of, session_id, connection,
+        coalesce(started_at, closed_at) AS began
+    FROM seed.main.diagnoses
+    WHERE session_id NOT IN (SELECT session_id FROM seed.log.evaluations)"""
+_HUGE = """
+    CREATE TEMP TABLE huge AS
+    SELECT c.*, t.session_id AS template
+    FROM (SELECT * FROM chosen WHERE project = 'project-0' ORDER BY n DESC LIMIT 1) AS c
+    JOIN templates AS t ON t.t = c.n % t.of"""
+_MOVED = "c.project AS project, c.connection AS connection, c.agent AS agent, c.session_id AS session_id"
+_LATER = "to_microseconds(epoch_us(c.began) - epoch_us(t.began))"
+_PAIRED = "FROM chosen AS c JOIN templates AS t ON t.t = c.n % t.of"
+_COPIED = {
+    "diagnoses": f"""
+        INSERT INTO log.diagnoses BY NAME
+        SELECT d.* REPLACE (
+            {_MOVED}, row_number() OVER (ORDER BY c.n) AS _offset, d.started_at + {_LATER} AS started_at, d.ended_at + {_LATER} AS ended_at,
+            d.closed_at + {_LATER} AS closed_at,
+            if(c.session_id = (SELECT session_id FROM huge), $huge_events, d.event_count) AS event_count)
+        {_PAIRED} JOIN seed.log.diagnoses AS d ON d.session_id = t.session_id AND d.connection = t.connection""",
+    "events": f"""
+        INSERT INTO log.agent_events BY NAME
+        SELECT e.* REPLACE (
+            {_MOVED}, c.n || '-' || e.event_id AS event_id, e.occurred_at + {_LATER} AS occurred_at, e.occurred_at + {_LATER} AS ingested_at,
+            row_number() OVER (ORDER BY e.occurred_at + {_LATER}, c.n, e._offset) AS _offset)
+        {_PAIRED} JOIN seed.log.agent_events AS e ON e.session_id = t.session_id AND e.connection = t.connection
+        WHERE c.session_id <> (SELECT session_id FROM huge)
+        ORDER BY _offset""",
+    "events of the huge run": """
+        INSERT INTO log.agent_events BY NAME
+        SELECT e.* REPLACE (
+            c.project AS project, c.connection AS connection, c.agent AS agent, c.session_id AS session_id,
+            round || '-' || e.event_id AS event_id, round * 1000 + e.seq AS seq,
+            c.began + to_milliseconds(20 * round) AS occurred_at, c.began + to_milliseconds(20 * round) AS ingested_at,
+            (SELECT max(_offset) FROM log.agent_events) + row_number() OVER (ORDER BY round, e._offset) AS _offset)
+        FROM huge AS c JOIN seed.log.agent_events AS e ON e.session_id = c.template, range($huge_events) AS rounds(round)
+        WHERE round < $huge_events / (SELECT count(*) FROM seed.log.agent_events WHERE session_id = (SELECT template FROM huge))
+        ORDER BY _offset
+        LIMIT $huge_events""",
+    "incidents": """
+        INSERT INTO log.incidents BY NAME
+        SELECT i.* REPLACE (
+            md5(k || i.incident_id) AS incident_id, 'project-' || if(k < 40, 0, k) AS project, row_number() OVER () AS _offset,
+            if(k % 4 = 0, i.status, 'dismissed') AS status, i.detected_at - to_hours(k::INTEGER % 240) AS detected_at,
+            if(k % 4 = 0, NULL, i.detected_at) AS resolved_at)
+        FROM seed.main.incidents AS s JOIN seed.log.incidents AS i USING (incident_id, revision), range(400) AS numbers(k)""",
+    "evaluations": """
+        INSERT INTO log.evaluations BY NAME
+        SELECT e.* EXCLUDE (place) REPLACE (
+            c.project AS project, c.connection AS connection, c.agent AS agent, c.session_id AS session_id,
+            md5(e.evaluation_id || c.n) AS evaluation_id, row_number() OVER () AS _offset, c.began AS run_at, c.began AS evaluated_at,
+            e.case_id || '-' || c.n % 10 AS case_id)
+        FROM (SELECT *, row_number() OVER (ORDER BY session_id) AS place FROM seed.log.evaluations) AS e
+        JOIN chosen AS c ON c.n % 20 = 0 AND c.n // 20 % (SELECT count(*) FROM seed.log.evaluations) + 1 = e.place""",
+    "requests": """
+        INSERT INTO log.evaluation_requests BY NAME
+        SELECT r.* REPLACE (
+            c.project AS project, c.connection AS connection, c.session_id AS session_id,
+            md5(r.evaluation_id || c.n) AS evaluation_id, row_number() OVER () AS _offset)
+        FROM (SELECT *, row_number() OVER (ORDER BY session_id) AS place FROM seed.log.evaluations) AS e
+        JOIN chosen AS c ON c.n % 20 = 0 AND c.n // 20 % (SELECT count(*) FROM seed.log.evaluations) + 1 = e.place
+        JOIN seed.log.evaluation_requests AS r ON r.evaluation_id = e.evaluation_id AND r.attempt = e.revision""",
+}
+
+
+def make_seed(folder: Path) -> Path:
+    """The demo in a folder, with the example's evaluations; answers its database."""
+    database, log = folder / "demo.duckdb", folder.parent / "seed.log"
+    _run("demo", "--dir", str(folder))
+    with serving(["simulate-judge", "--port", "0"], {}, log) as judge:
+        given = {"ANTHROPIC_BASE_URL": judge, "ANTHROPIC_API_KEY": "simulated", "DRIFTLINE_DATABASE": str(database)}
+        _run("import", "events", str(EXAMPLES / "events.jsonl"), **given)
+        _run("import", "openclaw", str(EXAMPLES), **given)
+        for case in sorted((EXAMPLES / "cases").iterdir()):
+            tags = {"overnight-alerts": "alerts", "refund-above-limit": "refunds", "rotate-certificate": "certificates"}
+            asked = ["--case", str(case), "--profile", str(EXAMPLES / "profile.yaml"), "--tag", tags[case.stem], "--yes"]
+            _run("evaluate", *asked, **given)
+    return database
+
+
+def make_large(path: Path, seed: Path, scores: int) -> None:
+    """A database of so many scores, whose runs, incidents and evaluations are copies of those of the seed."""
+    now = utc_now().replace(tzinfo=None)
+    fill(path, PROJECTS, scores, now - timedelta(days=DAYS), share=SHARE)
+    with Store(path) as store, contextlib.closing(store.cursor()) as cursor:
+        cursor.execute(f"SET GLOBAL memory_limit = '{MEMORY}'")
+        cursor.execute(f"ATTACH '{seed}' AS seed (READ_ONLY)")
+        for statement in (_CHOSEN, _TEMPLATES, _HUGE):
+            cursor.execute(statement)
+        for statement in _COPIED.values():
+            cursor.execute(statement, {"huge_events": EVENTS_OF_HUGE_RUN} if "$huge_events" in statement else {})
+        cursor.execute("DETACH seed")
+    with Store(path) as store:
+        with store.transaction() as transaction:
+            transaction.number_all_runs()
+            transaction.set_watermark(INTAKE.name, INTAKE.source, store.end_of(INTAKE.source))
+            for stage, source in (("diagnosis", "agent-events"), ("evaluation", "evaluation-requests")):
+                transaction.set_watermark(stage, source, store.end_of(source))
+        refresh_daily(store)
+        store.checkpoint()
+
+
+def _run(*arguments: str, **environment: str) -> None:
+    """Run a command of ours to its end; an evaluation that has no score is no fault of it."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "service.cli", *arguments], env=os.environ | {"PYTHONPATH": str(Path.cwd())} | environment,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{arguments}: {done.stderr[-2000:]}")
