@@ -48,7 +48,7 @@ def test_the_times_of_what_people_scored_are_learnt_once(store: Store) -> None:
     assert [] == times.of_people(store.cursor(), "web")
 
 
-def test_a_time_that_was_read_anyway_is_kept(store: Store) -> None:
+def test_a_time_that_was_read_anyway_is_kept() -> None:
     """The page that shows an exchange has its time: scoring it then needs no search."""
     times = ScoreTimes()
     assert None is times.time_of("ops", "b")
