@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -57,8 +58,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         workspace = stack.enter_context(open_workspace(settings, create=True, writes=not by_workers))
         access = stack.enter_context(AccessStore(access_file(settings.database), workspace.now))
         engine = _gateway(workspace) if by_workers else _engine(workspace, opened)
-        allowed = LOOPBACK_NAMES | {settings.host} | set(names)
-        app = create_app(engine, access, ApiSettings(allowed_hosts=frozenset(allowed)))
+        app = create_app(engine, access, api_settings(settings, names))
         stack.push_async_callback(app.state.desk.close)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -81,6 +81,14 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
                 watch.cancel()
                 await chores.stop()
                 await _stop(engine, 0 if engine.broken.is_set() else settings.stop_grace, server.hurry)
+
+
+def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
+    """By what names the server may be called, and by which of them a proxy calls that speaks TLS."""
+    public = urlsplit(settings.public_url or "")
+    known = LOOPBACK_NAMES | {settings.host} | set(names) | ({public.hostname} if public.hostname else set())
+    encrypted = frozenset({public.netloc.lower().removesuffix(":443")} if public.scheme == "https" else ())
+    return ApiSettings(allowed_hosts=frozenset(known), encrypted_hosts=encrypted)
 
 
 def _engine(workspace: Workspace, opened: OpenedJudge) -> Auditing:

@@ -97,7 +97,9 @@ class Settings(BaseSettings):
         "warning", description="What waits in quiet hours: `warning`, while critical alerts go out, or `all`."
     )
     public_url: str | None = Field(
-        None, pattern=r"^https?://[^\s/@|<>]+(/[^\s|<>]*)?$", description="Address of the server for links in alerts."
+        None,
+        pattern=r"^https?://[^\s/@|<>]+(/[^\s|<>]*)?$",
+        description="Address of the server for people: alerts link to it, and where it is https, cookies are for encrypted calls alone.",
     )
     otlp_endpoint: str | None = Field(
         None,

@@ -8,11 +8,13 @@ from http.cookies import SimpleCookie
 
 from api_server import Call
 
-from service.api.authentication import COOKIE, PAGE_MARK
+from service.api.authentication import PAGE_MARK
+from service.api.cookies import cookie_name
 from service.sign_ins import mark_of
 
 SIGN_IN, SIGN_OUT = "/api/audit/sign-in", "/api/audit/sign-out"
 OURS = "http://localhost:8321"
+COOKIE = cookie_name(8321, encrypted=False)
 HTML = {"accept": "text/html"}
 
 

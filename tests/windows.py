@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.cookies import SimpleCookie
 from typing import Literal
+from urllib.parse import urlsplit
 
 import httpx2
 from axe_playwright_python.base import AXE_SCRIPT
@@ -29,7 +30,7 @@ from playwright.sync_api import (
 from servers import PATIENCE
 from sites import Site
 
-from service.api.authentication import COOKIE
+from service.api.cookies import cookie_name
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 """Programs that a browser may be, as found on PATH."""
@@ -197,7 +198,8 @@ def browser() -> Iterator[Browser]:
 def cookie_of(site: Site) -> str:
     """The cookie of somebody who has signed in."""
     answer = httpx2.post(site.url + SIGN_IN, headers={"Authorization": f"Bearer {site.operator}"}, json={}, trust_env=False)
-    return SimpleCookie(answer.headers["set-cookie"])[COOKIE].value
+    (crumb,) = SimpleCookie(answer.headers["set-cookie"]).values()
+    return crumb.value
 
 
 @contextmanager
@@ -208,6 +210,6 @@ def windows(
     context = opened.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
     context.add_init_script(BEFORE)
     if cookie is not None:
-        context.add_cookies([{"name": COOKIE, "value": cookie, "url": site.url}])
+        context.add_cookies([{"name": cookie_name(urlsplit(site.url).port, encrypted=False), "value": cookie, "url": site.url}])
     yield context
     context.close()

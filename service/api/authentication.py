@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.limits import NAME
 from service.access import AccessStore, Holder
+from service.api.cookies import cookie_of
 from service.api.errors import ApiError, refuse
 from service.api.limits import header_values, is_same_origin
 from service.api.settings import ApiSettings
@@ -31,8 +32,6 @@ WINDOW = 60.0
 MAX_ADDRESSES = 10_000
 """Addresses whose failures are remembered: those that failed last."""
 METRICS = "/metrics"
-COOKIE = "driftline"
-"""Name of the cookie of a sign-in."""
 PAGE_MARK = "X-Driftline-Page"
 """Header in which a page repeats its mark with everything it writes."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -66,13 +65,14 @@ class Authentication:
     def __init__(self, app: ASGIApp, access: AccessStore, settings: ApiSettings) -> None:
         self._app = app
         self._access = access
+        self._encrypted_hosts = settings.encrypted_hosts
         self._failures = Failures(settings.max_failures)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with its caller, or refuse it with 401 or 429."""
         if scope["type"] == "http":
             given = list(header_values(scope, b"authorization"))
-            cookie = cookie_of(scope)
+            cookie = cookie_of(scope, self._encrypted_hosts)
             error = self._by_token(scope, given) if given or not cookie else self._by_cookie(scope, cookie)
             if error is not None:
                 await refuse(error, scope, receive, send)
@@ -122,13 +122,6 @@ def _token(values: list[bytes]) -> bytes:
     """The token of the one Authorization header; nothing where there is none, or several."""
     scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
-
-
-def cookie_of(scope: Scope) -> bytes:
-    """The cookie of a sign-in; nothing where there is none, or several."""
-    pairs = (pair.strip().partition(b"=") for value in header_values(scope, b"cookie") for pair in value.split(b";"))
-    found = [value for name, _, value in pairs if name == COOKIE.encode()]
-    return found[0] if len(found) == 1 else b""
 
 
 def _is_api(scope: Scope) -> bool:

@@ -25,6 +25,8 @@ class ApiSettings:
 
     allowed_hosts: frozenset[str] = LOOPBACK_NAMES
     """Names by which the server may be called (the Host header without its port)."""
+    encrypted_hosts: frozenset[str] = frozenset()
+    """Hosts, with the port unless it is 443, under which a proxy that speaks TLS calls the server: cookies are for those alone."""
     max_in_flight: int = 64
     """Calls that are worked on at once; one more is answered 503."""
     read_timeout: float = 10.0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 
-from service.api.authentication import COOKIE, Reader
+from service.api.authentication import Reader
 from service.api.bodies import JsonRoute
 from service.api.context import Services, durable_or_refused
+from service.api.cookies import is_encrypted, name_in
 from service.api.errors import documented
 from service.api.settings import API
 from service.sign_ins import LASTS
@@ -22,13 +23,14 @@ async def sign_in(request: Request, _: Reader, services: Services) -> Response:
     with durable_or_refused():
         secret = await anyio.to_thread.run_sync(services.access.sign_ins.begin, prefix)
     response = Response(status_code=204)
+    hosts = services.settings.encrypted_hosts
     response.set_cookie(
-        COOKIE,
+        name_in(request.scope, hosts),
         secret,
         max_age=int(LASTS.total_seconds()),
         httponly=True,
         samesite="lax",  # strict would sign out everybody who comes by a link in an alert
-        secure=request.url.scheme == "https",
+        secure=is_encrypted(request.scope, hosts),
     )
     return response
 
@@ -40,5 +42,7 @@ async def sign_out(request: Request, _: Reader, services: Services) -> Response:
     with durable_or_refused():
         await anyio.to_thread.run_sync(services.access.sign_ins.end, cookie)
     response = Response(status_code=204)
-    response.delete_cookie(COOKIE, httponly=True, samesite="lax")
+    hosts = services.settings.encrypted_hosts
+    name, secure = name_in(request.scope, hosts), is_encrypted(request.scope, hosts)
+    response.delete_cookie(name, httponly=True, samesite="lax", secure=secure)
     return response

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 from api_server import Call, Tokens
-from browsers import HTML, SIGN_IN, SIGN_OUT, cookie, from_page, signed_in
+from browsers import COOKIE, HTML, SIGN_IN, SIGN_OUT, cookie, from_page, signed_in
 from builders import incident
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,8 +19,12 @@ from watched import put
 
 from analytics.store import Store
 from service.access import AccessStore, Holder
-from service.api.authentication import COOKIE, PAGE_MARK
+from service.api.authentication import PAGE_MARK
+from service.api.cookies import cookie_name
+from service.api.settings import ApiSettings
 from service.dashboard.viewing import local_path
+from service.serving import api_settings
+from service.settings import Settings
 from service.sign_ins import LASTS, mark_of
 
 
@@ -53,6 +57,37 @@ def test_an_address_of_https_makes_the_cookie_secure(call: Call, tokens: Tokens)
     """Behind TLS it must never travel without."""
     assert "secure" in call("POST", f"https://localhost:8321{SIGN_IN}", tokens.root, json={}).headers["set-cookie"].lower()
     assert "secure" not in call("POST", SIGN_IN, tokens.root, json={}).headers["set-cookie"].lower()
+
+
+class TestBehindAProxyThatSpeaksTls:
+    """The server under its public address, https://audit.example:8443; the proxy hands on plain HTTP."""
+
+    @pytest.fixture
+    def settings(self) -> ApiSettings:
+        """What serving makes of that address."""
+        return api_settings(Settings(public_url="https://Audit.example:8443/"), [])
+
+    @pytest.mark.parametrize("host", ["audit.example:8443", "AUDIT.example:8443"])
+    def test_the_cookie_is_for_encrypted_calls_to_this_host(self, call: Call, tokens: Tokens, host: str) -> None:
+        """The browser must not send it unencrypted, and no other host of the domain can set one of its name."""
+        set_cookie = call("POST", SIGN_IN, tokens.root, json={}, headers={"host": host}).headers["set-cookie"]
+        name, _, rest = set_cookie.partition("=")
+        assert ("__Host-driftline-8321", True) == (name, "; secure" in rest.lower())
+        value = rest.partition(";")[0]
+        assert 200 == call("GET", "/", headers={"host": host, "cookie": f"{name}={value}", **HTML}).status_code
+        assert 303 == call("GET", "/", headers={"host": host, "cookie": f"{COOKIE}={value}", **HTML}).status_code
+
+    def test_on_the_machine_itself_one_signs_in_without(self, call: Call, tokens: Tokens) -> None:
+        """Browsers keep no secure cookie that came unencrypted."""
+        value = signed_in(call, tokens.root)
+        assert 200 == looks(call, value).status_code
+
+
+def test_servers_on_one_machine_do_not_sign_each_other_s_people_out(call: Call, tokens: Tokens) -> None:
+    """Browsers keep the cookies of a host together, whatever the port."""
+    value = signed_in(call, tokens.root)
+    other = cookie_name(8400, encrypted=False)
+    assert 200 == call("GET", "/", headers={"cookie": f"{other}=abc; {COOKIE}={value}", **HTML}).status_code
 
 
 @pytest.mark.parametrize("token", [None, "dl_000000000000_x", "odd"])
