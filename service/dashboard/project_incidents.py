@@ -18,12 +18,14 @@ from service.api.models import Id
 from service.api.paging import Cursor, Place, after, page_of
 from service.dashboard.exchange_words import SAMPLING
 from service.dashboard.incident_charts import chart_of
+from service.dashboard.incident_queries import found_again
 from service.dashboard.incident_words import EXPLAINED, NAMES, NO_CAUSE, Figure, figures
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.documents import Document
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
+from streams.watch.baselines import OPEN
 from streams.watch.incidents import CAUSES, STATUSES, evidence_of, seen_by_rules
 
 router = APIRouter(include_in_schema=False)
@@ -32,6 +34,17 @@ PAGE = 50
 FIRST_MOVED, MAX_REASON = 10, 300
 """Exchanges that moved an incident which are shown at once, and characters of a reason there: the exchange's own page has all of it."""
 TYPES = ("drift", "anomaly_spike")
+USUAL = {
+    True: (
+        "We look into it.",
+        "The agent was changed; this is its effect.",
+        "The change is wanted.",
+        "The judge changed, not the agent.",
+        "Test traffic.",
+    ),
+    False: ("It has come back.", "It is more than we thought.", "Decided by mistake."),
+}
+"""Usual reasons of a decision, on an incident that is open and on one that is decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +109,17 @@ async def incident(
             "decisions": decisions_on(cursor, incident_id),
             "alerts": query_rows(cursor, "alerts_about", {"project": project, "subject": incident_id}),
             "chart": chart_of(cursor, found, now),
+            "first": next(iter(query_rows(cursor, "first_of_incident", {"project": project, "incident": incident_id})), None),
         }
 
+    evidence = _evidence(found)
     values = {
         "project": project,
         "incident": found,
-        "evidence": _evidence(found),
+        "evidence": evidence,
+        "again": found_again(found, evidence),
+        "may_ask": "query" in viewer.scopes and viewer.project is None,
+        "usual": USUAL[found.status == OPEN],
         "sightings": _sightings(found),
         "since": since_of(found),
         "cause": CAUSES.get(found.cause or "", NO_CAUSE),

@@ -18,7 +18,16 @@ from service.dashboard.charts import Chart, Point, line
 from service.dashboard.graph_drawing import Addresses, draw
 from service.dashboard.graph_layout import GraphEvents, layout
 from service.dashboard.links import Links
-from service.dashboard.run_reading import EVENTS_READ, EXCHANGES_SHOWN, PAYLOAD_SHOWN, RunEvents, RunRead, tells_of_failure
+from service.dashboard.readiness_words import because
+from service.dashboard.run_reading import (
+    EVENTS_READ,
+    EXCHANGES_SHOWN,
+    HISTORY,
+    PAYLOAD_SHOWN,
+    RunEvents,
+    RunRead,
+    tells_of_failure,
+)
 from service.dashboard.run_timeline import ONLY, Asked, Timeline
 from service.dashboard.words import TERMS
 from service.runs import Row
@@ -72,6 +81,7 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
     return {
         "run": read.row,
         "diagnosis": diagnosis,
+        "because": because(diagnosis),
         "primary": _primary(diagnosis),
         "causes": _by_impact(diagnosis),
         "dimensions": _dimensions(diagnosis),
@@ -138,6 +148,7 @@ def _history(runs: Sequence[Row]) -> dict[str, Any]:
         "is_repeated": last is not None and this["primary_failure_type"] in {last["primary_failure_type"]} - {None},
         "mean": sum(known) / len(known) if known else None,
         "runs": len(before),
+        "is_cut": len(runs) == HISTORY,
         "chart": line(chart, points, marked=unsafe) if before else None,
     }  # fmt: skip
 

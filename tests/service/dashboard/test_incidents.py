@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from api_server import NOW, Call, Tokens
@@ -17,12 +19,16 @@ from hypothesis import strategies as st
 from watched import fallen, history, put
 
 from analytics.outbox import Outbox
+from analytics.snapshots import copy_database
 from analytics.store import Store
 from schemas.records import Alert, Incident
 from service.access import AccessStore, Holder
+from service.cli import run
+from service.dashboard.incident_queries import command
 from service.dashboard.incident_words import EXPLAINED, NAMES, figures, odds
 from service.dashboard.links import Links
 from service.dashboard.project_incidents import FIRST_MOVED, MAX_REASON, PAGE
+from service.watched import incident_records
 from streams.watch.rules import ALL_RULES
 
 LINKS = Links()
@@ -171,7 +177,7 @@ def test_an_incident_tells_what_since_when_and_how_sure(call: Call, tokens: Toke
         "since 2026-09-26", "Mean before 0.850 280 scores, 28 sessions", "Mean after 0.450 50 scores, 5 sessions",
         "Change -0.400 95 %: -0.450 to -0.350", "First day 2026-09-26 95 %: 2026-09-25 to 2026-09-27", "Sigma 0.030",
         "Evidence 5 400 to 1", "The judge changed", "The anchors moved with it", "Days in a row", "4.2 \u03c3",
-        "It strays.", "counts 3 times", "The policy is not the same before and after.", "aaaa", "bbbb", "SELECT 1 < 2", "NULL",
+        "It strays.", "counts 3 times", "The policy is not the same before and after.", "aaaa", "bbbb", "SELECT 1 < 2", "tier=null",
     ):  # fmt: skip
         assert one in read, one
 
@@ -222,6 +228,117 @@ def test_a_spike_is_told_by_its_rates(call: Call, tokens: Tokens, store: Store) 
     assert "Rate now 30.0% 9 of 30 exchanges" in read
     assert "Times as high 6.0" in read
     assert "100.0%" in read
+
+
+@pytest.fixture
+def fell(call: Call, tokens: Tokens, store: Store) -> Incident:
+    """The incident that a check makes of a Tier 2 that fell six days ago, under a policy that samples a third of some exchanges."""
+    end = datetime(2026, 10, 1, 11, 0, tzinfo=UTC)
+    put(store, "scores", history(fallen(6), 28, end=end))
+    put(store, "scores", history(fallen(6), 28, end=end, seed=3, a_day=4, name="third", sampling_probability=1 / 3))
+    assert 200 == call("POST", "/api/audit/ops/check", tokens.root, json={}).status_code
+    return next(one for one in incident_records(store.cursor(), "ops") if one.tier == "tier2")
+
+
+def asked_again(call: Call, token: str, page: str, title: str) -> list[dict[str, Any]]:
+    """What the statement answers that the page leads to under a title, with the values that are in its address."""
+    link = re.search(rf">{title}</h3>\s*<p><a[^>]*href=\"([^\"]+)\"", page)
+    assert link
+    said = dict(parse_qsl(urlsplit(unescape(link[1])).query))
+    values = {name.removeprefix("p."): value for name, value in said.items() if name.startswith("p.")}
+    answer = call("POST", "/api/audit/query", token, json={"sql": said["q"], "parameters": values})
+    assert 200 == answer.status_code, answer.text
+    return list(answer.json()["rows"])
+
+
+def test_the_statement_on_its_days_finds_what_the_incident_shows(call: Call, tokens: Tokens, fell: Incident) -> None:
+    """Whoever is to believe an alarm asks again: another number than the one on the page would be the end of that."""
+    page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
+    days = {row["day"]: row for row in asked_again(call, tokens.root, page, "The averages day by day")}
+    seen = json.loads(fell.metadata)["rules"][fell.rule]["days"]
+    assert seen
+    assert [(one["day"], one["count"], one["average"]) for one in seen] == [
+        (one["day"], days[one["day"]]["scores"], round(days[one["day"]]["average"], 3)) for one in seen
+    ]
+    chart = re.search(r'<section[^>]*id="chart".*?</section>', page, re.DOTALL)
+    assert chart
+    drawn = dict(re.findall(r"(2026-\d\d-\d\d)</t[hd]><td[^>]*>(\d\.\d+)", chart[0]))
+    assert len(drawn) > 20
+    assert drawn == {day: f"{days[day]['weighted_average']:.{len(value) - 2}f}" for day, value in drawn.items()}
+
+
+def test_the_statement_on_its_exchanges_finds_those_that_moved_it(call: Call, tokens: Tokens, fell: Incident) -> None:
+    """In the same order, with the same scores, each as often as it counts."""
+    page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
+    rows = asked_again(call, tokens.root, page, "The exchanges that moved it most")
+    wanted = json.loads(fell.metadata)["exchanges"]
+    names = ("scoreId", "score", "weight", "moved", "samplingReason")
+    assert len(wanted) > 5
+    assert [[one[name] for name in names] for one in wanted] == [
+        [row[name] for name in ("score_id", "score", "weight", "moved", "sampling_reason")] for row in rows
+    ]
+
+
+def test_the_statement_on_a_spike_finds_its_days(call: Call, tokens: Tokens, store: Store) -> None:
+    """A spike has no tier; what is counted are anomalies."""
+    end = datetime(2026, 10, 1, 11, 0, tzinfo=UTC)
+    put(store, "scores", history(lambda _: 0.9, 2, end=end, anomaly=True, anomaly_reasons=("odd",)))
+    seen = {"since": "2026-09-29", "until": "2026-10-01", "days": [{"day": "2026-09-29", "anomalies": 10, "count": 10}]}
+    query = {"name": "anomaly_spikes", "parameters": {"project": "ops", "as_of": "2026-10-01T12:00:00Z"}, "sql": "SELECT 1"}
+    metadata = json.dumps({"rules": {"rate_ratio": seen}, "queries": [query]})
+    page = shown(call, tokens.root, found(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata))
+    rows = asked_again(call, tokens.root, page, "What the rule of rates saw")
+    assert [("2026-09-29", 10, 10), ("2026-09-30", 10, 10), ("2026-10-01", 10, 10)] == [
+        (row["day"], row["anomalies"], row["exchanges"]) for row in rows
+    ]
+
+
+def test_the_command_beside_it_is_the_query_of_the_evidence(
+    call: Call, tokens: Tokens, fell: Incident, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is pasted into a shell: each value arrives as it was."""
+    assert "driftline sql q --set 'a=b; '\"'\"'c' --set n=null --set 'p=[\"ops\"]' --set days=36" == command(
+        "q", {"a": "b; 'c", "n": None, "p": ["ops"], "days": 36}
+    )
+    page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
+    commands = [unescape(one) for one in re.findall(r'<code class="quoted" id="query-\d+">(.*?)</code>', page)]
+    assert {query["name"] for query in json.loads(fell.metadata)["queries"]} == {one.split()[2] for one in commands}
+    copy_database(store, copy := store.path.with_name("copy.duckdb"))  # type: ignore[union-attr]
+    for one in commands:
+        assert 0 == run([*shlex.split(one)[1:], "--db", str(copy), "--json"]), one
+        lines = capsys.readouterr().out.splitlines()
+        if "incident_exchanges" in one:
+            assert [row["scoreId"] for row in json.loads(fell.metadata)["exchanges"]] == [
+                json.loads(line)["score_id"] for line in lines
+            ]
+
+
+def test_who_may_not_ask_sees_the_command_alone(call: Call, tokens: Tokens, fell: Incident) -> None:
+    """A link that is refused is worse than none."""
+    page = shown(call, tokens.ops_reader, LINKS.incident("ops", fell.incident_id))
+    assert "driftline sql daily_averages" in page
+    assert "/sql?" not in page
+
+
+def test_what_an_alert_said_stays_on_the_page(call: Call, tokens: Tokens, store: Store) -> None:
+    """The title follows the numbers; whoever comes from an alert looks for the words that it had."""
+    address = found(store, title="Tier 2 fell to 0.47")
+    assert "When it was found" not in shown(call, tokens.root, address)
+    found(store, title="Tier 2 fell to 0.50", revision=1)
+    read = words(shown(call, tokens.root, address))
+    assert "When it was found: Tier 2 fell to 0.47" in read
+    assert read.count("Tier 2 fell to 0.50") > 0
+
+
+def test_a_decision_on_the_page_needs_a_reason(call: Call, tokens: Tokens, store: Store) -> None:
+    """One tap must not close what somebody will ask about in a month; the API takes it without, for programs that keep theirs."""
+    page = shown(call, tokens.root, found(store))
+    (field,) = re.findall(r'<textarea id="reason"[^>]*>', page)
+    assert "required" in field
+    assert "reason-help" in field
+    assert 5 == page.count("data-reason>")
+    value = from_page(signed_in(call, tokens.root))
+    assert 200 == call("PUT", LINKS.deciding("ops", "i1"), json={"status": "accepted"}, headers=value).status_code
 
 
 def test_no_word_of_an_incident_is_markup(call: Call, tokens: Tokens, store: Store) -> None:
