@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from service.workspace import Workspace
 
 Row = dict[str, Any]
 Document = dict[str, Any]
+_NO_TRUST = -1.0
+"""Stands for no trust score, which is a place in an order, too."""
 _RUN_ID = re.compile(r"run_0{0,2}([1-9][0-9]{0,17})")
 
 
@@ -41,6 +44,35 @@ def run_page(
     """Runs of a project, the one that was finished last first: those before a number, or from the newest on; of one readiness level, or of all."""
     asked = {"project": project, "before": before, "limit": limit, "readiness": readiness}
     return query_rows(cursor, "project_runs", asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which runs of a project are wanted; None is any."""
+
+    readiness: str | None = None
+    agents: Sequence[str] | None = None
+    since: date | None = None
+    until: date | None = None
+    """The last day, UTC, on which a run ended."""
+
+
+def worst_runs(
+    cursor: duckdb.DuckDBPyConnection, project: str, wanted: Wanted, after: tuple[float | None, int] | None, limit: int
+) -> list[Row]:
+    """Runs of a project, the one that is trusted least first: those after a trust score and number, or from the worst on."""
+    trust, number = after or (None, None)
+    asked = {
+        "project": project,
+        "readiness": wanted.readiness,
+        "agents": list(wanted.agents) if wanted.agents else None,
+        "since": wanted.since,
+        "until": wanted.until + timedelta(days=1) if wanted.until else None,
+        "after_trust": _NO_TRUST if trust is None else trust,
+        "after_number": number,
+        "limit": limit,
+    }
+    return query_rows(cursor, "worst_runs", asked)
 
 
 def run_row(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Row | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from builders import closing, exchange
+from builders import START, closing, exchange
 
 from analytics.store import Store
 from schemas.codec import encode
-from schemas.records import Record
+from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Record
 from streams.admission import Accepted
 
 SONNET, HAIKU = "claude-sonnet-4-5", "claude-haiku-4-5"
@@ -31,3 +31,15 @@ def session(name: str, number: int = 1, model: str = SONNET, **fields: Any) -> l
     project, connection = fields.get("project", "ops"), fields.get("connection", "local")
     end = msgspec.structs.replace(closing(name, number), connection=connection, project=project)
     return [("exchanges", exchange(name, number, agent_model=model, **fields)), ("exchanges", end)]
+
+
+def diagnosed(name: str, **fields: Any) -> Diagnosis:
+    """The diagnosis of a session of a few events in which nothing was found, unless the fields say otherwise."""
+    values: dict[str, Any] = {
+        "connection": "local", "project": "ops", "agent": "scout", "session_id": name, "revision": 0, "ended_at": START, "closed_at": START,
+        "closed_reason": "explicit", "trust_score": 100, "readiness_level": "ready_for_runtime", "scores": DimensionScores(),
+        "failure_cause_count": 0, "event_count": 3, "event_type_count": 1, "rule_version": "r", "policy_digest": "0" * 16,
+        "cost_analysis": CostAnalysis(total_tokens=0, duplicate_calls=0, redundancy_score=0, token_waste=0, cost_efficiency=100),
+        "evidence_digest": "0" * 16,
+    }  # fmt: skip
+    return Diagnosis(**(values | fields))

@@ -39,6 +39,8 @@ class AgentTrust:
     change: float | None
     """Of the newest run, from the one before."""
     lowest: float | None
+    lowest_run: str | None
+    """Id of the newest run that has it."""
     unsafe: int
     repeated: int
     """Runs with the failure of the run before."""
@@ -90,7 +92,8 @@ def _worst_last(mean: float | None) -> float:
 
 
 def _agent(name: str, runs: Sequence[Row], place: int) -> AgentTrust:
-    known = [row["trust_score"] for row in runs if row["trust_score"] is not None]
+    known = [row for row in runs if row["trust_score"] is not None]
+    worst = min(known, key=lambda row: row["trust_score"], default=None)
     shown = name or NAMELESS
     points = [Point(row["run_id"], row["trust_score"], row["run_id"].removeprefix("run_")) for row in reversed(runs[:_CHARTED])]
     unsafe = frozenset(row["run_id"] for row in runs if row["readiness_level"] == "unsafe_for_production")
@@ -110,7 +113,8 @@ def _agent(name: str, runs: Sequence[Row], place: int) -> AgentTrust:
         runs=len(runs),
         newest=runs[0],
         change=runs[0]["change"],
-        lowest=min(known, default=None),
+        lowest=worst["trust_score"] if worst else None,
+        lowest_run=worst["run_id"] if worst else None,
         unsafe=len(unsafe),
         repeated=sum(bool(row["repeated"]) for row in runs),
         spark=sparkline([point.value for point in points], f"Trust of {shown} over its runs", _REACHES),

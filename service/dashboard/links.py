@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote, urlencode
 
@@ -37,8 +37,8 @@ class Links:
         """An incident."""
         return f"{self.project(project)}/incidents/{_part(incident)}"
 
-    def runs(self, project: str, **asked: str | None) -> str:
-        """The finished runs of a project: of a `readiness`, from a `cursor` on; None is any."""
+    def runs(self, project: str, **asked: str | Sequence[str] | None) -> str:
+        """The finished runs of a project: of a `readiness`, of an `agent` or several, `since` and `until` a day, from a `cursor` on; None is any; `sort` trust."""
         return _asked(f"{self.project(project)}/runs", asked)
 
     def run(self, project: str, run: str, part: str = "", **asked: str | None) -> str:
@@ -111,10 +111,10 @@ def _part(text: str) -> str:
     return quote(text, safe="")
 
 
-def _asked(path: str, asked: Mapping[str, str | None]) -> str:
+def _asked(path: str, asked: Mapping[str, str | Sequence[str] | None]) -> str:
     """A path with what is asked of it."""
     said = {name: value for name, value in asked.items() if value is not None}
-    return f"{path}?{urlencode(said, quote_via=quote)}" if said else path
+    return f"{path}?{urlencode(said, doseq=True, quote_via=quote)}" if said else path
 
 
 def _time(at: datetime | str | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from typing import Annotated, Any
 
 import duckdb
@@ -23,6 +24,7 @@ from service.dashboard.incident_words import EXPLAINED, NAMES, NO_CAUSE, Figure,
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.documents import Document
+from service.runs import Wanted, worst_runs
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
 from streams.watch.baselines import OPEN
@@ -103,22 +105,25 @@ async def incident(
     if found is None:
         raise ApiError(404, "not_found", "The project has no incident of this id.")
     now = services.engine.now()
+    evidence = _evidence(found)
+    runs = _runs(found, evidence)
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         return {
             "decisions": decisions_on(cursor, incident_id),
             "alerts": query_rows(cursor, "alerts_about", {"project": project, "subject": incident_id}),
             "chart": chart_of(cursor, found, now),
+            "has_runs": bool(worst_runs(cursor, project, runs, None, 1)) if runs else False,
             "first": next(iter(query_rows(cursor, "first_of_incident", {"project": project, "incident": incident_id})), None),
         }
 
-    evidence = _evidence(found)
     values = {
         "project": project,
         "incident": found,
         "evidence": evidence,
         "again": found_again(found, evidence),
         "may_ask": "query" in viewer.scopes and viewer.project is None,
+        "runs": runs,
         "usual": USUAL[found.status == OPEN],
         "sightings": _sightings(found),
         "since": since_of(found),
@@ -138,6 +143,16 @@ def since_of(incident: Incident) -> str | None:
     seen = seen_by_rules(incident)
     found = seen.get(incident.rule) or next(iter(seen.values()), None)
     return None if found is None else str(found["since"])
+
+
+def _runs(incident: Incident, evidence: Document) -> Wanted | None:
+    """The runs that ended in the days of an incident, of the agents that moved it; None where the evidence does not say which."""
+    seen = seen_by_rules(incident).values()
+    agents = sorted({one["agent"] for one in evidence["exchanges"] if isinstance(one.get("agent"), str)})
+    if not seen or not agents:
+        return None
+    since, until = min(one["since"] for one in seen), max(one["until"] for one in seen)
+    return Wanted(agents=agents, since=date.fromisoformat(since), until=date.fromisoformat(until))
 
 
 def _sightings(incident: Incident) -> list[Sighting]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated
 
 import duckdb
@@ -11,14 +12,14 @@ from fastapi.responses import HTMLResponse
 from schemas.limits import EARLIEST
 from service.api.context import Services
 from service.api.errors import ApiError
-from service.api.paging import Cursor, Place, page_of
+from service.api.paging import NO_CURSOR, Cursor, Place, page_of
 from service.api.runs import RunId
 from service.dashboard.rendering import page
 from service.dashboard.run_reading import PAYLOAD_SHOWN, RunRead, payloads_of, read_run
 from service.dashboard.run_timeline import ONLY, Asked, Timeline, timeline
 from service.dashboard.run_view import Address, Window, run_values
 from service.dashboard.viewing import ShownProject
-from service.runs import Row, run_page
+from service.runs import Row, Wanted, run_page, worst_runs
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50
@@ -27,6 +28,8 @@ READINESS = ("unsafe_for_production", "review_recommended", "ready_for_runtime",
 """Readiness levels, the worst first."""
 NO_RUN = "the project has no run of this id"
 Readiness = Annotated[str | None, Query(pattern=f"^({'|'.join(READINESS)})?$")]
+Sort = Annotated[str | None, Query(pattern="^(trust)?$")]
+Agents = Annotated[list[Annotated[str, Query(max_length=512)]] | None, Query(max_length=50)]
 Only = Annotated[str | None, Query(pattern=f"^({'|'.join(ONLY)})?$")]
 Type = Annotated[str | None, Query(max_length=256)]
 At = Annotated[int, Query(ge=1, le=2**40)]
@@ -35,14 +38,50 @@ Part = Annotated[str | None, Query(pattern="^[1-9][0-9]{0,9}-[1-9][0-9]{0,9}$")]
 
 @router.get("/projects/{project}/runs")
 async def runs(
-    request: Request, project: ShownProject, services: Services, readiness: Readiness = None, cursor: Cursor = None
+    request: Request,
+    project: ShownProject,
+    services: Services,
+    *,
+    readiness: Readiness = None,
+    sort: Sort = None,
+    agent: Agents = None,
+    since: date | None = None,
+    until: date | None = None,
+    cursor: Cursor = None,
 ) -> HTMLResponse:
-    """The runs of a project, the one that was finished last first."""
-    level, before = readiness or None, cursor.number if cursor else None
-    found = await services.ask(lambda asked: run_page(asked, project, before, PAGE + 1, level))
-    shown, following = page_of(found, PAGE, lambda row: Place(EARLIEST, "", row["number"]))
-    values = {"project": project, "runs": shown, "following": following, "is_first": cursor is None}
-    return page(request, "runs.html", {**values, "readiness": level, "levels": READINESS})
+    """The runs of a project, the one that was finished last first; the least trusted first, where one asks for that, or for agents or days."""
+    wanted = Wanted(readiness=readiness or None, agents=agent, since=since, until=until)
+    is_narrowed = bool(agent or since or until)
+    is_worst = sort == "trust" or is_narrowed
+    after = _after(cursor) if is_worst else None
+    before = cursor.number if cursor else None
+
+    def read(asked: duckdb.DuckDBPyConnection) -> list[Row]:
+        if is_worst:
+            return worst_runs(asked, project, wanted, after, PAGE + 1)
+        return run_page(asked, project, before, PAGE + 1, wanted.readiness)
+
+    shown, following = page_of(await services.ask(read), PAGE, _place)
+    asked = {"sort": "trust", "agent": agent, "since": since and f"{since}", "until": until and f"{until}"} if is_worst else {}
+    values = {"project": project, "runs": shown, "following": following, "is_first": cursor is None, "asked": asked}
+    told = {"is_worst": is_worst, "is_narrowed": is_narrowed, "wanted": wanted}
+    return page(request, "runs.html", {**values, **told, "readiness": wanted.readiness, "levels": READINESS})
+
+
+def _place(row: Row) -> Place:
+    """Where a run stands, in either order."""
+    trust = row["trust_score"]
+    return Place(EARLIEST, "" if trust is None else repr(float(trust)), row["number"])
+
+
+def _after(cursor: Place | None) -> tuple[float | None, int] | None:
+    """The trust and the number after which the list goes on."""
+    if cursor is None:
+        return None
+    try:
+        return (float(cursor.id) if cursor.id else None), cursor.number
+    except ValueError:
+        raise ApiError(400, "invalid", f"cursor: {NO_CURSOR}") from None
 
 
 @router.get("/projects/{project}/runs/{run_id}")

@@ -73,7 +73,7 @@ def look(call: Call, tokens: Tokens) -> Callable[..., str]:
 
 def test_a_project_without_runs_says_how_a_run_comes_about(look: Callable[..., str]) -> None:
     """The list is looked at before the first session has ended."""
-    assert "No runs yet" in look(RUNS)
+    assert "Exchanges alone make none" in look(RUNS)
     assert "No such run" in look(f"{RUNS}?readiness=unsafe_for_production")
     look(RUN, 404)
     look(f"{RUNS}/run_1", 400)

@@ -1,0 +1,87 @@
+"""The runs of a project as a list: in which order, of whom, from when, and why there may be none."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from html import unescape
+
+import pytest
+from api_server import Call, Tokens
+from browsers import cookie, signed_in
+from finished import diagnosed
+from watched import put
+
+from analytics.store import Store
+from schemas.limits import EARLIEST
+from service.api.paging import Place, encode_place
+from service.dashboard.links import Links
+from service.dashboard.run import PAGE
+
+LINKS = Links()
+RUNS = LINKS.runs("ops")
+
+
+@pytest.fixture
+def look(call: Call, tokens: Tokens) -> Callable[..., str]:
+    """The text of a page, as one sees it who may see everything."""
+    value = signed_in(call, tokens.root)
+
+    def looked(path: str, status: int = 200) -> str:
+        answer = call("GET", path, headers=cookie(value))
+        assert status == answer.status_code, answer.text
+        return str(answer.text)
+
+    return looked
+
+
+def listed(page: str) -> list[str]:
+    """The runs of a list, in its order."""
+    return re.findall(r'<td class="words"><a href="/projects/ops/runs/(run_\d+)"', page)
+
+
+def test_runs_are_listed_the_worst_first_page_by_page(look: Callable[..., str], store: Store) -> None:
+    """The worst of three hundred runs is what one opens the list for; ties, and runs without a score, have one place each."""
+    trusts = [*(40 + number % 7 for number in range(2 * PAGE)), None, 12, None, 99]
+    put(store, "diagnoses", (diagnosed(f"s{number}", trust_score=trust) for number, trust in enumerate(trusts)))
+    place = [(math.inf if trust is None else trust, -number) for number, trust in enumerate(trusts, 1)]
+    read: list[str] = []
+    address: str | None = LINKS.runs("ops", sort="trust")
+    while address:
+        page = look(address)
+        read += listed(page)
+        link = re.search(r'rel="next" href="([^"]+)"|href="([^"]+)" rel="next"', page)
+        address = unescape(link[1] or link[2]) if link else None
+    assert [f"run_{-number:03}" for _, number in sorted(place)] == read
+    assert listed(look(RUNS))[0] == f"run_{len(trusts)}"
+    look(f"{RUNS}?sort=trust&cursor={encode_place(Place(EARLIEST, 'odd', 3))}", 400)
+
+
+def test_runs_are_narrowed_to_agents_and_days(look: Callable[..., str], store: Store) -> None:
+    """From an incident one goes to the runs of its agents in its days; the last day counts whole."""
+    ends = [datetime(2026, 10, day, 23, 59, tzinfo=UTC) for day in (1, 2, 3, 4)]
+    made = [
+        diagnosed(f"{agent}{at.day}", agent=agent, ended_at=at, trust_score=100 - at.day)
+        for at in ends
+        for agent in ("scout", "<b>other")
+    ]
+    put(store, "diagnoses", made)
+    asked = LINKS.runs("ops", agent=["scout"], since="2026-10-02", until="2026-10-03")
+    page = look(asked)
+    assert ["run_005", "run_003"] == listed(page)
+    assert "Runs of <bdi>scout</bdi> that ended since 2026-10-02 and until 2026-10-03." in page
+    both = look(LINKS.runs("ops", agent=["scout", "<b>other"], since="2026-10-04"))
+    assert ["run_008", "run_007"] == listed(both)
+    assert "<b>other" not in both
+    assert [] == listed(look(LINKS.runs("ops", agent=["nobody"])))
+    look(f"{RUNS}?since=odd", 400)
+
+
+def test_the_lowest_trust_of_an_agent_leads_to_its_run(look: Callable[..., str], store: Store) -> None:
+    """A number that one would have to look for among hundreds of runs is no use; of equals it is the newest."""
+    trusts = (90, 61, 61, None, 95)
+    put(store, "diagnoses", [diagnosed(f"s{number}", trust_score=trust) for number, trust in enumerate(trusts)])
+    (lowest,) = re.findall(r'data-label="Lowest"><a href="([^"]+)">61</a>', look(LINKS.agents("ops")))
+    assert LINKS.run("ops", "run_003") == lowest
