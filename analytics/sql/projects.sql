@@ -1,10 +1,26 @@
--- purpose: every project with what tells how it is: what came of its exchanges altogether and lately, its incidents, its runs
--- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; means are over the scores that have the tier
+-- purpose: every project with what tells how it is: what came of its exchanges altogether and lately and what that cost, its incidents, its runs
+-- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs: in as many days up to its newest run
 -- parameters: $project (NULL for all), $as_of (days that begin then or later are not lately), $days
 WITH days AS MATERIALIZED (
     FROM log.score_days($project, TIMESTAMP '2000-01-01', TIMESTAMP '2100-01-01')
 ), newest AS (
     SELECT project, max(day) AS newest FROM days WHERE day < $as_of::TIMESTAMP GROUP BY project
+), ended AS (
+    SELECT project, date_trunc('day', max(closed_at)) AS newest
+    FROM log.diagnoses
+    WHERE closed_at < log.first_day_of($as_of::TIMESTAMP, 1) + to_days(1) AND ($project IS NULL OR project = $project)
+    GROUP BY project
+), suspects AS (
+    SELECT connection, session_id
+    FROM log.diagnoses
+    JOIN ended USING (project)
+    WHERE readiness_level = 'unsafe_for_production' AND closed_at < newest + to_days(1)
+        AND closed_at >= newest - to_days($days::INTEGER - 1)
+), verdicts AS (
+    SELECT project, readiness_level
+    FROM log.diagnoses
+    SEMI JOIN suspects USING (connection, session_id)
+    QUALIFY row_number() OVER (PARTITION BY connection, session_id ORDER BY revision DESC, _offset DESC) = 1
 ), parts AS (
     SELECT
         project, sum(exchanges)::BIGINT AS scores, sum(exchanges) FILTER (disposition = 'scored')::BIGINT AS scored,
@@ -15,10 +31,13 @@ WITH days AS MATERIALIZED (
     SELECT
         project, max(newest)::DATE AS recent_until, sum(exchanges)::BIGINT AS recent_scores,
         sum(anomalies)::BIGINT AS recent_anomalies,
+        coalesce(sum(exchanges) FILTER (disposition = 'scored'), 0)::BIGINT AS recent_scored,
+        coalesce(sum(exchanges) FILTER (disposition = 'unscored'), 0)::BIGINT AS recent_unscored,
+        sum(nano_usd) / 1e9 AS recent_cost_usd,
         round(log.mean_of(sum(tier1_count), sum(tier1_sum)), 3) AS recent_tier1,
-        round(log.mean_of(sum(tier2_count), sum(tier2_sum)), 3) AS recent_tier2,
-        round(log.mean_of(sum(tier2_5_count), sum(tier2_5_sum)), 3) AS recent_tier2_5,
-        round(log.mean_of(sum(tier3_count), sum(tier3_sum)), 3) AS recent_tier3
+        round(log.mean_of(sum(weight * tier2_count), sum(weight * tier2_sum)), 3) AS recent_tier2,
+        round(log.mean_of(sum(weight * tier2_5_count), sum(weight * tier2_5_sum)), 3) AS recent_tier2_5,
+        round(log.mean_of(sum(weight * tier3_count), sum(weight * tier3_sum)), 3) AS recent_tier3
     FROM days
     JOIN newest USING (project)
     WHERE day <= newest AND day > newest - to_days($days::INTEGER)
@@ -38,6 +57,11 @@ WITH days AS MATERIALIZED (
     FROM log.run_numbers
     WHERE $project IS NULL OR project = $project
     GROUP BY project
+    UNION ALL BY NAME
+    SELECT project, count(*) AS recent_unsafe_runs
+    FROM verdicts
+    WHERE readiness_level = 'unsafe_for_production'
+    GROUP BY project
 )
 SELECT
     project,
@@ -45,6 +69,8 @@ SELECT
     coalesce(any_value(scored), 0) AS scored, coalesce(any_value(anomalies), 0) AS anomalies,
     coalesce(any_value(simulated), 0) AS simulated, any_value(recent_until) AS recent_until,
     coalesce(any_value(recent_scores), 0) AS recent_scores, coalesce(any_value(recent_anomalies), 0) AS recent_anomalies,
+    coalesce(any_value(recent_scored), 0) AS recent_scored, coalesce(any_value(recent_unscored), 0) AS recent_unscored,
+    coalesce(any_value(recent_unsafe_runs), 0) AS recent_unsafe_runs, any_value(recent_cost_usd) AS recent_cost_usd,
     any_value(recent_tier1) AS recent_tier1, any_value(recent_tier2) AS recent_tier2,
     any_value(recent_tier2_5) AS recent_tier2_5, any_value(recent_tier3) AS recent_tier3,
     coalesce(any_value(open_incidents), 0) AS open_incidents, coalesce(any_value(critical_incidents), 0) AS critical_incidents,

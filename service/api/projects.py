@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import Field
@@ -18,28 +18,33 @@ from service.api.paging import Cursor, NextCursor, Place, page_of
 from service.api.project_answers import Moment, ProjectAnswer, Share
 from service.api.settings import API
 from service.documents import iso_time
+from service.project_health import Health, Reason, anomalous_share, health_of, reasons_of, unscored_share
 
 router = APIRouter(tags=["reading"])
 RECENT_DAYS = 7
 MAX_PROJECTS = 5000
 Limit = Annotated[int, Query(ge=1, le=MAX_PROJECTS, description="At most so many.")]
-Health = Literal["critical", "warning", "ok", "empty"]
 _COUNTS = ("exchanges", "scores", "scored", "anomalies", "simulated", "open_incidents", "critical_incidents", "runs")
-_EMPTY = dict.fromkeys((*_COUNTS, "recent_scores", "recent_anomalies"), 0) | dict.fromkeys(
-    ("recent_until", "recent_tier1", "recent_tier2", "recent_tier2_5", "recent_tier3", "last_exchange_at")
+_RECENT = ("recent_scores", "recent_anomalies", "recent_scored", "recent_unscored", "recent_unsafe_runs")
+EMPTY_PROJECT = dict.fromkeys((*_COUNTS, *_RECENT), 0) | dict.fromkeys(
+    ("recent_until", "recent_cost_usd", "recent_tier1", "recent_tier2", "recent_tier2_5", "recent_tier3", "last_exchange_at")
 )
 """The row of a project of which nothing is known."""
 Row = dict[str, Any]
 
 
 class RecentAnswer(ProjectAnswer):
-    """The last days up to the newest one with a score; means are over the scores that have the tier."""
+    """The last days up to the newest one with a score. A score of the judge counts one over its chance of being sampled in the means."""
 
     days: int
     until: date | None = Field(description="The newest UTC day with a score, which is the last of them; null without one.")
     scores: int
     anomalies: int
     anomaly_rate: Share | None
+    unscored: int = Field(description="Exchanges that a judge should have scored and did not.")
+    unscored_rate: Share | None = Field(description="Of those that a judge should have scored.")
+    unsafe_runs: int = Field(description="Runs unsafe for production, in as many days up to the newest run.")
+    cost_usd: float | None = Field(description="The known costs of judging these exchanges; null without a score.")
     avg_tier1: float | None
     avg_tier2: float | None
     avg_tier2_5: float | None
@@ -50,7 +55,13 @@ class ProjectHealthAnswer(ProjectAnswer):
     """A project and how it is."""
 
     project: str
-    health: Health = Field(description="By its open incidents; empty: nothing has come in yet.")
+    health: Health = Field(
+        description="critical: by a critical incident; warning: for another of the reasons; empty: nothing has come in yet."
+    )
+    reasons: list[Reason] = Field(
+        description="Why it is not healthy: its incidents; in the last days a tenth or more of what a judge should have scored is "
+        "unscored, a run is unsafe for production, or one exchange in twenty has an anomaly."
+    )
     enabled: bool = Field(description="Whether the policy has it audited.")
     exchanges: int
     scores: int
@@ -94,24 +105,28 @@ async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
     connected = {one.project for one, _ in services.access.holders("connection") if one.project and own in (None, one.project)}
     policy = services.engine.policy
     return [
-        {"project": name, **(rows.get(name) or _EMPTY), "enabled": policy.for_project(name).settings.enabled}
+        {"project": name, **(rows.get(name) or EMPTY_PROJECT), "enabled": policy.for_project(name).settings.enabled}
         for name in sorted(rows.keys() | connected)
     ]
 
 
 def _answer(row: Row) -> ProjectHealthAnswer:
-    recent, anomalies = row["recent_scores"], row["recent_anomalies"]
     return ProjectHealthAnswer(
         project=row["project"],
         health=health_of(row),
+        reasons=reasons_of(row),
         enabled=row["enabled"],
         last_exchange_at=iso_time(row["last_exchange_at"]),
         recent=RecentAnswer(
             days=RECENT_DAYS,
             until=row["recent_until"],
-            scores=recent,
-            anomalies=anomalies,
-            anomaly_rate=round(anomalies / recent, 3) if recent else None,
+            scores=row["recent_scores"],
+            anomalies=row["recent_anomalies"],
+            anomaly_rate=_rounded(anomalous_share(row)),
+            unscored=row["recent_unscored"],
+            unscored_rate=_rounded(unscored_share(row)),
+            unsafe_runs=row["recent_unsafe_runs"],
+            cost_usd=row["recent_cost_usd"],
             avg_tier1=row["recent_tier1"],
             avg_tier2=row["recent_tier2"],
             avg_tier2_5=row["recent_tier2_5"],
@@ -121,10 +136,5 @@ def _answer(row: Row) -> ProjectHealthAnswer:
     )
 
 
-def health_of(row: Row) -> Health:
-    """How a project is, by its open incidents."""
-    if row["critical_incidents"]:
-        return "critical"
-    if row["open_incidents"]:
-        return "warning"
-    return "ok" if row["exchanges"] or row["runs"] else "empty"
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 3)

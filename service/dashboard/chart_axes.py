@@ -102,7 +102,9 @@ def scale_of(values: Iterable[float], count: int, limits: Limits, form: Form | N
 def tick_text(value: float, ticks: Sequence[float], form: Form | None) -> str:
     """A tick in as many digits as tell it from the next one."""
     if form is not None:
-        return form(value)
+        text = form(value)
+        # An axis has round numbers: what they have behind the point says nothing.
+        return text.rstrip("0").rstrip(".") if "." in text and text[-1].isdigit() else text
     largest, step = max(map(abs, ticks)), abs(ticks[1] - ticks[0]) if len(ticks) > 1 else 1.0
     if largest >= _PLAIN or step < _WRITTEN_OUT:
         return f"{value:.3g}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")

@@ -8,10 +8,12 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from service.api.context import Services
-from service.api.projects import RECENT_DAYS, health_of, project_rows
+from service.api.projects import RECENT_DAYS, project_rows
 from service.dashboard.links import Links
+from service.dashboard.project_words import reason_words
 from service.dashboard.rendering import page
 from service.dashboard.viewing import Viewer
+from service.project_health import anomalous_share, health_of, reasons_of, unscored_share
 
 router = APIRouter(include_in_schema=False)
 View = Literal["cards", "table"]
@@ -29,7 +31,9 @@ async def fleet(
 ) -> HTMLResponse:
     """The projects that the operator may see."""
     rows = await project_rows(services, viewer.project)
-    cards = sorted((_card(row) for row in rows), key=lambda card: (-card["worst"], card["project"]))
+    cards = sorted((_card(row, has_judge=services.engine.has_judge) for row in rows), key=_worst_first)
+    for place, card in enumerate(cards):
+        card["worst"] = len(cards) - place
     values = {
         "cards": cards,
         "days": RECENT_DAYS,
@@ -41,14 +45,30 @@ async def fleet(
     return page(request, "fleet.html", values)
 
 
-def _card(row: dict[str, Any]) -> dict[str, Any]:
-    """What a card shows; `worst` orders: health, then open incidents, then the share of anomalies."""
-    recent, anomalies = row["recent_scores"], row["recent_anomalies"]
-    rate = anomalies / recent if recent else None
-    health = health_of(row)
-    worst = _WORST[health] * 1_000_000 + row["critical_incidents"] * 10_000 + row["open_incidents"] * 100 + 99 * (rate or 0)
-    link = Links().project(row["project"])
-    return {**row, "health": health, "rate": rate, "worst": round(worst, 3), "tiers": _tiers(row), "link": link}
+def _card(row: dict[str, Any], *, has_judge: bool) -> dict[str, Any]:
+    """What a card shows."""
+    return {
+        **row,
+        "health": health_of(row),
+        "rate": anomalous_share(row),
+        "unscored_rate": unscored_share(row),
+        "reasons": reasons_of(row),
+        "why": reason_words(row, RECENT_DAYS, has_judge=has_judge),
+        "tiers": _tiers(row),
+        "link": Links().project(row["project"]),
+    }
+
+
+def _worst_first(card: dict[str, Any]) -> tuple[Any, ...]:
+    """By health, then open incidents, then how many reasons there are, then the share of anomalies."""
+    grave = (
+        _WORST[card["health"]],
+        card["critical_incidents"],
+        card["open_incidents"],
+        len(card["reasons"]),
+        card["rate"] or 0,
+    )
+    return (*(-one for one in grave), card["project"])
 
 
 def _tiers(row: dict[str, Any]) -> list[tuple[str, float]]:

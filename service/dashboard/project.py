@@ -12,10 +12,11 @@ import duckdb
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.queries import query_records, query_rows
+from analytics.queries import query_records, query_rows, run_query
 from schemas.records import Baseline, Incident
 from service.api.context import Services
-from service.api.projects import health_of
+from service.api.errors import ApiError
+from service.api.projects import EMPTY_PROJECT, RECENT_DAYS, project_rows
 from service.banner import banner_text
 from service.dashboard.change_days import marked_days, telling
 from service.dashboard.charts import share_bar
@@ -32,12 +33,13 @@ from service.dashboard.project_charts import (
     tier_trends,
 )
 from service.dashboard.project_incidents import since_of
-from service.dashboard.project_words import REMEDIES, SAMPLING_REASONS
+from service.dashboard.project_words import REMEDIES, SAMPLING_REASONS, reason_words
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.dashboard.window import LENGTHS, Asked, AskedDays, Window, window_of
 from service.dashboard.words import TERMS
 from service.documents import Document, project_summary
+from service.project_health import health_of
 from service.runs import run_page
 from service.watched import incident_records
 
@@ -45,7 +47,8 @@ router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]
 _OPEN, _LATEST, _LISTED = 100, 30, 8
 """How many open incidents are read, of how many of the latest ones the days are marked too, and how many open ones are listed."""
-_RUNS = 8
+_RUNS, _DEAREST = 8, 5
+_NAMELESS = "no exchange, run or incident is of it, and no connection and no policy names it."
 _EVER = 36_500
 """Days that hold every exchange."""
 
@@ -69,30 +72,31 @@ class _Days:
 async def project(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
     """Where a project stands."""
     today = services.engine.now().date()
-    days, summary, (opened, latest), runs = await asyncio.gather(
+    rows, days, summary, (opened, latest), runs, dear = await asyncio.gather(
+        project_rows(services, project),
         services.ask(lambda reading: _days(reading, project, asked, today)),
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _incidents(reading, project)),
         services.ask(lambda reading: run_page(reading, project, None, _RUNS)),
+        services.ask(lambda reading: _dearest(reading, project, asked, today)),
     )
+    row = rows[0] if rows else EMPTY_PROJECT
+    if not (rows or latest or days.costs or days.baselines or project in services.engine.policy.projects):
+        raise ApiError(404, "not_found", f"Nothing is known of a project {project}: {_NAMELESS}")
     settings = services.engine.policy.for_project(project).settings
-    critical = sum(one.severity == "critical" for one in opened)
-    counts = {
-        "critical_incidents": critical,
-        "open_incidents": len(opened),
-        "exchanges": summary["exchanges"]["total"],
-        "runs": len(runs),
-    }
     values = {
         "project": project,
         "enabled": settings.enabled,
-        "health": health_of(counts),
-        "critical": critical,
+        "health": health_of(row),
+        "why": reason_words(row, RECENT_DAYS, has_judge=services.engine.has_judge),
+        "critical": row["critical_incidents"],
         "banner": banner_text(settings, summary["openIncidents"], services.engine.judge_name),
-        "has_data": bool(counts["exchanges"] or summary["scores"]["total"] or days.costs),
+        "has_data": bool(summary["exchanges"]["total"] or summary["scores"]["total"] or days.costs),
         "summary": summary,
-        "opened": len(opened),
-        "listed": [(one, since_of(one)) for one in sorted(opened, key=lambda one: one.severity != "critical")[:_LISTED]],
+        "opened": row["open_incidents"],
+        "dear": dear,
+        "unknown_asked": asked.unknown,
+        "listed": _listed(opened),
         "has_decided": any(one.status != "open" for one in latest),
         "runs": runs,
         "wraps": settings.wrap_quality_scoring,
@@ -157,6 +161,17 @@ def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, tod
     )
 
 
+def _dearest(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date) -> list[dict[str, Any]]:
+    """The sessions that cost most on the days of the costs, the dearest first, each with its run where it is finished."""
+    paid = window_of(asked, today)
+    values = {"by": "session", "project": project, "from": paid.start, "to": paid.end}
+    found = run_query(cursor, "judge_costs", values).head(_DEAREST).to_dicts()
+    sessions = [f"{one['connection']}/{one['session_id']}" for one in found]
+    rows = query_rows(cursor, "runs_of_sessions", {"project": project, "sessions": sessions})
+    runs = {(row["connection"], row["session_id"]): row["run_id"] for row in rows}
+    return [one | {"run_id": runs.get((one["connection"], one["session_id"]))} for one in found]
+
+
 def _trends(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, days: int) -> list[dict[str, Any]]:
     return query_rows(cursor, "trends", {"project": project, "as_of": window.end, "days": days})
 
@@ -164,6 +179,20 @@ def _trends(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, day
 def _incidents(cursor: duckdb.DuckDBPyConnection, project: str) -> tuple[list[Incident], list[Incident]]:
     """The open incidents, and the latest of all."""
     return incident_records(cursor, project, status="open", limit=_OPEN), incident_records(cursor, project, limit=_LATEST)
+
+
+def _listed(opened: Sequence[Incident]) -> list[tuple[Incident, str | None, list[Incident]]]:
+    """The worst of the open incidents, each with its first day and the others that began on it: what moved together may have one cause."""
+    since = {one.incident_id: since_of(one) for one in opened}
+    worst = sorted(opened, key=lambda one: one.severity != "critical")[:_LISTED]
+    return [(one, since[one.incident_id], _beside(one, worst, since)) for one in worst]
+
+
+def _beside(incident: Incident, others: Sequence[Incident], since: Mapping[str, str | None]) -> list[Incident]:
+    day = since[incident.incident_id]
+    return [
+        one for one in others if day and one is not incident and since[one.incident_id] == day and one.tier != incident.tier
+    ]
 
 
 def _sampling(row: Row) -> dict[str, Any]:

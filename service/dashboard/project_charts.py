@@ -163,7 +163,16 @@ def known_sum(costs: Sequence[Row]) -> float | None:
 
 
 def _sums(rows: Sequence[Row]) -> dict[str, int]:
-    names = ("judgements", "calls", "input_tokens", "output_tokens", "cache_read_tokens", "unknown_costs", "simulated")
+    names = (
+        "judgements",
+        "calls",
+        "input_tokens",
+        "output_tokens",
+        "cache_write_tokens",
+        "cache_read_tokens",
+        "unknown_costs",
+        "simulated",
+    )
     return {name: sum(row[name] for row in rows) for name in names}
 
 

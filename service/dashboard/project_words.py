@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from service.dashboard.rendering import number, share
+from service.project_health import Reason, Row, anomalous_share, reasons_of
+
 SAMPLING_REASONS: Mapping[str, str] = {
     "sampling_disabled": "Every exchange: sampling is off",
     "first_turns": "First turns of a session",
@@ -28,6 +31,21 @@ REMEDIES: Mapping[str, str] = {
     "interrupted": _AGAIN,
 }
 """What helps, by the reason for which a tier stayed unscored."""
+
+
+def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
+    """Why a project is not healthy, in words; its incidents are told of elsewhere. `days` is how many the last days are."""
+    unscored, unsafe = row["recent_unscored"], row["recent_unsafe_runs"]
+    wanted = row["recent_scored"] + unscored
+    words: Mapping[Reason, str] = {
+        "unscored": f"{number(unscored)} of {number(wanted)} due to be judged are unscored"
+        + ("" if has_judge else ": this server has no judge"),
+        "unsafe_runs": f"{number(unsafe)} unsafe run{'' if unsafe == 1 else 's'} in {days} days",
+        "anomalies": f"{number(row['recent_anomalies'])} anomalies, {share(anomalous_share(row))} of the exchanges",
+    }
+    return [words[one] for one in reasons_of(row) if one in words]
+
+
 WRAP_STEPS: Mapping[str, str] = {
     "version_bump": "Version bump",
     "changelog": "Changelog",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Literal
 
-from fastapi import Depends, Query
+from fastapi import Depends, Query, Request
 
 from schemas.limits import EARLIEST, LATEST
 
@@ -24,6 +24,8 @@ class AskedDays:
 
     length: Length
     until: date | None
+    unknown: tuple[str, ...] = ()
+    """Names in the address that mean nothing to the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,11 @@ def window_of(asked: AskedDays, today: date, newest: date | None = None) -> Wind
 
 
 def _asked_days(
+    request: Request,
     window: Annotated[Length, Query(description="How many days.")] = "14d",
     until: Annotated[date | None, Query(description="The last day; today without it.", ge=_FIRST, le=_LAST)] = None,
 ) -> AskedDays:
-    return AskedDays(window, until)
+    return AskedDays(window, until, tuple(sorted(set(request.query_params) - {"window", "until"})))
 
 
 Asked = Annotated[AskedDays, Depends(_asked_days)]

@@ -87,16 +87,20 @@ def test_runs_are_listed_and_shown(call: Call, tokens: Tokens) -> None:
 def test_projects_come_with_their_health(call: Call, tokens: Tokens) -> None:
     """Every one that has records or a connection, whether or not it is audited; an operator of one sees that one."""
     listed = got(call, "/api/audit/projects", tokens.root)["projects"]
-    assert [("capped", "empty", True), ("dark", "empty", False), ("ops", "ok", True), ("web", "ok", True)] == [
+    assert [("capped", "empty", True), ("dark", "empty", False), ("ops", "warning", True), ("web", "warning", True)] == [
         (one["project"], one["health"], one["enabled"]) for one in listed
     ]
     ops = listed[2]
     assert (3, 3, 1, 1, "2026-10-01T09:08:00Z") == tuple(
         ops[name] for name in ("exchanges", "scores", "anomalies", "runs", "lastExchangeAt")
     )
+    assert ["unscored"] == ops["reasons"]
+    assert (3, 1.0, 0) == tuple(ops["recent"][name] for name in ("unscored", "unscoredRate", "unsafeRuns"))
     assert (3, 0.333, "2026-10-01") == tuple(ops["recent"][name] for name in ("scores", "anomalyRate", "until"))
     assert [ops] == got(call, "/api/audit/projects", tokens.ops_reader)["projects"]
-    assert ["ops", "web"] == [one["project"] for one in got(call, "/api/audit/projects", tokens.root, health="ok")["projects"]]
+    assert ["ops", "web"] == [
+        one["project"] for one in got(call, "/api/audit/projects", tokens.root, health="warning")["projects"]
+    ]
 
 
 @pytest.mark.usefixtures("filled")

@@ -8,6 +8,7 @@ from datetime import timedelta
 from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
 from builders import incident, score
+from finished import diagnosed, filled
 from watched import fallen, history, put
 
 from analytics.store import Store
@@ -68,6 +69,21 @@ def test_a_simulated_judge_is_told_of_on_the_first_page(call: Call, tokens: Toke
     assert "simulated judge" in call("GET", "/", headers=cookie(value)).text
 
 
+def test_why_a_project_is_not_healthy_is_on_its_card(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whoever asks at night whether the others are fine reads the word healthy, and nothing else."""
+    filled(
+        store,
+        ("scores", score("s", 1, project="web", exchange_at=NOW, scored_at=NOW)),
+        ("diagnoses", diagnosed("r", project="capped", closed_at=NOW, readiness_level="unsafe_for_production")),
+    )
+    filled(store, ("diagnoses", diagnosed("q", project="dark", closed_at=NOW)))
+    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    cards = {card.split('"')[0]: text(f"<{card}") for card in shown.split('data-name="')[1:]}
+    assert "Warning 1 of 1 due to be judged are unscored: this server has no judge" in cards["web"]
+    assert "Warning 1 unsafe run in 7 days" in cards["capped"]
+    assert "Healthy" in cards["dark"]
+
+
 def test_the_table_has_the_same_projects_in_the_same_order(call: Call, tokens: Tokens, store: Store) -> None:
     """Rows are narrower than cards, and say the same."""
     put(store, "incidents", [incident()])
@@ -78,7 +94,8 @@ def test_the_table_has_the_same_projects_in_the_same_order(call: Call, tokens: T
     row = re.search(r'<tr class="critical".*?</tr>', table, re.DOTALL)
     assert row
     assert "ops Critical 1" in text(row[0])
-    assert "2026-10-01 Audit" in text(row[0])
+    assert "2026-10-01" in text(row[0])
+    assert "dark No data yet Not audited" in text(table)
     assert 400 == call("GET", "/?view=heap", headers=cookie(value)).status_code
 
 
@@ -94,4 +111,7 @@ def test_a_fleet_too_large_to_look_through_is_seen_at_a_glance(call: Call, token
     )
     glance = call("GET", "/", headers=cookie(value)).text.split('class="glance"')[1].split("</p>")[0]
     assert 33 <= glance.count("<a ")
-    assert 'title="team-07: Critical, 1 open"' == re.findall(r'title="[^"]*"', glance)[0]
+    assert (
+        'title="team-07: Critical, 1 open; 1 of 1 due to be judged are unscored: this server has no judge"'
+        == re.findall(r'title="[^"]*"', glance)[0]
+    )

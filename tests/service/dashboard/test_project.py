@@ -80,16 +80,66 @@ def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
     assert f'href="/projects/ops/incidents/{incident().incident_id}"' in page
     row = re.search(r"<tr><td class=\"words\"><a [^>]*>Tier 2 fell.*?</tr>", page, re.DOTALL)
     assert row
-    assert ["Tier 2 fell", "Critical", "2026-09-29", "agent", "2026-10-01 12:00"] == re.findall(
+    assert ["Tier 2 fell", "Critical", "2026-09-29", "The agent changed", "2026-10-01 12:00"] == re.findall(
         r">([^<>]+)</(?:a|span|td|time)>", row[0]
     )
     assert "1 open incident" in text(looks(call, root))
 
 
-def test_a_cause_that_nobody_knows_is_called_unknown(call: Call, root: str, store: Store) -> None:
+def test_a_cause_that_nobody_knows_is_said_to_be_not_known(call: Call, root: str, store: Store) -> None:
     """A dash would look like no cause."""
     put(store, "incidents", [drift()])
-    assert ">unknown</td>" in looks(call, root).text
+    assert ">Not known</td>" in looks(call, root).text
+
+
+def test_incidents_that_began_on_one_day_lead_to_each_other(call: Call, root: str, store: Store) -> None:
+    """Of one the cause is known, of the other it is not: they may have the same."""
+    put(store, "incidents", [drift(), drift(incident_id="i2", tier="tier1", cause="agent")])
+    page = looks(call, root)
+    assert "Not known Moved on the same day: Tier 1 · structure" in text(page)
+    assert "The agent changed Moved on the same day: Tier 2 · semantics" in text(page)
+    assert 'Moved on the same day: <a href="/projects/ops/incidents/i2">' in page.text
+
+
+def test_a_project_of_which_nothing_is_known_is_none(call: Call, root: str) -> None:
+    """A name that was mistyped must not look like a project that is audited and has nothing to tell."""
+    answer = call("GET", "/projects/nope", headers=cookie(root) | {"accept": "text/html"})
+    assert 404 == answer.status_code
+    assert "Nothing is known of a project nope" in answer.text
+
+
+def test_what_an_address_asks_in_vain_is_said(call: Call, root: str) -> None:
+    """Somebody who asks for other days must not take these for them."""
+    assert "The address asks for <b> from, which this page does not know".replace("<b>", "&lt;b&gt;,") in text(
+        looks(call, root, "/projects/ops?from=2026-01-01&<b>=1")
+    )
+    assert "which this page does not know" not in text(looks(call, root, "/projects/ops?window=7d&until=2026-09-20"))
+
+
+def test_the_dearest_sessions_are_named_with_all_that_was_paid(call: Call, root: str, store: Store) -> None:
+    """Tokens from the cache are most of what is read, and cost money, too."""
+    at = NOW - timedelta(days=1)
+    filled(
+        store,
+        ("judgements", judgement("cheap", 1, judged_at=at, cost_usd=0.5)),
+        ("judgements", judgement("dear", 1, judged_at=at, cost_usd=2.5, cache_read_tokens=4_000, cache_write_tokens=70)),
+    )
+    page = looks(call, root).text
+    models, sessions = (
+        page.split(f">{title}</caption>")[1].split("</table>")[0] for title in ("Cost by model", "The dearest sessions")
+    )
+    assert sessions.index("dear") < sessions.index("cheap")
+    for table in (models, sessions):
+        assert re.search(r'data-label="Cache reads">4\s000<', table)
+        assert 'data-label="Cache writes">70<' in table
+
+
+def test_a_project_without_an_incident_may_still_need_a_look(call: Call, root: str, store: Store) -> None:
+    """Where no judge ever answered, no rule can find anything: that is no health."""
+    filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
+    said = text(looks(call, root))
+    assert "ops Audit Warning" in said
+    assert "1 of 1 due to be judged are unscored: this server has no judge" in said
 
 
 def test_what_was_decided_is_elsewhere(call: Call, root: str, store: Store) -> None:
@@ -242,7 +292,7 @@ def test_costs_are_of_the_days_on_which_the_judge_answered(call: Call, root: str
     )
     page = looks(call, root).text
     table = page.split(">Cost by model")[1].split("</table>")[0]
-    assert ["dear", "$2.50"] == [cell.strip() for cell in re.findall(r"<td[^>]*>([^<]*)", table)[:5]][::4]
+    assert ["dear", "$2.50"] == [cell.strip() for cell in re.findall(r"<td[^>]*>([^<]*)", table)[:7]][::6]
     assert "1 unknown" in table
     assert "<script>alert" not in page
 
