@@ -32,7 +32,14 @@ PAGES = (
     Shown("fleet as a table", lambda _: LINKS.fleet_of(view="table"), "Fleet", ("support", "Open incidents"), again=True),
     Shown("project", lambda _: LINKS.project(DRIFTED), DRIFTED, ("Tier 2", "Open incidents", "simulated judge")),
     Shown("project with runs", lambda _: LINKS.project(WORKING), WORKING, ("run_001",), again=True),
-    Shown("project that only begins", lambda _: LINKS.project("nobody"), "nobody", ("Nothing has come in yet",)),
+    Shown(
+        "project of which nothing is known",
+        lambda _: LINKS.project("nobody"),
+        "",
+        ("Nothing is known of a project nobody",),
+        missing=True,
+        again=True,
+    ),
     Shown("agents", lambda _: LINKS.agents(WORKING), "Agent health", ("run_002",)),
     Shown("anomalies", lambda _: LINKS.anomalies(DRIFTED), "Anomalies", ("It left out what was asked.",)),
     Shown("wrap quality", lambda _: LINKS.wrap_quality(DRIFTED), "wrapped up", ()),
@@ -60,5 +67,6 @@ PAGES = (
     ),
     Shown("telemetry", lambda _: LINKS.telemetry, "Telemetry", ("since-25", "503")),
     Shown("SQL", lambda _: LINKS.sql, "SQL", ("Worked examples", "What there is to ask")),
+    Shown("help", lambda _: LINKS.help(), "What the words mean", ("Tier 2.5 · thinking", "wrapQualityScoring")),
     Shown("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), missing=True),
 )

@@ -56,6 +56,7 @@ from service.dashboard import (
     entrance,
     exchange,
     fleet,
+    help_page,
     project,
     project_anomalies,
     project_incidents,
@@ -119,6 +120,7 @@ ROUTERS = (
     run_files,
     telemetry_page,
     evaluation_pages,
+    help_page,
 )
 """The modules with the endpoints and the pages."""
 log = logging.getLogger(__name__)

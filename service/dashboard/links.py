@@ -21,6 +21,10 @@ class Links:
         """The editor with a statement and the values of its parameters."""
         return _asked(self.sql, {"q": sql} | {f"p.{name}": value for name, value in parameters.items()})
 
+    def help(self, word: str = "") -> str:
+        """What the words on the pages mean: all, or one by its key such as tier2."""
+        return f"/help#{quote(word)}" if word else "/help"
+
     def static(self, name: str) -> str:
         """A file of ours that pages load."""
         return f"/static/{name}"

@@ -399,6 +399,15 @@ def test_anomalies_lead_to_their_exchanges_a_page_at_a_time(call: Call, root: st
     assert f"bad {NOTHING} 60" in text(looks(call, root, "/projects/ops/anomalies"))
 
 
+def test_a_long_reason_can_be_read_whole(call: Call, root: str, store: Store) -> None:
+    """What is cut off may be what matters."""
+    reason = "it said so " * 60 + "and then this"
+    put(store, "scores", [score("s", 1, anomaly=True, anomaly_reasons=(reason,), exchange_at=NOW - LATELY, scored_at=NOW)])
+    common = looks(call, root, "/projects/ops/anomalies").text.split('id="reasons"')[1]
+    assert "<summary>it said so" in common
+    assert reason in common
+
+
 def test_the_steps_of_a_wrap_up_are_told_by_session(call: Call, root: str, store: Store) -> None:
     """A dash alone is not read out; what is missing is said."""
     filled(store, ("exchanges", exchange("s", 1, response="I updated the changelog and committed it.")))
