@@ -172,15 +172,6 @@ function finder(part, element) {
   return () => alike()[place] || alike()[0] || part;
 }
 
-/** Finds in a part what stands there for an element of it now or later: the same kind with the same id, address or name; else the part. */
-function finder(part, element) {
-  const names = ["id", "href", "name", "value", "data-post", "data-copy"];
-  const alike = () => [...part.querySelectorAll(element.localName)].filter((one) =>
-    names.every((name) => one.getAttribute(name) === element.getAttribute(name)));
-  const place = alike().indexOf(element);
-  return () => alike()[place] || alike()[0] || part;
-}
-
 async function refresh(always = false) {
   if (!main || (document.hidden && !always)) return;
   let response;
@@ -202,17 +193,10 @@ async function refresh(always = false) {
     if (part.dataset.seen !== undefined || seen !== part.innerHTML) {
       keepOpen(part, now);
       const focused = part.contains(document.activeElement) && part !== document.activeElement ? finder(part, document.activeElement) : null;
-      const focused = part.contains(document.activeElement) && part !== document.activeElement ? finder(part, document.activeElement) : null;
       part.replaceChildren(...now.childNodes);
       part.classList.add("changed");
       part.addEventListener("animationend", () => part.classList.remove("changed"), { once: true });
       document.dispatchEvent(new CustomEvent("driftline:part", { detail: part }));
-      // Who goes by keyboard would begin at the top of the page again.
-      if (focused) {
-        const twin = focused();
-        if (twin === part) part.tabIndex = -1;
-        twin.focus({ preventScroll: true });
-      }
       // Who goes by keyboard would begin at the top of the page again.
       if (focused) {
         const twin = focused();
