@@ -21,6 +21,8 @@ ATTACHED_LATER = frozenset({"enable_external_access"})
 """Settings that would keep the snapshot from being attached; they follow once it is."""
 _LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)
 _WRAPPING_LINES = 1
+_NULL = "NULL"
+"""A type that DuckDB quotes, as if it were the name of somebody's own."""
 
 
 class Limited(NamedTuple):
@@ -77,7 +79,9 @@ def _placed(
 
 def _cut(relation: duckdb.DuckDBPyRelation, limit: int) -> Limited:
     frame = frame_of(relation)
-    return Limited(frame.head(limit), list(map(str, relation.types)), frame.height > limit)
+    return Limited(
+        frame.head(limit), [_NULL if str(kind) == f'"{_NULL}"' else str(kind) for kind in relation.types], frame.height > limit
+    )
 
 
 def _unterminated(statement: str) -> str:

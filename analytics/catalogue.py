@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import duckdb
 
 from analytics.readable_views import view_statements
-from analytics.snapshots import comment_statements, shown_columns, shown_schemas
+from analytics.snapshots import NUMBERS, comment_statements, shown_columns, shown_schemas
 from analytics.tables import columns_of, quote
 
 _COLUMNS = """
@@ -16,7 +16,7 @@ SELECT c.table_name, c.column_name, c.data_type, c.comment, coalesce(v.comment, 
 FROM duckdb_columns() AS c
 LEFT JOIN (SELECT view_name, comment FROM duckdb_views() WHERE NOT internal) AS v ON c.table_name = v.view_name
 LEFT JOIN duckdb_tables() AS t ON c.table_name = t.table_name
-WHERE NOT c.internal
+WHERE NOT c.internal AND c.schema_name = 'main'
 ORDER BY is_view DESC, coalesce(v.view_name, t.table_name), c.column_index
 """
 
@@ -51,7 +51,7 @@ def readable_catalogue() -> tuple[Relation, ...]:
             connection.execute(f"CREATE TABLE main.{quote(schema.table)} ({columns})")
             for statement in comment_statements(schema):
                 connection.execute(statement)
-        for statement in view_statements():
+        for statement in (*NUMBERS, *view_statements()):
             connection.execute(statement)
         rows = connection.execute(_COLUMNS).fetchall()
     found: dict[str, list[Column]] = {}

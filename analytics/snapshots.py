@@ -45,6 +45,14 @@ NEVER = "1TB"
 BUILD_MEMORY = "1GB"
 
 
+NUMBERS = (
+    f"CREATE SCHEMA {LOG}",
+    f"CREATE TABLE {LOG}.run_numbers (project VARCHAR, connection VARCHAR, session_id VARCHAR, number BIGINT)",
+    f"COMMENT ON TABLE {LOG}.run_numbers IS 'Numbers of the runs of each project; the view runs has them beside the verdicts.'",
+)
+"""The statements that make the table of the runs' numbers, which the views look into, where the log has it."""
+
+
 Changes = tuple[bytes, int]
 """What differs after anything was committed: the file's headers and the length of its write-ahead log."""
 
@@ -122,6 +130,11 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
             for schema in shown_schemas():
                 for statement in _table_statements(schema):
                     connection.execute(statement)
+            for statement in NUMBERS:
+                connection.execute(statement)
+            connection.execute(
+                f"INSERT INTO {LOG}.run_numbers SELECT project, connection, session_id, number FROM source.{LOG}.run_numbers"
+            )
             connection.execute("DETACH source")
             for statement in view_statements():
                 connection.execute(statement)

@@ -125,9 +125,9 @@ def answers(files: tuple[Path, Path]) -> list[pl.DataFrame]:
         return [limited_frame(connection, example, {}, 1000).frame for example in EXAMPLES]
 
 
-def test_the_page_has_twelve_examples() -> None:
-    """The tenth is a pair."""
-    assert 12 == len(re.findall(r"^### \d+\.", PAGE, re.MULTILINE))
+def test_the_page_has_thirteen_examples() -> None:
+    """Each question with a statement of its own."""
+    assert 13 == len(re.findall(r"^### \d+\.", PAGE, re.MULTILINE))
     assert 13 == len(EXAMPLES)
 
 

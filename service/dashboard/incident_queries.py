@@ -47,7 +47,7 @@ WHERE project = $project
 GROUP BY day
 ORDER BY day"""
 _MOVED = """SELECT
-    exchange_at, agent, session_id, turn_number, exchange_id, score_id, {score} AS score, {weight} AS weight,
+    exchange_at, agent, session_id, turn_number, exchange_id, score_id, {score} AS score, {counts},
     round({weight} * ({distance}), 6) AS moved, sampling_reason
 FROM turns
 WHERE project = $project
@@ -121,6 +121,7 @@ def _moved(values: Values) -> tuple[str, dict[str, str]]:
     tier = values["tier"]
     score = tier or "anomaly::INTEGER"
     weight = "1.0" if tier in (None, "tier1") else "weight"
+    counts = "weight" if weight == "weight" else f"{weight} AS weight"
     distance = f"{score} - $expected::DOUBLE" if values["direction"] != "down" else f"$expected::DOUBLE - {score}"
     asked = {name: str(values[name]) for name in ("project", "since", "until", "expected")}
-    return _MOVED.format(score=score, weight=weight, distance=distance, limit=int(values["limit"])), asked
+    return _MOVED.format(score=score, weight=weight, counts=counts, distance=distance, limit=int(values["limit"])), asked

@@ -25,10 +25,14 @@ Statement = Annotated[str, Query(max_length=MAX_SQL)]
 
 @router.get("/sql")
 async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1000) -> HTMLResponse:
-    """The editor with a statement, which is not run until somebody wants it; for others, why they see none."""
+    """The editor with a statement, which is not run until somebody wants it; for others, why they see none.
+
+    A snapshot is made meanwhile, so that the first statement finds one.
+    """
     if "query" not in viewer.scopes or viewer.project is not None:
         why = "scope" if viewer.project is None else "project"
         return page(request, "sql_closed.html", {"why": why}, 403)
+    request.app.state.desk.prepare()
     values = {
         "statement": q or FIRST,
         "rows": rows if rows in LIMITS else LIMITS[1],

@@ -48,6 +48,10 @@ class QueryDesk:
         finally:
             self._running -= 1
 
+    def prepare(self) -> None:
+        """See to it that there is a snapshot by the time somebody asks, who need not wait for it then."""
+        self._snapshots.prepare()
+
     async def close(self) -> None:
         """Give back what it holds; questions under way are ended by whoever asked them."""
         with contextlib.suppress(OSError):

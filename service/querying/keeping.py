@@ -67,8 +67,7 @@ class Snapshots:
 
         StoreError when there is none and none can be made; BusyError when the first one is still being made.
         """
-        if self._is_due() and self._making is None:
-            self._making = asyncio.create_task(self._make())
+        self.prepare()
         if self._making is not None:
             patience = self._limits.patience if self._current else self._limits.first_patience
             await asyncio.wait([self._making], timeout=patience)
@@ -77,6 +76,11 @@ class Snapshots:
                 raise BusyError("the first snapshot for analysts is being made")
             raise StoreError("no snapshot for analysts could be made", hint="The log of the server says why.")
         return self._current
+
+    def prepare(self) -> None:
+        """Begin to make a snapshot where one is due."""
+        if self._is_due() and self._making is None:
+            self._making = asyncio.create_task(self._make())
 
     @contextlib.contextmanager
     def reading(self, snapshot: Snapshot) -> Iterator[int]:

@@ -11,6 +11,7 @@ const measure = document.getElementById("measure");
 const form = document.getElementById("form");
 const parameters = document.querySelector("[data-parameters]");
 const QUERY = "/api/audit/query";
+const WAITING = "Running … What was committed in the last minute comes with a new snapshot, which the first statement waits for.";
 const MOST_SHOWN = 1000, MOST_ROWS = 1_000_000, LONG = 300;
 const HIDDEN = /(?![\t\n\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cs}\p{Cn}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0e\uffa0\u2800]|(?<=\p{M}{4})\p{M}/u;
 let running = null; // what ends the statement that is being answered
@@ -31,6 +32,11 @@ function visible(text) {
     code.textContent = `U+${part.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
     return code;
   });
+}
+
+/** The same where no nodes can stand: in choices and in charts. */
+function plain(text) {
+  return visible(String(text)).map((part) => part.textContent ?? part).join("");
 }
 
 function told(value) {
@@ -106,7 +112,7 @@ function showAnswer() {
   const charted = document.querySelector("[data-charted]");
   charted.hidden = !measures.length || new Set(rows.map((row) => String(row[across.name]))).size < 2;
   if (!charted.hidden) {
-    measure.replaceChildren(...measures.map((one) => new Option(one.name, one.name)));
+    measure.replaceChildren(...measures.map((one) => new Option(plain(one.name), one.name)));
     if (measures.some((one) => one.name === chosen.chart)) measure.value = chosen.chart;
     form.value = ["line", "bar"].includes(chosen.as) ? chosen.as : ordered ? "line" : "bar";
     chart();
@@ -115,7 +121,7 @@ function showAnswer() {
 
 /** Says in the server's words why there is no answer, and selects the line they name. */
 function refuse(words) {
-  refused.textContent = words;
+  refused.replaceChildren(...visible(words));
   refused.hidden = !words;
   const line = Number(/^LINE (\d+):/m.exec(words)?.[1]);
   if (!line) return;
@@ -123,6 +129,15 @@ function refuse(words) {
   const start = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
   statement.focus();
   statement.setSelectionRange(start, start + (lines[line - 1] || "").length);
+}
+
+/** Sends the statement with its values as texts, which are as good as numbers beside a column; where it takes none, with plain numbers as such. */
+async function sent(body, signal) {
+  const response = await send("POST", QUERY, body, {}, signal);
+  const numbers = response.status === 400 && withNumbers(body.parameters);
+  if (!numbers) return response;
+  const again = await send("POST", QUERY, { ...body, parameters: numbers }, {}, signal);
+  return again.ok ? again : response;
 }
 
 /** Sends the statement; answers what `read` makes of the response, or nothing where it was refused, stopped or not heard of. */
@@ -133,8 +148,9 @@ async function question(body, read) {
   refuse("");
   stop.hidden = false;
   state.textContent = "Running …";
+  const waiting = setTimeout(() => { state.textContent = WAITING; }, 1500);
   try {
-    const response = await send("POST", QUERY, body, {}, mine.signal);
+    const response = await sent(body, mine.signal);
     if (response.status === 401) location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
     if (response.ok) return await read(response);
     const wait = response.headers.get("Retry-After");
@@ -142,6 +158,7 @@ async function question(body, read) {
   } catch (error) {
     if (error.name !== "AbortError") refuse("The server cannot be reached, or the answer broke off.");
   } finally {
+    clearTimeout(waiting);
     if (running === mine) {
       running = null;
       stop.hidden = true;
@@ -191,8 +208,12 @@ async function download(format) {
 /** After the statement changed: the numbers of its lines, and the fields of its parameters. */
 function follow() {
   const lines = document.querySelector("[data-lines]");
-  const count = statement.value.split("\n").length;
-  lines.textContent = Array.from({ length: count }, (_, at) => at + 1).join("\n");
+  // The lines stand behind the field, unseen and as long as there, so that each number is beside its line however it wraps.
+  lines.replaceChildren(...statement.value.split("\n").map((text) => {
+    const line = document.createElement("span");
+    line.textContent = text;
+    return line;
+  }));
   lines.scrollTop = statement.scrollTop;
   showParameters(parameters, statement.value);
 }

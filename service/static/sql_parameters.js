@@ -3,6 +3,7 @@
 
 const PREFIX = "p.";
 const TOKEN = /[eE]'(?:[^'\\]|\\[^]|'')*(?:'|$)|'(?:[^']|'')*(?:'|$)|"(?:[^"]|"")*"|--[^\n]*|\/\*[^]*?(?:\*\/|$)|(\$(?:[A-Za-z_]\w*)?\$)[^]*?(?:\1|$)|\$([A-Za-z_]\w{0,62})(?![\w$])|[A-Za-z_][\w$]*/g;
+const PLAIN = /^-?(0|[1-9]\d{0,14})(\.\d{1,12})?$/; // what a number is written as, whichever way one goes
 const values = new Map(); // by name, also of what is not in the statement at the moment
 
 /** The names that a statement has parameters of, each once: DuckDB does not tell $A from $a. */
@@ -40,6 +41,12 @@ function showParameters(place, text) {
 /** The values of a statement's parameters, as the API takes them: texts, and NULL where a field is empty. */
 function parametersOf(text) {
   return Object.fromEntries(parameterNames(text).map((name) => [name, values.get(name) || null]));
+}
+
+/** The same values with plain numbers as numbers, and not as texts; nothing where there are none. */
+function withNumbers(given) {
+  const numbers = Object.entries(given).filter(([, value]) => PLAIN.test(value ?? ""));
+  return numbers.length ? { ...given, ...Object.fromEntries(numbers.map(([name, value]) => [name, Number(value)])) } : null;
 }
 
 /** Takes over values from an address. */

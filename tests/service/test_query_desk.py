@@ -264,6 +264,24 @@ def test_whatever_reads_is_answered(
     assert answer
 
 
+def test_a_snapshot_that_was_prepared_keeps_nobody_waiting(store: Store, loop: asyncio.Runner) -> None:
+    """Whoever opens the editor writes for a while; the first statement need not wait for what can be made meanwhile."""
+    impatient = QueryDesk(store, now, msgspec.structs.replace(LIMITS, first_patience=0.0, fresh_for=60.0))
+
+    async def prepared() -> Answer:
+        impatient.prepare()
+        with pytest.raises(BusyError):
+            await impatient.answer(Question("SELECT 1 AS one"))
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(BusyError):
+                    return await impatient.answer(Question("SELECT 1 AS one"))
+                await asyncio.sleep(0.05)
+
+    assert [{"one": 1}] == rows(loop.run(prepared()))
+    loop.run(impatient.close())
+
+
 def test_a_snapshot_has_the_analysts_tables_and_no_texts(desk: QueryDesk, loop: asyncio.Runner) -> None:
     """What people wrote is not needed to see drift; work that is on its way tells nothing."""
     statement = "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"

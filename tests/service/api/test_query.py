@@ -71,6 +71,12 @@ def test_every_format_holds_the_same(ask: Ask) -> None:
     assert rows == pl.read_parquet(io.BytesIO(ask(sql, format="parquet").content)).rows()
 
 
+def test_a_column_of_nothing_has_a_type_that_needs_no_quotes(ask: Ask) -> None:
+    """DuckDB writes it as if somebody had called a type so."""
+    columns = ask("SELECT NULL AS a, 'x'::ENUM ('x', 'NULL') AS b").json()["columns"]
+    assert [{"name": "a", "type": "NULL"}, {"name": "b", "type": "ENUM('x', 'NULL')"}] == columns
+
+
 def test_a_csv_runs_no_formula(ask: Ask) -> None:
     """An agent wrote the text; a spreadsheet would run it."""
     sql = "SELECT '=HYPERLINK(1)' AS a, '@x' AS \"+b\", -1 AS c, 'a=b' AS d"
@@ -79,7 +85,7 @@ def test_a_csv_runs_no_formula(ask: Ask) -> None:
 
 def test_an_empty_database_answers_with_no_rows(call: Call, tokens: Tokens) -> None:
     """The first question of a new deployment."""
-    for view in ("turns", "days", "dimensions", "session_summaries", "judge_calls", "human_scores", "anchor_turns"):
+    for view in ("turns", "days", "dimensions", "session_summaries", "runs", "judge_calls", "human_scores", "anchor_turns"):
         assert [] == call("POST", QUERY, tokens.root, json={"sql": f"FROM {view}"}).json()["rows"]
 
 

@@ -7,13 +7,17 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from html import unescape
+from pathlib import Path
 
 import pytest
 from api_server import Call, Tokens
 from browsers import cookie, signed_in
+from builders import START
 from finished import diagnosed
 from watched import put
 
+from analytics.adhoc import read_only_rows
+from analytics.snapshots import copy_database
 from analytics.store import Store
 from schemas.limits import EARLIEST
 from service.api.paging import Place, encode_place
@@ -77,6 +81,24 @@ def test_runs_are_narrowed_to_agents_and_days(look: Callable[..., str], store: S
     assert "<b>other" not in both
     assert [] == listed(look(LINKS.runs("ops", agent=["nobody"])))
     look(f"{RUNS}?since=odd", 400)
+
+
+def test_a_run_is_found_in_sql_by_the_id_that_pages_have(
+    call: Call, tokens: Tokens, look: Callable[..., str], store: Store, tmp_path: Path
+) -> None:
+    """Beside the server as in the file: whoever reads of run_002 asks for run_002."""
+    made = [diagnosed(f"s{number}", trust_score=90 + number) for number in range(3)]
+    put(store, "diagnoses", [*made, diagnosed("s1", trust_score=50, revision=1), diagnosed("w", project="web")])
+    assert ["run_003", "run_002", "run_001"] == listed(look(RUNS))
+    sql = "SELECT project, run_id, session_id, trust_score, day::VARCHAR AS day FROM runs ORDER BY ALL"
+    day = f"{START:%Y-%m-%d}"
+    wanted = [
+        ("ops", "run_001", "s0", 90, day), ("ops", "run_002", "s1", 50, day), ("ops", "run_003", "s2", 92, day), ("web", "run_001", "w", 100, day),
+    ]  # fmt: skip
+    rows = call("POST", "/api/audit/query", tokens.root, json={"sql": sql}).json()["rows"]
+    assert wanted == [tuple(row.values()) for row in rows]
+    copy_database(store, tmp_path / "copy.duckdb")
+    assert wanted == read_only_rows(tmp_path / "copy.duckdb", sql, 10)[1]
 
 
 def test_the_lowest_trust_of_an_agent_leads_to_its_run(look: Callable[..., str], store: Store) -> None:
