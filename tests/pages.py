@@ -42,6 +42,7 @@ PAGES = (
     ),
     Shown("agents", lambda _: LINKS.agents(WORKING), "Agent health", ("run_002",)),
     Shown("anomalies", lambda _: LINKS.anomalies(DRIFTED), "Anomalies", ("It left out what was asked.",)),
+    Shown("costs", lambda _: LINKS.costs(DRIFTED), "cost", ()),
     Shown("wrap quality", lambda _: LINKS.wrap_quality(DRIFTED), "wrapped up", ()),
     Shown("incidents", lambda _: LINKS.incidents(DRIFTED), "Incidents", ("Tier 2",)),
     Shown("incident", lambda site: LINKS.incident(DRIFTED, site.incident), "Tier 2", ("Accept", "Dismiss", "503")),

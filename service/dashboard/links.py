@@ -37,6 +37,10 @@ class Links:
         """A project."""
         return f"/projects/{quote(project)}"
 
+    def costs(self, project: str) -> str:
+        """What judging cost by session."""
+        return f"{self.project(project)}/costs"
+
     def incident(self, project: str, incident: str) -> str:
         """An incident."""
         return f"{self.project(project)}/incidents/{_part(incident)}"

@@ -12,7 +12,7 @@ import duckdb
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.queries import query_records, query_rows, run_query
+from analytics.queries import query_records, query_rows
 from schemas.records import Baseline, Incident
 from service.api.context import Services
 from service.api.errors import ApiError
@@ -47,7 +47,7 @@ router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]
 _OPEN, _LATEST, _LISTED = 100, 30, 8
 """How many open incidents are read, of how many of the latest ones the days are marked too, and how many open ones are listed."""
-_RUNS, _DEAREST = 8, 5
+_RUNS = 8
 _NAMELESS = "no exchange, run or incident is of it, and no connection and no policy names it."
 _EVER = 36_500
 """Days that hold every exchange."""
@@ -72,13 +72,12 @@ class _Days:
 async def project(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
     """Where a project stands."""
     today = services.engine.now().date()
-    rows, days, summary, (opened, latest), runs, dear = await asyncio.gather(
+    rows, days, summary, (opened, latest), runs = await asyncio.gather(
         project_rows(services, project),
         services.ask(lambda reading: _days(reading, project, asked, today)),
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _incidents(reading, project)),
         services.ask(lambda reading: run_page(reading, project, None, _RUNS)),
-        services.ask(lambda reading: _dearest(reading, project, asked, today)),
     )
     row = rows[0] if rows else EMPTY_PROJECT
     if not (rows or latest or days.costs or days.baselines or project in services.engine.policy.projects):
@@ -94,7 +93,6 @@ async def project(request: Request, *, viewer: Viewer, project: ShownProject, se
         "has_data": bool(summary["exchanges"]["total"] or summary["scores"]["total"] or days.costs),
         "summary": summary,
         "opened": row["open_incidents"],
-        "dear": dear,
         "unknown_asked": asked.unknown,
         "listed": _listed(opened),
         "has_decided": any(one.status != "open" for one in latest),
@@ -159,17 +157,6 @@ def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, tod
         query_rows(cursor, "project_sampling", {"project": project, "from": window.start, "to": window.end}),
         list(query_records(cursor, "held_baselines", Baseline, {"project": project, "from": window.start, "to": window.end})),
     )
-
-
-def _dearest(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date) -> list[dict[str, Any]]:
-    """The sessions that cost most on the days of the costs, the dearest first, each with its run where it is finished."""
-    paid = window_of(asked, today)
-    values = {"by": "session", "project": project, "from": paid.start, "to": paid.end}
-    found = run_query(cursor, "judge_costs", values).head(_DEAREST).to_dicts()
-    sessions = [f"{one['connection']}/{one['session_id']}" for one in found]
-    rows = query_rows(cursor, "runs_of_sessions", {"project": project, "sessions": sessions})
-    runs = {(row["connection"], row["session_id"]): row["run_id"] for row in rows}
-    return [one | {"run_id": runs.get((one["connection"], one["session_id"]))} for one in found]
 
 
 def _trends(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, days: int) -> list[dict[str, Any]]:

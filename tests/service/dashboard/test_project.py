@@ -124,10 +124,12 @@ def test_the_dearest_sessions_are_named_with_all_that_was_paid(call: Call, root:
         ("judgements", judgement("cheap", 1, judged_at=at, cost_usd=0.5)),
         ("judgements", judgement("dear", 1, judged_at=at, cost_usd=2.5, cache_read_tokens=4_000, cache_write_tokens=70)),
     )
-    page = looks(call, root).text
-    models, sessions = (
-        page.split(f">{title}</caption>")[1].split("</table>")[0] for title in ("Cost by model", "The dearest sessions")
+    models = looks(call, root).text.split(">Cost by model</caption>")[1].split("</table>")[0]
+    sessions = (
+        looks(call, root, "/projects/ops/costs?window=7d").text.split(">The dearest sessions</caption>")[1].split("</table>")[0]
     )
+    assert 'href="/projects/ops/costs?window=14d"' in looks(call, root).text
+    assert "The judge was not asked" in text(looks(call, root, "/projects/ops/costs?until=2026-01-01"))
     assert sessions.index("dear") < sessions.index("cheap")
     for table in (models, sessions):
         assert re.search(r'data-label="Cache reads">4\s000<', table)
@@ -361,7 +363,7 @@ def test_nothing_that_agents_wrote_is_markup(call: Call, root: str, store: Store
         assert [] == re.findall(r"\sstyle=|<style|<script(?! src=\"/static/)|(?:src|href)=\"(?!/|#)", page)
 
 
-PAGES = ("", "/anomalies", "/wrap-quality", "/agents")
+PAGES = ("", "/anomalies", "/costs", "/wrap-quality", "/agents")
 
 
 @pytest.mark.parametrize("path", PAGES)
