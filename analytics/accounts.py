@@ -35,7 +35,7 @@ COMPARED = {"Exchange": (*EXCHANGE_FIELDS, *FILED_FIELDS, "content_digest"), "Ag
 """The columns that two records of one identity are compared by, by record type."""
 PLACE = ["_partition", "_offset"]
 _SESSION = ["connection", "session_id"]
-_TOLD = [*_SESSION, "occurred_at", "payload"]
+_TOLD = [*_SESSION, "occurred_at", "ingested_at", "payload"]
 _MARKS = (f'"told_by":"{HOOK}"', '"entry_id":"')
 """What canonical payloads hold of events that can have a twin."""
 
@@ -44,7 +44,7 @@ def differences(schema: RecordSchema, held: Mapping[str, Any], given: Mapping[st
     """The fields in which two rows of COMPARED contradict each other; none where they are accounts of the same thing."""
     if schema.name == "Exchange":
         return exchange_differences(held, given)
-    return payload_differences(_payload(held), _payload(given))
+    return payload_differences(_payload(held["payload"]), _payload(given["payload"]))
 
 
 def contradicting(
@@ -94,15 +94,18 @@ def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, to
         return []
     schema = schema_of("AgentEvent")
     # A session may go on for months: only what can be a twin is read of it.
-    span = marked.group_by(_SESSION).agg(
-        (pl.col("occurred_at").min() - CLOCKS).alias("_from"), (pl.col("occurred_at").max() + CLOCKS).alias("_to")
+    span = (
+        marked.with_columns(pl.col("occurred_at").dt.replace_time_zone(None))
+        .group_by(_SESSION)
+        .agg((pl.col("occurred_at").min() - CLOCKS).alias("_from"), (pl.col("occurred_at").max() + CLOCKS).alias("_to"))
     )
-    with registered(connection, span.with_columns(pl.col("_from", "_to").dt.replace_time_zone(None))):
+    with registered(connection, span):
+        # Bounds that are no columns keep the rest of a large log from being read.
         statement = (
             f"SELECT _partition, _offset FROM {full_name(schema)} JOIN {BATCH} USING (connection, session_id) "
-            "WHERE _topic = $topic AND occurred_at BETWEEN _from AND _to"
+            "WHERE _topic = $topic AND occurred_at BETWEEN _from AND _to AND occurred_at BETWEEN $first AND $last"
         )
-        places = fetch(connection, statement, {"topic": topic})
+        places = fetch(connection, statement, {"topic": topic, "first": span["_from"].min(), "last": span["_to"].max()})
     if places.is_empty():
         return []
     held = _at(connection, schema, places, topic, _TOLD)
@@ -110,11 +113,11 @@ def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, to
 
 
 def _told(events: pl.DataFrame) -> Iterable[Told]:
-    for index, connection, session, at, text in events.select(INDEX, *_TOLD).iter_rows():
+    for index, connection, session, at, came, text in events.select(INDEX, *_TOLD).iter_rows():
         if any(mark in text for mark in _MARKS):
-            payload = msgspec.json.decode(text)
+            payload = _payload(text)
             if is_told_by_hook(payload) or is_of_entry(payload):
-                yield Told(index, (connection, session), at.replace(tzinfo=UTC), payload)
+                yield Told(index, (connection, session), at.replace(tzinfo=UTC), came.replace(tzinfo=UTC), payload)
 
 
 def _at(
@@ -144,10 +147,10 @@ def _row(columns: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
     return found
 
 
-def _payload(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The payload of a row; one that is no object says only what it is."""
+def _payload(text: str) -> dict[str, Any]:
+    """A payload as fields; one that is no object says only what it is. Producers of a topic write payloads themselves."""
     try:
-        found = msgspec.json.decode(row["payload"])
-    except msgspec.DecodeError:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         found = None
-    return found if isinstance(found, dict) else {"payload": row["payload"]}
+    return found if isinstance(found, dict) else {"payload": text}

@@ -5,16 +5,19 @@
 2. Of two exchanges of one id, one read and one told, the same is said when session and texts are the same, and whatever else both
    state. What one of them leaves out is no contradiction: a sender may keep thinking back, and does not know every number.
 3. The times may lie CLOCKS apart: a message is written down a while after it began.
-4. Of two events of one entry, the fields that both state are the same. Where a text was cut, its beginning counts.
+4. Of two events of one entry, the fields that both state are the same. Where a text was cut, its beginning counts; the cut has to
+   show as long a beginning as senders and imports leave, and as many characters as are missing.
 5. An event that a hook told of, which knows no entry, and one of an entry are twins when they tell of the same call, else of the
-   same kind of step, at about the same time. Each has at most one twin.
-6. Everything else that differs under one identity contradicts: nothing is guessed about senders that merely say something else.
+   same kind of step, at about the same time, and state no different outcome. Each has at most one twin. Where it is not sure
+   that it happened once, both stay. The text of a result says nothing here: OpenClaw shortens what it shows to hooks.
+6. What came in before something happened tells of something else.
+7. Everything else that differs under one identity contradicts: nothing is guessed about senders that merely say something else.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -23,6 +26,14 @@ from audit.times import parse_timestamp
 
 CLOCKS = timedelta(minutes=10)
 """How far apart two accounts of one moment may lie."""
+MOMENT = timedelta(minutes=2)
+"""How far apart two accounts of a step may lie that has no id and nothing else to be told by."""
+SKEW = timedelta(minutes=1)
+"""How far the clock of whoever tells something may be ahead of ours."""
+MIN_CUT = 200
+"""Characters that are left of a text that was cut, at least."""
+MAX_NAMED = 10
+"""Fields that differ of which it is told, at most."""
 HOOK = "hook"
 """What `told_by` says of an event that a hook told of."""
 EXCHANGE_FIELDS = (
@@ -43,27 +54,41 @@ FILED_FIELDS = ("agent", "multi_user")
 
 Fields = Mapping[str, Any]
 
-_CUT = re.compile(r"\[cut: \d+ more characters\]\Z")
+_CUT = re.compile(r"\[cut: (\d{1,15}) more characters\]\Z")
+_MARKER = "[SECRET:"
 _WITHHELD = "[withheld]"
 _ASIDE = frozenset({"timestamp", "exchange_id", "event_id", "told_by"})
 _CALL = ("tool_call_id", "tool")
-_TWINS: dict[str, tuple[str, ...]] = {
-    "tool_call": _CALL,
-    "tool_output": _CALL,
-    "memory_event": _CALL,
-    "token_usage": ("usage",),
-    "error_event": ("action",),
-    "context_event": ("action",),
-    "state_transition": ("action", "model"),
+_MAX_NAME = 64
+_LOOKED_AT = 100
+
+
+class _Twins(NamedTuple):
+    """What two events of a type have in common that are twins, in what they agree where both state it, and how far apart they lie."""
+
+    same: tuple[str, ...]
+    agreed: tuple[str, ...]
+    reach: timedelta
+
+
+_TWINS = {
+    "tool_call": _Twins(_CALL, ("arguments",), CLOCKS),
+    "tool_output": _Twins(_CALL, ("is_error", "exit_code"), CLOCKS),
+    "memory_event": _Twins(_CALL, ("action",), CLOCKS),
+    "token_usage": _Twins(("usage",), ("provider", "model"), CLOCKS),
+    "error_event": _Twins(("action",), ("message", "provider", "model"), MOMENT),
+    "context_event": _Twins(("action",), (), MOMENT),
+    "state_transition": _Twins(("action", "model"), ("provider",), CLOCKS),
 }
 
 
 class Told(NamedTuple):
-    """An event as its twin is sought: which one it is to the caller, its session, when it was, and its payload."""
+    """An event as its twin is sought: which one it is to the caller, its session, when it was, when it came in, and its payload."""
 
     place: int
     session: tuple[str, str]
     at: datetime
+    came: datetime
     payload: Fields
 
 
@@ -93,7 +118,7 @@ def payload_differences(held: Fields, given: Fields) -> tuple[str, ...]:
     if not isinstance(entry, str) or entry != given.get("entry_id"):
         return tuple(sorted(name for name in {*held, *given} if held.get(name) != given.get(name))) or ("event",)
     both = sorted((held.keys() & given.keys()) - _ASIDE)
-    differing = [name for name in both if not _agree(name, held[name], given[name])]
+    differing = [name for name in both if not _agree_in(name, held[name], given[name])]
     return (*differing, *(() if _is_near(held.get("timestamp"), given.get("timestamp")) else ("timestamp",)))
 
 
@@ -112,27 +137,63 @@ def twins(held: Iterable[Told], given: Iterable[Told]) -> list[int]:
     waiting = _by_twin(held)
     found: list[int] = []
     for (is_hook, *key), ones in _by_twin(given).items():
-        others = waiting.get((not is_hook, *key), [])
-        next_of = 0
-        for one in ones:
-            while next_of < len(others) and others[next_of].at < one.at - CLOCKS:
-                next_of += 1
-            if next_of < len(others) and others[next_of].at <= one.at + CLOCKS:
-                found.append(one.place)
-                next_of += 1
+        found += _paired(waiting.get((not is_hook, *key), []), ones)
     return sorted(found)
+
+
+def named_differences(differing: Sequence[str]) -> str:
+    """The words for fields that differ, to be set behind what they differ in; nothing for none. Senders choose names of fields."""
+    if not differing:
+        return ""
+    names = ", ".join(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…" for name in differing[:MAX_NAMED])
+    more = f" and {len(differing) - MAX_NAMED} more" if len(differing) > MAX_NAMED else ""
+    return f" (it differs in {names}{more})"
+
+
+def _paired(held: Sequence[Told], given: Sequence[Told]) -> Iterator[int]:
+    """The places of the given events, each with a held one that may be its twin; both in the order of time, with all in common."""
+    if not held:
+        return
+    rule = _TWINS[held[0].payload["event"]]
+    # A call that is told of once on either side is the same one, however late the transcript was written.
+    ahead = CLOCKS if rule.same == _CALL and len(held) == len(given) == 1 else SKEW
+    taken: set[int] = set()
+    start = 0
+    for one in given:
+        while start < len(held) and (start in taken or held[start].at < one.at - rule.reach):
+            start += 1
+        for index in range(start, min(start + _LOOKED_AT, len(held))):
+            if index not in taken and _are_twins(held[index], one, rule, ahead):
+                taken.add(index)
+                yield one.place
+                break
+
+
+def _are_twins(held: Told, given: Told, rule: _Twins, ahead: timedelta) -> bool:
+    return (
+        abs(held.at - given.at) <= rule.reach
+        and given.at <= held.came + ahead
+        and all(_agree_in(name, held.payload.get(name), given.payload.get(name)) for name in rule.agreed)
+    )
 
 
 def _by_twin(events: Iterable[Told]) -> dict[tuple[Any, ...], list[Told]]:
     """Events that can have a twin, by whether a hook told of them and by what twins have in common; in the order of time."""
     found: dict[tuple[Any, ...], list[Told]] = {}
     for one in sorted(events, key=lambda one: (one.at, one.place)):
-        fields = _TWINS.get(str(one.payload.get("event")), ())
-        values = [one.payload.get(name) for name in fields]
+        rule = _TWINS.get(str(one.payload.get("event")))
         is_hook = is_told_by_hook(one.payload)
-        if values and values[0] is not None and (is_hook or is_of_entry(one.payload)):
+        if rule is None or not (is_hook or is_of_entry(one.payload)):
+            continue
+        values = [one.payload.get(name) for name in rule.same]
+        if _tells(values[0]):
             found.setdefault((is_hook, one.session, one.payload["event"], canonical_json(values)), []).append(one)
     return found
+
+
+def _tells(value: Any) -> bool:
+    """Whether the value tells one thing from another: an id or a name, or a usage of some tokens."""
+    return bool(value.get("total")) if isinstance(value, Mapping) else bool(value)
 
 
 def _is_read(exchange: Fields) -> bool:
@@ -141,21 +202,39 @@ def _is_read(exchange: Fields) -> bool:
 
 
 def _agree(name: str, one: Any, other: Any) -> bool:
+    """Whether two accounts of an exchange agree in a field."""
     if name == "occurred_at":
         return bool(abs(one - other) <= CLOCKS)
-    if one == other or _is_left_out(one) or _is_left_out(other):
-        return True
-    return isinstance(one, str) and isinstance(other, str) and _begin_alike(one, other)
+    return one is None or other is None or one == other or _begin_alike(one, other)
 
 
-def _is_left_out(value: Any) -> bool:
-    return value in (None, _WITHHELD) or (isinstance(value, Mapping) and set(value) == {"withheld"})
+def _agree_in(name: str, one: Any, other: Any) -> bool:
+    """Whether two accounts of an event agree in a field of its payload."""
+    return _is_left_out(name, one) or _is_left_out(name, other) or one == other or _begin_alike(one, other)
 
 
-def _begin_alike(one: str, other: str) -> bool:
-    """Whether one text is the beginning of the other one, where it was cut."""
-    (start, short), (longer, _) = sorted(((_CUT.sub("", text), text) for text in (one, other)), key=lambda pair: len(pair[0]))
-    return start != short and longer.startswith(start)
+def _is_left_out(name: str, value: Any) -> bool:
+    """Whether a payload has nothing in a field, or says that it was kept back: plugins keep back arguments and results alone."""
+    if name == "arguments":
+        return value is None or (isinstance(value, Mapping) and set(value) == {"withheld"})
+    return value is None or (name == "result" and value == _WITHHELD)
+
+
+def _begin_alike(one: Any, other: Any) -> bool:
+    """Whether one text is the beginning of the other one: it was cut, and says how many characters are missing."""
+    if not (isinstance(one, str) and isinstance(other, str)):
+        return False
+    (start, missing), (longer, beyond) = sorted((_uncut(one), _uncut(other)), key=lambda cut: (len(cut[0]), cut[1] is None))
+    if missing is None or len(start) < MIN_CUT or not longer.startswith(start):
+        return False
+    # A secret that is taken out after the cut changes how much there is.
+    return _MARKER in one + other or len(start) + missing == len(longer) + (beyond or 0)
+
+
+def _uncut(text: str) -> tuple[str, int | None]:
+    """The text without the words for a cut, and how many characters these say are missing; none where there are no such words."""
+    found = _CUT.search(text)
+    return (text, None) if found is None else (text[: found.start()], int(found[1]))
 
 
 def _is_near(one: Any, other: Any) -> bool:

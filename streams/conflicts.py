@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from analytics.transaction import CONTENT
+from audit.deliveries import named_differences
 from audit.fingerprints import canonical_json
 from schemas.records import Record
 from schemas.registry import schema_of
@@ -26,8 +27,7 @@ def set_aside_conflict(door: Door, letters: Accepted, topic: str, record: Record
     name = type(record).__name__
     identity = {field: getattr(record, field) for field in schema_of(name).identity}
     named = ", ".join(f"{field} {value!r}" for field, value in identity.items())
-    fields = f" (it differs in {', '.join(differing)})" if differing else ""
-    detail = f"{name} {named}: the log holds it with other content{fields}, which stays. {TO_DO}"
+    detail = f"{name} {named}: the log holds it with other content{named_differences(differing)}, which stays. {TO_DO}"
     said = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
     door.set_aside(
         letters,

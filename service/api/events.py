@@ -18,6 +18,7 @@ from fastapi import APIRouter
 
 from analytics.accounts import contradictions
 from analytics.queries import query_rows
+from audit.deliveries import named_differences
 from schemas.codec import decode, encode
 from schemas.errors import RecordError
 from schemas.limits import MAX_ADMITTED_BYTES
@@ -141,7 +142,7 @@ def read_batch(body: EventsBody, caller: Holder, engine: Auditing) -> Batch:
 def _conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem:
     """What is wrong with an event whose id the log has with another content: the id it was given, or the place that made it."""
     if body.first_seq is None or own_id(body.events[index]) is not None:
-        fields = f" (it differs in {', '.join(differing)})" if differing else ""
+        fields = named_differences(differing)
         words = f"events[{index}].event_id: the log has an event of this id with another content{fields}"
         return Problem("conflicting_id", words)
     place = body.first_seq + index

@@ -122,3 +122,37 @@ def test_what_another_log_took_lands_as_it_is() -> None:
             )
             landed = transaction.land("exchanges", {"Exchange": placed}, seen)
             assert ([0], {"exchanges": 1}) == (landed.conflicts, landed.written)
+
+
+@pytest.mark.parametrize("nonsense", ['["entry_id":"r1"', '{"entry_id":"r1', '["told_by", {"entry_id":"r1"}]'], ids=str)
+def test_a_payload_of_nonsense_ends_no_delivery(nonsense: str) -> None:
+    """One record that a producer wrote would have every later event of its session refused."""
+    with Store(None) as store:
+        append(store, "agent-events", msgspec.structs.replace(event(1), payload=nonsense))
+        assert {"agent_events": 1} == append(store, "agent-events", event(2)).written
+        assert {"agent_events": 1} == append(store, "agent-events", msgspec.structs.replace(event(3), payload=nonsense)).written
+
+
+def test_what_another_connection_or_session_tells_has_no_twin_here() -> None:
+    """A sender that claims to be a hook, or a transcript, drops nothing of anybody else."""
+    with Store(None) as store:
+        append(store, "agent-events", event(1))
+        for fields in ({"connection": "other"}, {"session_id": "other"}):
+            written = msgspec.structs.replace(event(1, event_id="r1", entry_id="r1"), **fields)
+            assert {"agent_events": 1} == append(store, "agent-events", written).written
+
+
+def test_a_loop_that_goes_on_after_an_import_is_counted_whole() -> None:
+    """Each further round looks like one that was imported, to the argument: none of them may vanish."""
+    call: dict[str, Any] = {"event": "tool_call", "tool_call_id": "call_0", "arguments": {"command": "ls"}}
+
+    def at(number: int, minutes: float, **fields: Any) -> AgentEvent:
+        moment = build.START + timedelta(minutes=minutes)
+        return msgspec.structs.replace(event(number, **(call | fields)), occurred_at=moment, ingested_at=moment + LATER)
+
+    read_at = build.START + timedelta(minutes=2)
+    entries = [at(number, number / 2, event_id=f"r{number}", entry_id=f"r{number}") for number in range(3)]
+    with Store(None) as store:
+        append(store, "agent-events", *(msgspec.structs.replace(one, ingested_at=read_at) for one in entries))
+        for number in range(4, 10):
+            assert {"agent_events": 1} == append(store, "agent-events", at(number, number)).written

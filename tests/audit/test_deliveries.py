@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.deliveries import CLOCKS, Told, exchange_differences, payload_differences, read_digest, twins
+from audit.deliveries import (
+    CLOCKS,
+    MIN_CUT,
+    Told,
+    exchange_differences,
+    named_differences,
+    payload_differences,
+    read_digest,
+    twins,
+)
 
 AT = datetime(2026, 11, 3, 9, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -98,15 +107,69 @@ def test_a_digest_that_differs_for_what_is_kept_nowhere_is_named_itself() -> Non
     assert ("content_digest",) == exchange_differences(told(), told(content_digest="e" * 16))
 
 
-@given(st.text(min_size=2, max_size=40))
-def test_a_text_that_was_cut_is_the_same_text(text: str) -> None:
+LETTERS = st.text(st.characters(codec="utf-8"), min_size=MIN_CUT, max_size=MIN_CUT + 40)
+
+
+def cut(text: str, missing: int) -> str:
+    """The text as senders and imports show that it was cut."""
+    return f"{text}[cut: {missing} more characters]"
+
+
+@given(LETTERS, st.text(min_size=1, max_size=40))
+def test_a_text_that_was_cut_is_the_same_text(start: str, end: str) -> None:
     """Senders and imports cut at different lengths."""
-    start = text[: len(text) // 2]
-    cut = f"{start}[cut: {len(text)} more characters]"
-    assert () == exchange_differences(exchange(agent_response=text), told(agent_response=cut))
-    other = f"{start}\0[cut: 9 more characters]"
-    if not text.startswith(f"{start}\0"):
-        assert ("agent_response",) == exchange_differences(exchange(agent_response=text), told(agent_response=other))
+    whole = exchange(agent_response=start + end)
+    assert () == exchange_differences(whole, told(agent_response=cut(start, len(end))))
+    assert ("agent_response",) == exchange_differences(whole, told(agent_response=cut(start, len(end) + 1)))
+    assert ("agent_response",) == exchange_differences(whole, told(agent_response=cut(f"{start[:-1]}{end}\0", 1)))
+    assert () == exchange_differences(
+        exchange(agent_response=cut(start + end, 7)), told(agent_response=cut(start, len(end) + 7))
+    )
+
+
+def test_a_secret_beyond_the_cut_is_no_contradiction() -> None:
+    """A plugin cuts before secrets are taken out, an import afterwards: they count different characters."""
+    whole = exchange(agent_response="x" * MIN_CUT + "[SECRET:generic:0f0f0f0f] and on")
+    assert () == exchange_differences(whole, told(agent_response=cut("x" * MIN_CUT, 90)))
+
+
+@pytest.mark.parametrize("text", ["[withheld]", cut("", 3), cut("No", 1), cut("No", 0)])
+@pytest.mark.parametrize("name", ["user_message", "agent_response", "agent_thinking", "agent_model", "stop_reason"])
+def test_no_word_in_a_text_stands_for_any_other_text(name: str, text: str) -> None:
+    """An agent that wrote one of these first would have its real answer taken for a repetition, and nobody would see it."""
+    assert (name,) == exchange_differences(told(**{name: text}), exchange(**{name: "No."}))
+
+
+STATED: dict[str, st.SearchStrategy[Any]] = {
+    "user_message": st.text(max_size=20),
+    "agent_response": st.text(max_size=20),
+    "agent_thinking": st.text(max_size=20),
+    "agent_model": st.text(max_size=8),
+    "stop_reason": st.text(max_size=8),
+    "session_id": st.text(max_size=8),
+    "turn_number": st.integers(1, 9),
+    "input_tokens": st.integers(0, 9),
+    "output_tokens": st.integers(0, 9),
+    "occurred_at": st.timedeltas(-CLOCKS * 3, CLOCKS * 3).map(lambda apart: AT + apart),
+}
+SAID = st.fixed_dictionaries(STATED)
+
+
+@given(SAID, SAID, st.sampled_from([exchange, told]), st.sampled_from([exchange, told]))
+def test_exchanges_are_compared_the_same_from_either_side(one: Any, other: Any, first: Any, second: Any) -> None:
+    """Whichever came first, the same is said of both; and nothing contradicts itself."""
+    held, given = first(**one), second(**({"content_digest": "e" * 16} if second is told else {}) | other)
+    assert exchange_differences(held, given) == exchange_differences(given, held)
+    assert () == exchange_differences(held, held)
+
+
+@given(SAID, st.sampled_from(sorted(STATED)), st.data())
+def test_any_field_that_was_changed_contradicts(said: Any, name: str, data: Any) -> None:
+    """No change of what both accounts state may be taken for a repetition."""
+    changed = data.draw(STATED[name].filter(lambda value: value != said[name]))
+    if name == "occurred_at" and abs(changed - said[name]) <= CLOCKS:
+        return
+    assert (name,) == exchange_differences(exchange(**said), told(**(said | {name: changed})))
 
 
 def payload(**fields: Any) -> dict[str, Any]:
@@ -130,6 +193,8 @@ def payload(**fields: Any) -> dict[str, Any]:
         ({"timestamp": "2026-11-03T09:00:02.5+00:00", "exchange_id": "s:u1~a1"}, ()),
         ({"arguments": {"withheld": "0f"}}, ()),
         ({"arguments": {"command": "rm"}}, ("arguments",)),
+        ({"arguments": "[withheld]"}, ("arguments",)),
+        ({"tool": {"withheld": "0f"}}, ("tool",)),
         ({"timestamp": "2026-11-03T10:00:00+00:00"}, ("timestamp",)),
         ({"timestamp": "someday", "tool": "read"}, ("tool", "timestamp")),
         ({"entry_id": "a2"}, ("entry_id",)),
@@ -156,11 +221,32 @@ def test_events_of_no_entry_are_compared_in_full() -> None:
     assert ("n",) == payload_differences(one, {name: value for name, value in one.items() if name != "n"})
 
 
-def event(place: int, seconds: float = 0, *, by_hook: bool = False, session: str = "s", **fields: Any) -> Told:
-    """An event as its twin is sought."""
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=2))
+PAYLOADS = st.dictionaries(st.sampled_from(["event_id", "entry_id", "timestamp", "arguments", "result", "tool"]), JSON)
+
+
+@given(PAYLOADS, PAYLOADS)
+def test_payloads_are_compared_the_same_from_either_side(one: Any, other: Any) -> None:
+    """Whatever senders put into a payload: a comparison that fails would end every delivery of the session."""
+    assert payload_differences(one, other) == payload_differences(other, one)
+    assert () == payload_differences(one, one)
+
+
+def test_names_of_fields_are_told_within_bounds() -> None:
+    """A sender chooses them: ten thousand of any length would come back in each answer and each dead letter."""
+    assert "" == named_differences(())
+    assert " (it differs in a, b)" == named_differences(("a", "b"))
+    words = named_differences([str(number) * 500 for number in range(1, 20)])
+    assert words.endswith(" and 9 more)")
+    assert len(words) < 1000
+
+
+def event(place: int, seconds: float = 0, *, by_hook: bool = False, session: str = "s", came: float = 0, **fields: Any) -> Told:
+    """An event as its twin is sought; it came in at once, or at `came` seconds."""
     origin = {"told_by": "hook"} if by_hook else {"entry_id": f"e{place}"}
     said = {"event": "tool_output", "tool": "exec", "tool_call_id": "t1"} | origin | fields
-    return Told(place, ("north", session), AT + timedelta(seconds=seconds), said)
+    at = AT + timedelta(seconds=seconds)
+    return Told(place, ("north", session), at, max(at, AT + timedelta(seconds=came)), said)
 
 
 @pytest.mark.parametrize("by_hook", [True, False])
@@ -181,6 +267,8 @@ def test_what_a_hook_told_is_found_in_the_transcript_and_the_other_way_round(*, 
         {"seconds": CLOCKS.total_seconds() + 1},
         {"event": "session_end"},
         {"tool_call_id": None},
+        {"tool_call_id": ""},
+        {"told_by": "us"},
     ],
     ids=str,
 )
@@ -196,3 +284,62 @@ def test_each_event_has_one_twin_at_most() -> None:
     assert [1] == twins(hooked[:1], compactions)
     assert [1, 2] == twins(hooked, compactions)
     assert [1, 2] == twins(compactions, hooked)
+
+
+STEP = {"event": "error_event", "action": "error"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_twin"),
+    [
+        ({"is_error": True}, {"is_error": False}, False),
+        ({"is_error": True}, {}, True),
+        ({"exit_code": 0}, {"exit_code": 1}, False),
+        ({"result": "all of it"}, {"result": "all…(truncated)…"}, True),
+        ({"event": "tool_call", "arguments": {"command": "ls"}}, {"event": "tool_call", "arguments": {"command": "rm"}}, False),
+        ({"event": "tool_call", "arguments": {"command": "ls"}}, {"event": "tool_call", "arguments": {"withheld": "0f"}}, True),
+        ({"event": "memory_event", "action": "hit"}, {"event": "memory_event", "action": "miss"}, False),
+        (STEP | {"message": "timeout"}, STEP | {"message": "refused"}, False),
+        (STEP | {"message": "timeout"}, STEP | {"message": "timeout", "seconds": 121}, False),
+        ({"event": "token_usage", "usage": {"total": 0}}, {"event": "token_usage", "usage": {"total": 0}}, False),
+        ({"event": "token_usage", "usage": {"total": 9}}, {"event": "token_usage", "usage": {"total": 9}}, True),
+    ],
+    ids=str,
+)
+def test_what_states_another_outcome_is_no_twin(one: dict[str, Any], other: dict[str, Any], *, is_twin: bool) -> None:
+    """A failure that a transcript tells of as a success is evidence, and must not vanish as a repetition."""
+    assert ([7] if is_twin else []) == twins([event(0, **one)], [event(7, by_hook=True, **other)])
+    assert ([7] if is_twin else []) == twins([event(0, by_hook=True, **other)], [event(7, **one)])
+
+
+def test_what_came_in_before_something_happened_is_no_account_of_it() -> None:
+    """A loop that goes on after an import: each further failure would be taken for one that the import told of."""
+    read = [event(0, 0, came=30, **STEP)]
+    assert [1] == twins(read, [event(1, 89, by_hook=True, **STEP)])
+    assert [] == twins(read, [event(1, 91, by_hook=True, **STEP)])
+    loop = [event(place, place, came=30) for place in range(3)]
+    assert [] == twins(loop, [event(3, 91, by_hook=True)]), "ids of calls that are given again and again tell nothing"
+    assert [1] == twins([event(0, 0)], [event(1, 300, by_hook=True)]), (
+        "a call that is there once is the same, however late it is told"
+    )
+
+
+def test_one_that_contradicts_does_not_take_the_twin_of_another() -> None:
+    """Of two calls of one id the second is found beside the first."""
+    held = [event(0, 0, is_error=True), event(1, 1, is_error=False)]
+    assert [3] == twins(held, [event(3, 2, by_hook=True, is_error=False)])
+    assert [3, 4] == twins(held, [event(3, 2, by_hook=True, is_error=False), event(4, 3, by_hook=True, is_error=True)])
+
+
+MOMENTS = st.lists(st.tuples(st.integers(0, 900), st.sampled_from([True, False, None])), max_size=12)
+
+
+@given(held=MOMENTS, new=MOMENTS, by_hook=st.booleans())
+def test_never_more_are_left_out_than_there_are_others(held: Any, new: Any, *, by_hook: bool) -> None:
+    """Each event that is left out stands for one that the log has: what happened more often stays."""
+    ones = [event(place, at, came=900, by_hook=by_hook, is_error=state) for place, (at, state) in enumerate(held)]
+    others = [event(place, at, by_hook=not by_hook, is_error=state) for place, (at, state) in enumerate(new)]
+    found = twins(ones, others)
+    assert len(set(found)) == len(found) <= min(len(held), len(new))
+    assert found == twins(ones[::-1], others[::-1])
+    assert set(found) == {place for place in found if any(abs(one.at - others[place].at) <= CLOCKS for one in ones)}
