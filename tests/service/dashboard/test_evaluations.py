@@ -124,10 +124,11 @@ def test_a_judge_that_failed_leaves_no_score_and_says_why(call: Call, tokens: To
     landed(store, SET[-1])
     page = shown(call, tokens, f"{LIST}/s-0005:monthly-report")
     assert "failed: no answer counts" in page
-    assert ["provider error", "provider error", "timeout"] == re.findall(
-        r'<span class="pill bad"[^>]*>\s*([a-z ]+?)\s*</span>', page
+    assert ["Provider error", "Provider error", "Timeout"] == re.findall(
+        r'<span class="pill bad"[^>]*>\s*([A-Za-z ]+?)\s*</span>', page
     )
     assert 3 == page.count("There is no answer.")
+    assert "of one answer there is none" in page
 
 
 def test_what_a_judge_was_made_to_say_is_text(call: Call, tokens: Tokens, store: Store) -> None:

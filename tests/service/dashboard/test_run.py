@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,9 +18,10 @@ from finished import filled
 from servers import until
 
 from analytics.store import Store
-from audit.diagnosis import diagnose
+from audit.diagnosis import _readiness, diagnose
 from audit.diagnosis_record import to_record
 from audit.evidence import SessionEvidence
+from service.dashboard.readiness_words import because
 from service.dashboard.run_reading import PAYLOAD_SHOWN, read_events
 from service.dashboard.run_view import GIST_SHOWN
 from service.runs import events_of
@@ -271,3 +273,23 @@ def test_all_evidence_is_found_however_much_there_is(store: Store) -> None:
     assert list(range(150)) == loops
     assert frozenset({150}) == read.failed
     assert 149 == sum(edge.failure == "infinite_tool_loop" for edge in read.reinforcing)
+
+
+@pytest.mark.parametrize(
+    ("trust", "level", "severities", "words"),
+    [
+        (88, "unsafe_for_production", ("critical", "high"), "a failure is critical"),
+        (59, "unsafe_for_production", ("critical", "critical"), "trust is below 60 and 2 failures are critical"),
+        (59, "unsafe_for_production", (), "trust is below 60"),
+        (90, "review_recommended", ("high",), "a failure is of high severity"),
+        (79, "review_recommended", ("medium",), "trust is below 80"),
+        (95, "ready_for_runtime", ("medium",), ""),
+        (None, "insufficient_evidence", (), ""),
+    ],
+)
+def test_a_readiness_says_what_made_it(trust: int | None, level: str, severities: tuple[str, ...], words: str) -> None:
+    """88 of 100 and unsafe: without the reason one takes one of them for a mistake."""
+    assert level == _readiness(trust, [SimpleNamespace(severity=one) for one in severities])  # type: ignore[misc]
+    causes = [SimpleNamespace(severity=one) for one in severities]
+    made = SimpleNamespace(trust_score=trust, readiness_level=level, failure_causes=causes)
+    assert words == because(made)  # type: ignore[arg-type]
