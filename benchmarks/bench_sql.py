@@ -132,7 +132,7 @@ FILLING = {
         INSERT INTO log.judgements BY NAME
         SELECT
             'judgements' AS _topic, 0 AS _partition, i AS _offset, digest AS judgement_id, digest AS fingerprint, {NAMED.replace("'agent-' || (p % 3) AS agent, ", "")},
-            'exchange-' || i AS subject_id, 'tier2' AS purpose, 'judge' AS requested_model, 'answered' AS outcome, 1 AS attempts,
+            'exchange-' || i AS subject_id, 0 AS subject_revision, [] AS reservation_ids, [] AS attempt_errors, 'tier2' AS purpose, 'judge' AS requested_model, 'answered' AS outcome, 1 AS attempts,
             1000 AS input_tokens, 100 AS output_tokens, 0.001 AS cost_usd, false AS batched, false AS simulated, happened_at AS judged_at
         FROM ({ROWS}) WHERE h % 3 = 0""",
     "reviews": """

@@ -1,7 +1,14 @@
 -- purpose: the runs of a project, newest first, each beside the run of the same agent before it: did it get better or worse, and with the same failure
 -- grain: one row a run, that is a finalized session; previous_trust, change and repeated: NULL for an agent's first run; mean_of_five: of it and up to four runs before it; final_score: of its newest finished evaluation, 0 to 10
 -- parameters: $project (NULL for all), $limit
-WITH compared AS (
+WITH runs AS (
+    SELECT connection, session_id, project, number FROM log.run_numbers WHERE $project IS NULL OR project = $project
+), latest AS (
+    SELECT connection, session_id, max((revision, _offset)) AS version
+    FROM log.diagnoses
+    SEMI JOIN runs USING (connection, session_id)
+    GROUP BY connection, session_id
+), compared AS (
     SELECT
         n.number, n.project, coalesce(d.agent, '') AS agent, d.connection, d.session_id,
         coalesce(d.ended_at, d.closed_at) AS ended_at, d.trust_score, d.readiness_level, d.primary_failure_type,
@@ -9,9 +16,10 @@ WITH compared AS (
         round(avg(d.trust_score) OVER (before ROWS 4 PRECEDING), 1) AS mean_of_five,
         CASE WHEN lag(d.session_id) OVER before IS NOT NULL
             THEN coalesce(d.primary_failure_type = lag(d.primary_failure_type) OVER before, false) END AS repeated
-    FROM log.run_numbers AS n
-    JOIN diagnoses AS d USING (connection, session_id)
-    WHERE $project IS NULL OR n.project = $project
+    FROM runs AS n
+    JOIN latest AS l USING (connection, session_id)
+    JOIN log.diagnoses AS d
+        ON d.connection = n.connection AND d.session_id = n.session_id AND (d.revision, d._offset) = l.version
     WINDOW before AS (PARTITION BY n.project, coalesce(d.agent, '') ORDER BY n.number)
 ), newest AS (
     SELECT * FROM compared ORDER BY ended_at DESC, project, number DESC LIMIT $limit
