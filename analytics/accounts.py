@@ -35,7 +35,8 @@ COMPARED = {"Exchange": (*EXCHANGE_FIELDS, *FILED_FIELDS, "content_digest"), "Ag
 """The columns that two records of one identity are compared by, by record type."""
 PLACE = ["_partition", "_offset"]
 _SESSION = ["connection", "session_id"]
-_TOLD = [*_SESSION, "occurred_at", "ingested_at", "payload"]
+_EVENT = [*_SESSION, "event_id"]
+_TOLD = [*_EVENT, "occurred_at", "ingested_at", "payload"]
 _MARKS = (f'"told_by":"{HOOK}"', '"entry_id":"')
 """What canonical payloads hold of events that can have a twin."""
 
@@ -87,7 +88,36 @@ def contradictions(connection: duckdb.DuckDBPyConnection, topic: str, record: Re
     return differences(schema, _row(columns, rows.row(0)), {name: getattr(record, name) for name in columns})
 
 
-def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, topic: str) -> list[int]:
+class Met:
+    """Which events were left out as twins of which the log has, the last PAIRS of them: an event has one twin, over all deliveries.
+
+    Kept in memory by who has the store open. What is forgotten could at most let a second event pass for a twin, too.
+    """
+
+    PAIRS = 50_000
+
+    def __init__(self) -> None:
+        self._held: dict[int, int] = {}
+        self._taken: set[int] = set()
+
+    def known(self, ids: Mapping[int, int], held: Mapping[int, int]) -> list[int]:
+        """Those places of `ids` whose events were left out before, for one that is in `held`."""
+        there = set(held.values())
+        return [place for place, one in ids.items() if self._held.get(one) in there]
+
+    def is_taken(self, held: int) -> bool:
+        """Whether an event of the log has had its twin."""
+        return held in self._taken
+
+    def add(self, given: int, held: int) -> None:
+        """Note a pair."""
+        self._held[given] = held
+        self._taken.add(held)
+        if len(self._held) > self.PAIRS:
+            self._taken.discard(self._held.pop(next(iter(self._held))))
+
+
+def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, topic: str, met: Met) -> list[int]:
     """Those of new events (INDEX) whose twin the topic has: what a hook told of and what the transcript says, whichever came first."""
     marked = events.filter(pl.any_horizontal(pl.col("payload").str.contains(mark, literal=True) for mark in _MARKS))
     if marked.is_empty():
@@ -108,12 +138,25 @@ def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, to
         places = fetch(connection, statement, {"topic": topic, "first": span["_from"].min(), "last": span["_to"].max()})
     if places.is_empty():
         return []
-    held = _at(connection, schema, places, topic, _TOLD)
-    return twins(_told(held.with_row_index(INDEX)), _told(marked))
+    held = _at(connection, schema, places, topic, _TOLD).with_row_index(INDEX)
+    held_ids, ids = _ids(held), _ids(marked)
+    again = met.known(ids, held_ids)
+    given = _told(marked.filter(~pl.col(INDEX).is_in(again)))
+    found = twins([one for one in _told(held) if not met.is_taken(held_ids[one.place])], given)
+    for place, of in found.items():
+        met.add(ids[place], held_ids[of])
+    return sorted([*again, *found])
+
+
+def _ids(events: pl.DataFrame) -> dict[int, int]:
+    """The identity of each event as a number, by its place."""
+    return {
+        index: hash(identity) for index, identity in ((row[0], row[1:]) for row in events.select(INDEX, *_EVENT).iter_rows())
+    }
 
 
 def _told(events: pl.DataFrame) -> Iterable[Told]:
-    for index, connection, session, at, came, text in events.select(INDEX, *_TOLD).iter_rows():
+    for index, connection, session, _, at, came, text in events.select(INDEX, *_TOLD).iter_rows():
         if any(mark in text for mark in _MARKS):
             payload = _payload(text)
             if is_told_by_hook(payload) or is_of_entry(payload):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
-from analytics.accounts import contradicting, twins_in_log
+from analytics.accounts import Met, contradicting, twins_in_log
 from analytics.connection import fetch
 from analytics.inserting import BATCH, registered
 from analytics.known import KnownIdentities, identity_of
@@ -27,19 +27,19 @@ def unknown(
     topic: str,
     seen: KnownIdentities | None = None,
     *,
-    has_landed: bool = False,
+    met: Met | None = None,
 ) -> tuple[pl.DataFrame, dict[int, tuple[str, ...]]]:
     """The rows whose identity is neither in the topic nor earlier in the frame, and the places (INDEX) of those in conflict.
 
     With each of these go the fields that differ, where they are known.
 
     What `seen` certainly does not know is not looked up. A row that gives another account of what the topic has is known
-    (`analytics.accounts`), also under another id where the two are twins, unless it `has_landed`: what another log took as a
-    record of its own is one.
+    (`analytics.accounts`), also under another id where the two are twins, which `met` remembers. Without `met` it is not: what
+    another log took as a record of its own is one.
     """
-    fresh, conflicts = _by_identity(connection, schema, frame, topic, seen, has_landed=has_landed)
-    if schema.name == "AgentEvent" and fresh.height and not has_landed:
-        found = twins_in_log(connection, fresh, topic)
+    fresh, conflicts = _by_identity(connection, schema, frame, topic, seen, has_landed=met is None)
+    if schema.name == "AgentEvent" and fresh.height and met is not None:
+        found = twins_in_log(connection, fresh, topic, met)
         fresh = fresh.filter(~pl.col(INDEX).is_in(found)) if found else fresh
     return fresh, conflicts
 

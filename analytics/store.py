@@ -17,6 +17,7 @@ import duckdb
 import polars as pl
 from polars import selectors
 
+from analytics.accounts import Met
 from analytics.connection import connect, fetch, store_error
 from analytics.positions import next_stored, stored_ends
 from analytics.tables import COMMENT, DIGEST, LOG, columns_of, full_name, migration_statements, quote
@@ -36,6 +37,8 @@ class Store:
         self.path = path
         self._lock = threading.RLock()
         self._ends: dict[str, int] = {}
+        self.met = Met()
+        """Twins that were met, for who asks what a record is before it comes here."""
         self._connection = connect(path)
         try:
             self._migrate()
@@ -67,7 +70,7 @@ class Store:
             ends = dict(self._ends)
             self._connection.begin()
             try:
-                yield Transaction(self._connection, ends)
+                yield Transaction(self._connection, ends, self.met)
                 self._connection.commit()
                 self._ends = ends
             except BaseException:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import duckdb
 import polars as pl
 
+from analytics.accounts import Met
 from analytics.deleting import delete_days, delete_derived, delete_landed, delete_places, delete_states, delete_tables
 from analytics.erased import ERASURES, without_erased
 from analytics.inserting import BATCH, PARTITION, insert, insert_at, registered
@@ -52,9 +53,10 @@ class Appended:
 class Transaction:
     """Changes that are committed together. Made by `Store.transaction`."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, ends: dict[str, int]) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, ends: dict[str, int], met: Met) -> None:
         self._connection = connection
         self._ends = ends
+        self._met = met
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -68,8 +70,7 @@ class Transaction:
 
         A record is known by its identity and, where it has one, its revision. Where CONTENT tells what it says, a record that
         says something else under a known identity is a conflict and left out, too; within the messages the first one counts. What
-        `seen` certainly does not know is not looked up.
-        The messages have been accepted: one that does not decode is a fault of ours and raises its RecordError.
+        `seen` certainly does not know is not looked up. Messages were accepted: one that does not decode raises its RecordError.
         """
         done = Appended()
         if not messages:
@@ -82,7 +83,7 @@ class Transaction:
             if seen is not None:
                 seen.read(self._connection, topic, self._ends[topic])
             for name, frame in batch.frames.items():
-                batch.frames[name], conflicts = unknown(self._connection, schema_of(name), frame, topic, seen)
+                batch.frames[name], conflicts = unknown(self._connection, schema_of(name), frame, topic, seen, met=self._met)
                 done.differing |= conflicts
             done.conflicts += sorted(done.differing)
         fresh = sum(frame.height for frame in batch.frames.values())
@@ -107,7 +108,7 @@ class Transaction:
         done = Appended()
         for name, frame in self._taken(frames).items():
             schema = schema_of(name)
-            fresh, conflicts = unknown(self._connection, schema, frame, topic, seen, has_landed=True)
+            fresh, conflicts = unknown(self._connection, schema, frame, topic, seen)
             done.known += frame.height - fresh.height - len(conflicts)
             done.conflicts += conflicts
             done.written[schema.table] = insert(

@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -132,13 +132,13 @@ def is_of_entry(payload: Fields) -> bool:
     return isinstance(payload.get("entry_id"), str)
 
 
-def twins(held: Iterable[Told], given: Iterable[Told]) -> list[int]:
-    """The places of the given events that are twins of held ones, each held one counting once; in the order of time."""
+def twins(held: Iterable[Told], given: Iterable[Told]) -> dict[int, int]:
+    """The given events that are twins of held ones, by their places, each with the place of the held one; each has one at most."""
     waiting = _by_twin(held)
-    found: list[int] = []
+    found: dict[int, int] = {}
     for (is_hook, *key), ones in _by_twin(given).items():
-        found += _paired(waiting.get((not is_hook, *key), []), ones)
-    return sorted(found)
+        found |= _paired(waiting.get((not is_hook, *key), []), ones)
+    return found
 
 
 def named_differences(differing: Sequence[str]) -> str:
@@ -150,13 +150,14 @@ def named_differences(differing: Sequence[str]) -> str:
     return f" (it differs in {names}{more})"
 
 
-def _paired(held: Sequence[Told], given: Sequence[Told]) -> Iterator[int]:
-    """The places of the given events, each with a held one that may be its twin; both in the order of time, with all in common."""
+def _paired(held: Sequence[Told], given: Sequence[Told]) -> dict[int, int]:
+    """Given events, each with the next held one that may be its twin; both come in the order of time and have all in common."""
     if not held:
-        return
+        return {}
     rule = _TWINS[held[0].payload["event"]]
     # A call that is told of once on either side is the same one, however late the transcript was written.
     ahead = CLOCKS if rule.same == _CALL and len(held) == len(given) == 1 else SKEW
+    found: dict[int, int] = {}
     taken: set[int] = set()
     start = 0
     for one in given:
@@ -165,8 +166,9 @@ def _paired(held: Sequence[Told], given: Sequence[Told]) -> Iterator[int]:
         for index in range(start, min(start + _LOOKED_AT, len(held))):
             if index not in taken and _are_twins(held[index], one, rule, ahead):
                 taken.add(index)
-                yield one.place
+                found[one.place] = held[index].place
                 break
+    return found
 
 
 def _are_twins(held: Told, given: Told, rule: _Twins, ahead: timedelta) -> bool:

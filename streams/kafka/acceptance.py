@@ -123,7 +123,7 @@ class Acceptance:
         fates = [KNOWN] * len(messages)
         with contextlib.closing(self._store.cursor()) as cursor:
             for name, frame in decode_batch(messages).frames.items():
-                fresh, conflicts = unknown(cursor, schema_of(name), frame, topic, self._sink.writer.seen)
+                fresh, conflicts = unknown(cursor, schema_of(name), frame, topic, self._sink.writer.seen, met=self._store.met)
                 for place in fresh[INDEX].to_list():
                     fates[place] = WRITTEN
                 for place in conflicts:

@@ -10,7 +10,7 @@ import msgspec
 import polars as pl
 import pytest
 
-from analytics.accounts import contradictions
+from analytics.accounts import Met, contradictions
 from analytics.known import KnownIdentities
 from analytics.store import Appended, Store
 from audit.deliveries import read_digest
@@ -156,3 +156,47 @@ def test_a_loop_that_goes_on_after_an_import_is_counted_whole() -> None:
         append(store, "agent-events", *(msgspec.structs.replace(one, ingested_at=read_at) for one in entries))
         for number in range(4, 10):
             assert {"agent_events": 1} == append(store, "agent-events", at(number, number)).written
+
+
+def test_an_event_has_one_twin_over_all_deliveries() -> None:
+    """A transcript that is imported in parts: one step that a hook told of would swallow the same step in each part."""
+
+    def step(name: str, second: int, **fields: Any) -> AgentEvent:
+        one = build.event("s", 0, **({"event": "error_event", "action": "error", "event_id": name} | fields))
+        moment = build.START + timedelta(seconds=second)
+        return msgspec.structs.replace(one, occurred_at=moment, ingested_at=build.START + timedelta(minutes=5))
+
+    first, second = step("r1", 1, entry_id="r1"), step("r2", 2, entry_id="r2")
+    with Store(None) as store:
+        append(store, "agent-events", step("h", 0, told_by="hook"))
+        assert [0, 1, 0, 0] == [
+            append(store, "agent-events", one).written["agent_events"] for one in (first, second, first, second)
+        ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8, 24])
+def test_batches_of_any_size_leave_the_same_out(size: int) -> None:
+    """Where a file is cut into batches must not decide what counts: here every third step was told by a hook, under one call id."""
+    moments = [build.START + timedelta(seconds=20 * number) for number in range(24)]
+    came = moments[-1] + LATER
+
+    def told_of(name: str, number: int, **fields: Any) -> AgentEvent:
+        one = build.event(
+            "s", number, **({"event": "tool_output", "tool": "exec", "tool_call_id": "call_0", "event_id": name} | fields)
+        )
+        return msgspec.structs.replace(one, occurred_at=moments[number], ingested_at=came)
+
+    entries = [told_of(f"r{number}", number, entry_id=f"r{number}") for number in range(24)]
+    with Store(None) as store:
+        append(store, "agent-events", *(told_of(f"h{number}", number, told_by="hook") for number in range(0, 24, 3)))
+        done = [append(store, "agent-events", *entries[first : first + size]) for first in range(0, 24, size)]
+        assert (16, 8) == (sum(one.written["agent_events"] for one in done), sum(one.known for one in done))
+
+
+def test_pairs_are_forgotten_within_bounds() -> None:
+    """A server runs for months."""
+    met = Met()
+    for number in range(Met.PAIRS + 1):
+        met.add(number, -number - 1)
+    assert [False, True] == [met.is_taken(-1), met.is_taken(-2)]
+    assert [8] == met.known({7: 0, 8: 1, 9: 2}, {0: -2})
