@@ -10,7 +10,7 @@ const TEMPORAL = /^(DATE|TIMESTAMP)/;
 function element(name, attributes = {}, text = "") {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text) made.textContent = text;
+  if (text) made.textContent = plain(text);
   return made;
 }
 
@@ -124,7 +124,7 @@ function showChart(place, answer, measure, form) {
         const entry = document.createElement("li");
         const swatch = element("svg", { class: "chart swatch", width: 12, height: 12, "aria-hidden": "true" });
         swatch.append(element("rect", { class: `part-${number}`, width: 12, height: 12, rx: 3 }));
-        entry.append(swatch, ` ${name.length > 60 ? `${name.slice(0, 59)}…` : name}`);
+        entry.append(swatch, ` ${plain(name.length > 60 ? `${name.slice(0, 59)}…` : name)}`);
         legend.append(entry);
       });
       place.append(legend);
@@ -132,6 +132,6 @@ function showChart(place, answer, measure, form) {
   }
   const note = document.createElement("p");
   note.className = "soft";
-  note.textContent = points.length ? notes.join(" ") : "No row has a number in this column.";
+  note.textContent = points.length ? plain(notes.join(" ")) : "No row has a number in this column.";
   place.append(note);
 }

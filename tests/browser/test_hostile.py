@@ -29,7 +29,7 @@ EXCHANGE = (
 )  # fmt: skip
 INCIDENT = (
     "h1", "#verdict .notice", "#verdict .lead", "#decisions blockquote", "#decisions li > p", "#decide > p", "#sure p.quoted",
-    "#moved .quoted", "#mix td:first-child", "#against", "#alerts td:nth-child(2)", "#queries summary", "#queries pre", "#queries .quoted",
+    "#moved .quoted", "#mix td:first-child", "#against", "#alerts td:nth-child(2)", "#queries",
 )  # fmt: skip
 RUN = ("#verdict dl", "#timeline table", "#timeline nav[aria-label^=Type]")
 EVALUATION = (
@@ -77,8 +77,9 @@ _INJECTED = """() => {
         || one.matches("a[href]") && !/^[/#]/.test(one.getAttribute("href"))
         || [...one.attributes].some(({ name, value }) => name.startsWith("on") || name === "style" || name === "srcdoc"
             || name === "formaction" || /^\\s*javascript:/i.test(value) && name !== "value" && !name.startsWith("data-name"))
+    // What somebody writes into the editor stands behind it again, unseen, for its lines to be numbered.
     ).concat(document.querySelectorAll("#main, main").length === 1 ? [] : [document.body]).map((one) => one.outerHTML.slice(0, 200))
-        .concat(document.body.innerText.match(/\\p{M}{5,}|[\\u202a-\\u202e\\u2066-\\u2069\\u200b\\u200f\\u2060\\ufeff\\u{e0041}]/gu) ?? []);
+        .concat(document.body.innerText.replace(document.querySelector("[data-lines]")?.innerText, "").match(/\\p{M}{5,}|[\\u202a-\\u202e\\u2066-\\u2069\\u200b\\u200f\\u2060\\ufeff\\u{e0041}]/gu) ?? []);
 }"""
 _UNREAD = """(places) => {
     const written = (json) => json.replace(/\\\\u([0-9a-f]{4})/gi, (_, code) => String.fromCharCode(parseInt(code, 16))).replace(/\\\\(.)/g, "$1");
@@ -102,7 +103,8 @@ def wild(site: Site) -> Mapping[int, str]:
     found: dict[str, str] = {}
 
     def judged() -> bool:
-        found.update({one["sessionId"]: one["id"] for one in site.get(f"{WILD}/scores?limit=100")["scores"]})
+        scores = site.get(f"{WILD}/scores?limit=100")["scores"]
+        found.update({one["sessionId"]: one["id"] for one in scores if one["tier3BehavioralScore"] is not None})
         return len(BUNDLES) == len(found)
 
     until(judged, "the scores")
@@ -163,14 +165,18 @@ def test_the_queue_goes_through_all_of_them(window: Window) -> None:
     assert [] == [one.named for one in BUNDLES if not any(all(words in text for words in one.seen) for text in seen)]
 
 
-@pytest.mark.usefixtures("wild")
+def _quoted(text: str, mark: str) -> str:
+    """A text as SQL writes names and texts."""
+    return mark + text.replace(mark, 2 * mark) + mark
+
+
 def test_answers_to_questions_are_texts(window: Window) -> None:
     """Rows of SQL are put into the page by a script of ours; so are the names of columns, in tables, choices and charts, and what is refused."""
     page = window.open(LINKS.sql)
-    names = [one.named.replace('"', '""') for one in BUNDLES]
-    columns = ", ".join(f'{number} + turn_number AS "{name}"' for number, name in enumerate(names))
+    columns = ", ".join(f"{_quoted(one.named, chr(34))} := {one.number} + row" for one in BUNDLES)
+    texts = ", ".join(f"({_quoted(one.text[:2000], chr(39))}, {one.number})" for one in BUNDLES)
     page.locator("#statement").fill(
-        f"SELECT tier2_dimensions[1].reasoning AS said, {columns} FROM scores WHERE project = '{WILD}' AND tier2_dimensions <> []"
+        f"SELECT said, unnest(struct_pack({columns})) FROM (VALUES {texts}) AS told(said, row) ORDER BY row"
     )
     page.keyboard.press("Control+Enter")
     expect(page.locator("[data-table] tbody tr")).to_have_count(len(BUNDLES))
@@ -178,7 +184,7 @@ def test_answers_to_questions_are_texts(window: Window) -> None:
     read(window, {"[data-table] thead": EVERYTHING, "[data-table] tbody": EVERYTHING})
     page.get_by_label("Chart of").select_option(index=2)
     read(window, {})
-    page.locator("#statement").fill(f'SELECT "{names[0]}"')
+    page.locator("#statement").fill(f"SELECT {_quoted(BUNDLES[0].named, chr(34))}")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("alert")).to_contain_text(BUNDLES[0].seen[0])
     window.troubles.clear()  # a refusal is an answer of 400, which browsers write into the console
@@ -209,7 +215,7 @@ def test_what_comes_while_one_looks_is_a_text(window: Window, site: Site) -> Non
     expect(page.locator("#sessions")).to_contain_text("new <script>")
     read(window, {"#sessions": one.seen})
     page = window.open(LINKS.incident(WILD, "open-0"))
-    page.get_by_label("Reason").fill(one.text)
+    page.locator("#reason").fill(one.text)
     page.get_by_role("button", name="Dismiss").click()
     expect(page.locator("#decisions")).to_contain_text("Dismissed")
     read(window, {"#decisions blockquote": one.seen})
