@@ -161,7 +161,8 @@ def _paired(held: Sequence[Told], given: Sequence[Told]) -> dict[int, int]:
     taken: set[int] = set()
     start = 0
     for one in given:
-        while start < len(held) and (start in taken or held[start].at < one.at - rule.reach):
+        # What is too old for one is too old for all that follow.
+        while start < len(held) and (start in taken or one.at > min(held[start].at + rule.reach, held[start].came + ahead)):
             start += 1
         for index in range(start, min(start + _LOOKED_AT, len(held))):
             if index not in taken and _are_twins(held[index], one, rule, ahead):

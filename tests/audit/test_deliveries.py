@@ -337,6 +337,12 @@ def test_one_that_contradicts_does_not_take_the_twin_of_another() -> None:
     assert [3, 4] == left_out(held, [event(3, 2, by_hook=True, is_error=False), event(4, 3, by_hook=True, is_error=True)])
 
 
+def test_a_twin_is_found_behind_many_that_are_too_old() -> None:
+    """A tool whose calls all have one id is called hundreds of times in ten minutes."""
+    held = [event(place, place, came=place, by_hook=True) for place in range(500)]
+    assert {900: 440} == twins(held, [event(900, 500)])
+
+
 MOMENTS = st.lists(st.tuples(st.integers(0, 900), st.sampled_from([True, False, None])), max_size=12)
 
 
