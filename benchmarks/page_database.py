@@ -75,6 +75,22 @@ _COPIED = {
         WHERE round < $huge_events / (SELECT count(*) FROM seed.log.agent_events WHERE session_id = (SELECT template FROM huge))
         ORDER BY _offset
         LIMIT $huge_events""",
+    # Without them the server would close half a million sessions at its first start.
+    "ends of what was said": """
+        INSERT INTO log.session_closings BY NAME
+        SELECT
+            'exchanges' AS _topic, 0 AS _partition, (SELECT max(_offset) FROM log.exchanges) + row_number() OVER () AS _offset,
+            connection, any_value(project) AS project, any_value(agent) AS agent, session_id,
+            max(occurred_at) + INTERVAL 12 HOUR AS closed_at, closed_at AS ingested_at, 'idle' AS reason
+        FROM log.exchanges
+        GROUP BY connection, session_id
+        HAVING max(occurred_at) < (SELECT max(occurred_at) FROM log.exchanges) - INTERVAL 12 HOUR""",
+    "ends of runs": """
+        INSERT INTO log.session_closings BY NAME
+        SELECT
+            'agent-events' AS _topic, 0 AS _partition, (SELECT max(_offset) FROM log.agent_events) + row_number() OVER () AS _offset,
+            connection, project, agent, session_id, closed_at, closed_at AS ingested_at, closed_reason AS reason
+        FROM log.diagnoses""",
     "incidents": """
         INSERT INTO log.incidents BY NAME
         SELECT i.* REPLACE (
