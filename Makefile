@@ -37,7 +37,7 @@ kafka: $(INSTALLED)      ## run an Apache Kafka at 127.0.0.1:9092 that forgets e
 	$(BIN)/python tests/kafka_server.py --port 9092
 
 test: $(INSTALLED)       ## run the tests
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 4 --dist worksteal
 
 check: lint test         ## everything CI checks: format, lint, types, layers, generated files, tests
 
