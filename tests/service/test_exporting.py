@@ -134,7 +134,9 @@ def test_a_folder_that_cannot_be_written_to_is_named(store: Store, tmp_path: Pat
 )
 def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str], said: str) -> None:
     """Before anything is opened or written."""
-    result = CliRunner().invoke(application(), ["export", str(tmp_path / "lake"), "--db", str(tmp_path / "none.duckdb"), *options])
+    result = CliRunner().invoke(
+        application(), ["export", str(tmp_path / "lake"), "--db", str(tmp_path / "none.duckdb"), *options]
+    )
 
     assert 0 != result.exit_code
     assert said in str(result.exception)
