@@ -1,5 +1,5 @@
--- purpose: the exchange of a project that is most worth a look of this rater: unseen ones first, of these anomalies, then those the judge has not scored or, among the newest, was unsure of, then the newest; every fourth pick on average is drawn instead from all that Tier 3 judged, in an order of their times that has nothing to do with them and is the same for every rater
--- grain: one row at most; pick: random or priority; stratum: anomaly, unscored, unsure or routine; seen_by: people who have scored it; the newest: the days with the newest 20 000 exchanges that were not left out, and as many more as people have scored and are passed over
+-- purpose: the exchange of a project that is most worth a look of this rater: unseen ones first, of these anomalies, then those the judge has not scored or, among the newest, was unsure of, then the newest; every fourth pick on average is drawn instead from what Tier 3 judged, of more than 200 000 from the newest, in an order of their times that has nothing to do with them and is the same for every rater
+-- grain: one row at most; pick: random or priority; stratum: anomaly, unscored, unsure or routine; seen_by: people who have scored it; the newest: the days with the newest 20 000 exchanges that were not left out, and as many more as people have scored and are passed over; drawn ones are of the days with the newest 200 000 that Tier 3 judged
 -- parameters: $project, $rater, $skip (list of ids of scores to pass over)
 WITH labels AS (
     SELECT subject_id AS score_id, count(DISTINCT reviewer) AS seen_by, bool_or(reviewer = $rater) AS is_done
@@ -18,7 +18,7 @@ WITH labels AS (
 ), days AS (
     SELECT
         day, sum(sum(exchanges)) OVER newer AS found, sum(sum(anomalies)) OVER newer AS anomalous,
-        sum(sum(exchanges) FILTER (disposition <> 'scored')) OVER newer AS unscored
+        sum(sum(exchanges) FILTER (disposition <> 'scored')) OVER newer AS unscored, sum(sum(tier3_count)) OVER newer AS judged
     FROM log.score_days($project, TIMESTAMP '1970-01-01', TIMESTAMP '9999-12-31')
     WHERE disposition <> 'sampling_skip'
     GROUP BY day
@@ -27,6 +27,7 @@ WITH labels AS (
     -- Of what comes first by its kind, as many as are passed over or seen, and one more, hold the next one.
     SELECT
         coalesce(max(day) FILTER (found >= 20000 + known), TIMESTAMP '1970-01-01') AS earliest,
+        coalesce(max(day) FILTER (judged >= 200000), TIMESTAMP '1970-01-01') AS earliest_drawn,
         CASE WHEN max(anomalous) > 0 THEN coalesce(max(day) FILTER (anomalous > known), TIMESTAMP '1970-01-01') END AS earliest_anomaly,
         CASE WHEN max(unscored) > 0 THEN coalesce(max(day) FILTER (unscored > known), TIMESTAMP '1970-01-01') END AS earliest_unscored
     FROM days, turn
@@ -35,7 +36,7 @@ WITH labels AS (
     SELECT exchange_at
     FROM log.scores
     SEMI JOIN (SELECT $project AS project FROM turn WHERE is_random) USING (project)
-    WHERE project = $project AND tier3_state = 'scored'
+    WHERE project = $project AND tier3_state = 'scored' AND exchange_at >= (SELECT earliest_drawn FROM bound)
     ORDER BY (epoch_us(exchange_at) % 2147483647 * 1103515245 + (SELECT known FROM turn) // 500 * 715827882) % 2147483647
     LIMIT 1000
 ), drawn AS (
@@ -44,6 +45,7 @@ WITH labels AS (
     SEMI JOIN mixed USING (exchange_at)
     ANTI JOIN passed USING (score_id)
     WHERE project = $project AND disposition <> 'sampling_skip' AND tier3_state = 'scored'
+        AND exchange_at >= (SELECT earliest_drawn FROM bound)
 ), worth AS (
     SELECT score_id, exchange_at, revision, _offset, 1 AS place
     FROM log.scores
