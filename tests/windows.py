@@ -67,6 +67,7 @@ class Window:
         """What went wrong: errors, dialogs, requests that failed or went elsewhere."""
         self._site = site
         self._answers: list[Response] = []
+        self._weights: dict[str, int] = {}
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self._note("error", str(error)))
         self.page.on("requestfailed", self._failed)
@@ -84,6 +85,8 @@ class Window:
         """Go to a page of the site, and wait until it is whole."""
         self._answers.clear()
         self.page.goto(self._site.url + path, wait_until="load")
+        # What a page borrows from another one comes after it.
+        self.page.wait_for_function("!document.querySelector('[data-load][aria-busy]')")
         return self.page
 
     def resize(self, size: tuple[int, int]) -> None:
@@ -102,8 +105,11 @@ class Window:
     def weight(self) -> int:
         """Bytes of what the page is made of, compressed."""
         # Of what had not changed since another page, the browser has the body and does not hand it out.
-        bodies = (self.page.request.get(one.url) if one.status == _NOT_MODIFIED else one for one in self._answers)
-        return sum(len(gzip.compress(one.body())) for one in bodies)
+        for one in self._answers:
+            if one.status != _NOT_MODIFIED or one.url not in self._weights:
+                found = self.page.request.get(one.url) if one.status == _NOT_MODIFIED else one
+                self._weights[one.url] = len(gzip.compress(found.body()))
+        return sum(self._weights[one.url] for one in self._answers)
 
     def too_wide(self) -> list[str]:
         """What makes the page wider than the window; nothing where it is not."""

@@ -54,7 +54,7 @@ def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
 
     def decide(words: str, button: str) -> None:
         here.tab_to(here.page.locator("#reason"))
-        keys.type(words)
+        keys.insert_text(words)
         here.tab_to(here.page.get_by_role("button", name=button))
         keys.press("Enter")
 
