@@ -40,6 +40,7 @@ PAGES = (
         missing=True,
         again=True,
     ),
+    Shown("project details", lambda _: LINKS.details(DRIFTED), "Details", ("Cost of judging", "Why exchanges were judged")),
     Shown("agents", lambda _: LINKS.agents(WORKING), "Agent health", ("run_002",)),
     Shown("anomalies", lambda _: LINKS.anomalies(DRIFTED), "Anomalies", ("It left out what was asked.",)),
     Shown("costs", lambda _: LINKS.costs(DRIFTED), "cost", ()),

@@ -41,6 +41,10 @@ class Links:
         """What judging cost by session."""
         return f"{self.project(project)}/costs"
 
+    def details(self, project: str) -> str:
+        """What is less urgent of a project: costs, sampling, runs, what is unscored."""
+        return f"{self.project(project)}/details"
+
     def incident(self, project: str, incident: str) -> str:
         """An incident."""
         return f"{self.project(project)}/incidents/{_part(incident)}"

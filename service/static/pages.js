@@ -172,17 +172,27 @@ function finder(part, element) {
   return () => alike()[place] || alike()[0] || part;
 }
 
+let whole = false;
+
+/** Where this page is kept fresh from: once only its beginning has come, from the whole of it. */
+function source() {
+  whole ||= Boolean(main.querySelector("[data-rest]"));
+  const address = new URL(location.href);
+  if (whole) address.searchParams.set("whole", "true");
+  return address;
+}
+
 async function refresh(always = false) {
   if (!main || (document.hidden && !always)) return;
   let response;
   try {
-    response = await fetch(location.href, { headers: tag && !always ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
+    response = await fetch(source(), { headers: tag && !always ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
   } catch {
     fresh.textContent = "The server cannot be reached; this may be old";
     return;
   }
   if (response.redirected) { location.assign(response.url); return; }
-  if (response.status === 304) { fresh.textContent = ""; return; }
+  if (response.status === 304) { fresh.textContent = ""; borrow(); return; }
   if (!response.ok) { fresh.textContent = `The server answered ${response.status}; this may be old`; return; }
   tag = response.headers.get("ETag");
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
@@ -193,8 +203,9 @@ async function refresh(always = false) {
     if (part.dataset.seen !== undefined || seen !== part.innerHTML) {
       keepOpen(part, now);
       const focused = part.contains(document.activeElement) && part !== document.activeElement ? finder(part, document.activeElement) : null;
+      // The rest of what began with the page is no news.
+      if (!part.querySelector("[data-rest]")) part.classList.add("changed");
       part.replaceChildren(...now.childNodes);
-      part.classList.add("changed");
       part.addEventListener("animationend", () => part.classList.remove("changed"), { once: true });
       document.dispatchEvent(new CustomEvent("driftline:part", { detail: part }));
       // Who goes by keyboard would begin at the top of the page again.
@@ -207,24 +218,48 @@ async function refresh(always = false) {
     part.dataset.seen = seen;
   }
   fresh.textContent = "";
-  borrow();
+  borrow(always);
+}
+
+const tags = new Map();
+
+/** Another page, or null where it says nothing new or cannot be had. */
+async function borrowed(address, always) {
+  const known = !always && tags.get(address);
+  const response = await fetch(address, { headers: known ? { "If-None-Match": known } : {}, credentials: "same-origin" }).catch(() => null);
+  if (!response?.ok || response.redirected) return null;
+  tags.set(address, response.headers.get("ETag"));
+  return new DOMParser().parseFromString(await response.text(), "text/html");
 }
 
 /** Fills the places that show a part of another page, which would take this one too long: with the element of that id. */
-async function borrow() {
-  for (const place of main.querySelectorAll("[data-load]")) {
-    const response = await fetch(place.dataset.load, { credentials: "same-origin" }).catch(() => null);
-    if (!response?.ok || response.redirected) continue;
-    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+async function borrow(always = false) {
+  const places = [...main.querySelectorAll("[data-load]")];
+  const pages = new Map(places.map((place) => [place.dataset.load, null]));
+  for (const place of places) if (!tags.has(place.dataset.load)) place.setAttribute("aria-busy", "true");
+  for (const address of pages.keys()) pages.set(address, borrowed(address, always));
+  await Promise.all(places.map(async (place) => {
+    const page = await pages.get(place.dataset.load);
+    place.removeAttribute("aria-busy");
+    if (!page) return;
+    if (busy(place)) { tags.delete(place.dataset.load); return; }
     const found = page.getElementById(place.dataset.take);
-    if (found && found.outerHTML !== place.innerHTML) place.replaceChildren(found);
-    else if (!found) place.replaceChildren();
-  }
+    if (found?.outerHTML === place.innerHTML) return;
+    const focused = place.contains(document.activeElement) ? finder(place, document.activeElement) : null;
+    const aim = location.hash.length > 1 && !place.dataset.came ? location.hash : "";
+    if (found) keepOpen(place, found);
+    place.replaceChildren(...(found ? [found] : []));
+    place.dataset.came = "true";
+    if (focused) focused().focus({ preventScroll: true });
+    // An address that names what is in here found nothing when the page came.
+    if (aim && place.querySelector(`#${CSS.escape(decodeURIComponent(aim.slice(1)))}`)) location.replace(aim);
+  }));
 }
 
 if (main) {
   borrow();
   for (const part of main.querySelectorAll("[data-part]")) part.dataset.seen = part.innerHTML;
+  if (main.querySelector("[data-rest]")) refresh(true);
   setInterval(refresh, 1000 * Number(main.dataset.live));
   document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 }
@@ -249,8 +284,11 @@ if (filter) {
     const key = (card) => Number(card.dataset[order]);
     cards.sort((a, b) => (order === "name" ? 0 : key(b) - key(a)) || (a.dataset.name < b.dataset.name ? -1 : 1));
     if (cards.some((card, place) => card !== list.children[place])) list.append(...cards);
-    if (count) count.textContent = `${found} of ${cards.length} ${count.dataset.of}`;
-    for (const none of document.querySelectorAll("[data-none]")) none.hidden = found > 0;
+    // Until the rest is here, what is narrowed are the first ones only.
+    const rest = document.querySelector("[data-rest]");
+    const of = rest ? `the first ${figures(cards.length)} of ${figures(Number(rest.dataset.rest))}` : figures(cards.length);
+    if (count) count.textContent = `${figures(found)} of ${of} ${count.dataset.of}`;
+    for (const none of document.querySelectorAll("[data-none]")) none.hidden = found > 0 || Boolean(rest);
     const asked = { q: text, sort: order === "worst" ? "" : order, health };
     history.replaceState(null, "", addressed(asked));
     for (const link of document.querySelectorAll("[data-view]")) link.href = addressed({ ...asked, view: link.dataset.view });

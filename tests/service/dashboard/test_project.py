@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
+from html import unescape
 from urllib.parse import quote
 
 import httpx2
@@ -76,7 +77,7 @@ def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
     put(store, "scores", history(fallen(0), 2, end=NOW))
     put(store, "incidents", [drift(cause="agent")])
     page = looks(call, root).text
-    assert page.index("Tier 2 fell") < page.index("Cost of judging")
+    assert page.index("Tier 2 fell") < page.index('id="days"')
     assert f'href="/projects/ops/incidents/{incident().incident_id}"' in page
     row = re.search(r"<tr><td class=\"words\"><a [^>]*>Tier 2 fell.*?</tr>", page, re.DOTALL)
     assert row
@@ -124,11 +125,11 @@ def test_the_dearest_sessions_are_named_with_all_that_was_paid(call: Call, root:
         ("judgements", judgement("cheap", 1, judged_at=at, cost_usd=0.5)),
         ("judgements", judgement("dear", 1, judged_at=at, cost_usd=2.5, cache_read_tokens=4_000, cache_write_tokens=70)),
     )
-    models = looks(call, root).text.split(">Cost by model</caption>")[1].split("</table>")[0]
+    models = looks(call, root, "/projects/ops/details").text.split(">Cost by model</caption>")[1].split("</table>")[0]
     sessions = (
         looks(call, root, "/projects/ops/costs?window=7d").text.split(">The dearest sessions</caption>")[1].split("</table>")[0]
     )
-    assert 'href="/projects/ops/costs?window=14d"' in looks(call, root).text
+    assert 'href="/projects/ops/costs?window=14d"' in looks(call, root, "/projects/ops/details").text
     assert "The judge was not asked" in text(looks(call, root, "/projects/ops/costs?until=2026-01-01"))
     assert sessions.index("dear") < sessions.index("cheap")
     for table in (models, sessions):
@@ -292,7 +293,7 @@ def test_costs_are_of_the_days_on_which_the_judge_answered(call: Call, root: str
         ("judgements", judgement("a", 2, judged_at=at, requested_model="dear", cost_usd=2.5)),
         ("judgements", judgement("a", 3, judged_at=at, requested_model=HOSTILE, cost_usd=None)),
     )
-    page = looks(call, root).text
+    page = looks(call, root, "/projects/ops/details").text
     table = page.split(">Cost by model")[1].split("</table>")[0]
     assert ["dear", "$2.50"] == [cell.strip() for cell in re.findall(r"<td[^>]*>([^<]*)", table)[:7]][::6]
     assert "1 unknown" in table
@@ -302,18 +303,39 @@ def test_costs_are_of_the_days_on_which_the_judge_answered(call: Call, root: str
 def test_what_stayed_unscored_is_told_with_what_helps(call: Call, root: str, tokens: Tokens, store: Store) -> None:
     """The admin can do something about it; a reader only needs to know."""
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
-    admin, reader = looks(call, root), looks(call, signed_in(call, tokens.ops_reader))
+    admin, reader = (looks(call, one, "/projects/ops/details") for one in (root, signed_in(call, tokens.ops_reader)))
     assert "No judge is configured." in text(admin)
     assert "driftline rejudge" in admin.text
     assert 'data-post="/api/audit/ops/rejudge"' not in admin.text, "there is no judge to ask"
     assert "No judge is configured." in text(reader)
 
 
+def test_what_is_less_urgent_comes_after_the_page(call: Call, root: str, store: Store) -> None:
+    """The browser asks for it next, with the same days; who has no script is led to it, and finds the same numbers there."""
+    put(store, "scores", history(fallen(0), 20, end=NOW))
+    page = looks(call, root, "/projects/ops?window=7d&until=2026-09-20").text
+    address = "/projects/ops/details?window=7d&amp;until=2026-09-20"
+    assert ["figures", "details"] == re.findall(f'data-load="{re.escape(address)}" data-take="([a-z]+)"', page)
+    assert f'<a href="{address}">What judging cost' in page
+    details = looks(call, root, unescape(address)).text
+    assert all(f'id="{name}" data-part' in details for name in ("figures", "details"))
+    for label in ("Exchanges", "Judged", "Anomalies"):
+        figure = f"<dt>{label}</dt><dd>([^<]*)<"
+        assert re.findall(figure, page) == re.findall(figure, details)
+    assert "There are no scores of these days" not in details
+
+
+def test_details_are_of_the_newest_days_where_nothing_came_lately(call: Call, root: str, store: Store) -> None:
+    """As on the page of the project."""
+    put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
+    assert "There are no scores of these days" not in text(looks(call, root, "/projects/ops/details"))
+
+
 def test_only_admins_are_told_how_to_spend_money(call: Call, access: AccessStore, store: Store) -> None:
     """A button that answers 403 is worse than none."""
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
     token = access.add(Holder("operator", "looker", "ops", scopes=frozenset({"read"})))
-    page = looks(call, signed_in(call, token))
+    page = looks(call, signed_in(call, token), "/projects/ops/details")
     assert "No judge is configured." in text(page)
     assert "driftline rejudge" not in page.text
 
@@ -326,7 +348,7 @@ def test_the_sampling_mix_says_why(call: Call, root: str, store: Store) -> None:
         "scores",
         [score("s", 1, **recent), score("s", 2, sampling_reason="sampling_skip", disposition="sampling_skip", **recent)],
     )
-    said = text(looks(call, root))
+    said = text(looks(call, root, "/projects/ops/details"))
     assert "First turns of a session Unscored 1 50.0%" in said
     assert "Routine, left out Left out by sampling 1 50.0%" in said
 
@@ -351,6 +373,7 @@ def test_nothing_that_agents_wrote_is_markup(call: Call, root: str, store: Store
     put(store, "incidents", [drift(title=HOSTILE, description=HOSTILE, cause=HOSTILE)])
     for path in (
         "/projects/ops",
+        "/projects/ops/details",
         "/projects/ops/anomalies",
         "/projects/ops/wrap-quality",
         "/projects/ops/agents",
@@ -363,7 +386,7 @@ def test_nothing_that_agents_wrote_is_markup(call: Call, root: str, store: Store
         assert [] == re.findall(r"\sstyle=|<style|<script(?! src=\"/static/)|(?:src|href)=\"(?!/|#)", page)
 
 
-PAGES = ("", "/anomalies", "/costs", "/wrap-quality", "/agents")
+PAGES = ("", "/details", "/anomalies", "/costs", "/wrap-quality", "/agents")
 
 
 @pytest.mark.parametrize("path", PAGES)

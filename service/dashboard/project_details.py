@@ -1,0 +1,96 @@
+"""What the page of a project shows once it is there: all its figures, what judging cost, why exchanges were judged, runs, what is unscored.
+
+It is a page of its own, so that who has no script can read it, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+import duckdb
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.queries import query_rows
+from service.api.context import Services
+from service.dashboard.charts import share_bar
+from service.dashboard.exchange_words import REASONS
+from service.dashboard.project_charts import cost_days, known_sum, model_costs
+from service.dashboard.project_days import costs_of, trends_of
+from service.dashboard.project_words import REMEDIES, SAMPLING_REASONS
+from service.dashboard.rendering import page
+from service.dashboard.viewing import ShownProject, Viewer
+from service.dashboard.window import Asked, AskedDays, Window, window_of
+from service.documents import Document, project_summary
+from service.runs import run_page
+
+router = APIRouter(include_in_schema=False)
+Row = Mapping[str, Any]
+_RUNS = 8
+
+
+@router.get("/projects/{project}/details")
+async def details(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
+    """What is less urgent of a project, over the days that its page shows."""
+    today = services.engine.now().date()
+    paid = window_of(asked, today)
+    summary, costs, (window, sampling), runs = await asyncio.gather(
+        services.ask(lambda reading: project_summary(reading, project)),
+        services.ask(lambda reading: costs_of(reading, project, paid)),
+        services.ask(lambda reading: _mix(reading, project, asked, today)),
+        services.ask(lambda reading: run_page(reading, project, None, _RUNS)),
+    )
+    values = {
+        "project": project,
+        "summary": summary,
+        "has_data": bool(summary["exchanges"]["total"] or summary["scores"]["total"] or costs),
+        "window": window,
+        "runs": runs,
+        "sampling": [_sampling(row) for row in sampling],
+        "unscored": _unscored(summary),
+        "can_rejudge": "admin" in viewer.scopes,
+        "has_judge": services.engine.has_judge,
+        **_cost_values(paid, costs),
+    }
+    return page(request, "project_details.html", values)
+
+
+def _cost_values(paid: Window, costs: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "paid": paid,
+        "cost_chart": cost_days(paid, costs) if costs else None,
+        "models": model_costs(costs),
+        "cost": known_sum(costs),
+        "simulated": sum(row["simulated"] for row in costs),
+    }
+
+
+def _mix(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date) -> tuple[Window, list[dict[str, Any]]]:
+    """The days of the page of the project, and why exchanges of theirs were judged."""
+    window = window_of(asked, today)
+    found = _sampling_of(cursor, project, window)
+    if not found and not window.is_pinned:
+        window, _ = trends_of(cursor, project, asked, today)
+        found = _sampling_of(cursor, project, window)
+    return window, found
+
+
+def _sampling_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
+    return query_rows(cursor, "project_sampling", {"project": project, "from": window.start, "to": window.end})
+
+
+def _sampling(row: Row) -> dict[str, Any]:
+    words = SAMPLING_REASONS.get(row["sampling_reason"], row["sampling_reason"])
+    return {**row, "words": words, "bar": share_bar(row["share"], "" if row["disposition"] == "scored" else "left")}
+
+
+def _unscored(summary: Document) -> list[dict[str, Any]]:
+    """Why exchanges have no score of the judge, the most frequent reason first, and what helps."""
+    found = summary["exchanges"]["unscoredReasons"]
+    return [
+        {"reason": reason, "exchanges": count, "words": REASONS.get(reason, reason), "remedy": REMEDIES.get(reason, "")}
+        for reason, count in sorted(found.items(), key=lambda one: (-one[1], one[0]))
+    ]
