@@ -65,7 +65,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         services.ask(lambda reading: _days(reading, project, asked, today)),
         services.ask(lambda reading: _incidents(reading, project)),
     )
-    row = rows[0] if rows else EMPTY_PROJECT
+    row: Row = rows[0] if rows else EMPTY_PROJECT
     has_data = bool(row["exchanges"] or row["scores"]) or await _has_costs(services, project, asked, today)
     if not (rows or latest or has_data or days.baselines or project in services.engine.policy.projects):
         raise ApiError(404, "not_found", f"Nothing is known of a project {project}: {_NAMELESS}")
