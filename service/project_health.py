@@ -30,11 +30,11 @@ def reasons_of(row: Row) -> list[Reason]:
     return [reason for reason, is_so in found.items() if is_so]
 
 
-def health_of(row: Row) -> Health:
-    """How a project is: critical by a critical incident, a warning for any other reason, empty where nothing has come in yet."""
+def health_of(row: Row, reasons: list[Reason] | None = None) -> Health:
+    """How a project is: critical by a critical incident, a warning for any other of its `reasons`, empty where nothing has come in yet."""
     if row["critical_incidents"]:
         return "critical"
-    if reasons_of(row):
+    if reasons_of(row) if reasons is None else reasons:
         return "warning"
     return "ok" if row["exchanges"] or row["runs"] else "empty"
 

@@ -1,10 +1,13 @@
 -- purpose: every project with what tells how it is: what came of its exchanges altogether and lately and what that cost, its incidents, its runs
 -- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs: in as many days up to its newest run
 -- parameters: $project (NULL for all), $as_of (days that begin then or later are not lately), $days
-WITH days AS MATERIALIZED (
+WITH altogether AS MATERIALIZED (
+    SELECT
+        project, max(day) FILTER (day < $as_of::TIMESTAMP) AS newest, sum(exchanges)::BIGINT AS scores,
+        sum(exchanges) FILTER (disposition = 'scored')::BIGINT AS scored, sum(anomalies)::BIGINT AS anomalies,
+        sum(exchanges) FILTER (simulated)::BIGINT AS simulated
     FROM log.score_days($project, TIMESTAMP '2000-01-01', TIMESTAMP '2100-01-01')
-), newest AS (
-    SELECT project, max(day) AS newest FROM days WHERE day < $as_of::TIMESTAMP GROUP BY project
+    GROUP BY project
 ), ended AS (
     SELECT project, date_trunc('day', max(closed_at)) AS newest
     FROM log.diagnoses
@@ -22,14 +25,11 @@ WITH days AS MATERIALIZED (
     SEMI JOIN suspects USING (connection, session_id)
     QUALIFY row_number() OVER (PARTITION BY connection, session_id ORDER BY revision DESC, _offset DESC) = 1
 ), parts AS (
-    SELECT
-        project, sum(exchanges)::BIGINT AS scores, sum(exchanges) FILTER (disposition = 'scored')::BIGINT AS scored,
-        sum(anomalies)::BIGINT AS anomalies, sum(exchanges) FILTER (simulated)::BIGINT AS simulated
-    FROM days
-    GROUP BY project
+    SELECT project, newest::DATE AS recent_until, scores, scored, anomalies, simulated
+    FROM altogether
     UNION ALL BY NAME
     SELECT
-        project, max(newest)::DATE AS recent_until, sum(exchanges)::BIGINT AS recent_scores,
+        project, sum(exchanges)::BIGINT AS recent_scores,
         sum(anomalies)::BIGINT AS recent_anomalies,
         coalesce(sum(exchanges) FILTER (disposition = 'scored'), 0)::BIGINT AS recent_scored,
         coalesce(sum(exchanges) FILTER (disposition = 'unscored'), 0)::BIGINT AS recent_unscored,
@@ -38,8 +38,8 @@ WITH days AS MATERIALIZED (
         round(log.mean_of(sum(weight * tier2_count), sum(weight * tier2_sum)), 3) AS recent_tier2,
         round(log.mean_of(sum(weight * tier2_5_count), sum(weight * tier2_5_sum)), 3) AS recent_tier2_5,
         round(log.mean_of(sum(weight * tier3_count), sum(weight * tier3_sum)), 3) AS recent_tier3
-    FROM days
-    JOIN newest USING (project)
+    FROM log.score_days($project, TIMESTAMP '2000-01-01', TIMESTAMP '2100-01-01')
+    JOIN (SELECT project, newest FROM altogether) AS known USING (project)
     WHERE day <= newest AND day > newest - to_days($days::INTEGER)
     GROUP BY project
     UNION ALL BY NAME

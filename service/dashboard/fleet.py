@@ -13,6 +13,7 @@ from service.dashboard.links import Links
 from service.dashboard.project_words import reason_words
 from service.dashboard.rendering import page
 from service.dashboard.viewing import Viewer
+from service.dashboard.words import TERMS
 from service.project_health import anomalous_share, health_of, reasons_of, unscored_share
 
 router = APIRouter(include_in_schema=False)
@@ -20,6 +21,8 @@ View = Literal["cards", "table"]
 _WORST = {"critical": 3, "warning": 2, "ok": 1, "empty": 0}
 _GLANCE = 24
 """Beyond so many projects each has a square of its colour above the list."""
+BEGINNING = 60
+"""Projects in the first answer, the worst ones; the browser asks for all of them at once afterwards."""
 
 
 @router.get("/")
@@ -28,35 +31,49 @@ async def fleet(
     viewer: Viewer,
     services: Services,
     view: Annotated[View, Query(description="As cards, or as a table of narrow rows.")] = "cards",
+    *,
+    whole: Annotated[bool, Query(description="Every project, not only the worst ones.")] = False,
 ) -> HTMLResponse:
-    """The projects that the operator may see."""
-    rows = await project_rows(services, viewer.project)
-    cards = sorted((_card(row, has_judge=services.engine.has_judge) for row in rows), key=_worst_first)
-    for place, card in enumerate(cards):
-        card["worst"] = len(cards) - place
+    """The projects that the operator may see: a square of each, and the worst, or all, with their figures."""
+    rows = sorted(map(_judged, await project_rows(services, viewer.project)), key=_worst_first)
+    last = len(rows) if whole else BEGINNING
+    has_judge = services.engine.has_judge
     values = {
-        "cards": cards,
+        "cards": [_card(row, len(rows) - place, has_judge=has_judge) for place, row in enumerate(rows[:last])],
+        "projects": len(rows),
         "days": RECENT_DAYS,
-        "totals": _totals(cards),
+        "totals": _totals(rows),
         "healths": tuple(_WORST),
         "view": view,
-        "glance": len(cards) > _GLANCE,
+        "glance": [_square(row, has_judge=has_judge) for row in rows] if len(rows) > _GLANCE else [],
     }
     return page(request, "fleet.html", values)
 
 
-def _card(row: dict[str, Any], *, has_judge: bool) -> dict[str, Any]:
-    """What a card shows."""
+def _judged(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the query, with how the project is."""
+    reasons = reasons_of(row)
+    return {**row, "reasons": reasons, "health": health_of(row, reasons), "rate": anomalous_share(row)}
+
+
+def _card(row: dict[str, Any], worst: int, *, has_judge: bool) -> dict[str, Any]:
+    """What a card shows; `worst` is larger the worse the project is."""
     return {
         **row,
-        "health": health_of(row),
-        "rate": anomalous_share(row),
+        "worst": worst,
         "unscored_rate": unscored_share(row),
-        "reasons": reasons_of(row),
         "why": reason_words(row, RECENT_DAYS, has_judge=has_judge),
         "tiers": _tiers(row),
         "link": Links().project(row["project"]),
     }
+
+
+def _square(row: dict[str, Any], *, has_judge: bool) -> tuple[str, str, str]:
+    """What the square of a project needs: where it leads, its health, and its words."""
+    incidents = f", {row['open_incidents']} open" if row["open_incidents"] else ""
+    why = reason_words(row, RECENT_DAYS, has_judge=has_judge) if row["reasons"] else []
+    words = "; ".join((f"{row['project']}: {TERMS[row['health']]}{incidents}", *why))
+    return Links().project(row["project"]), row["health"], words
 
 
 def _worst_first(card: dict[str, Any]) -> tuple[Any, ...]:

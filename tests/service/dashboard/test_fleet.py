@@ -13,6 +13,7 @@ from watched import fallen, history, put
 
 from analytics.store import Store
 from service.access import AccessStore, Holder
+from service.dashboard.fleet import BEGINNING
 
 
 def test_an_empty_server_says_what_to_do_first(call: Call, access: AccessStore) -> None:
@@ -115,3 +116,25 @@ def test_a_fleet_too_large_to_look_through_is_seen_at_a_glance(call: Call, token
         'title="team-07: Critical, 1 open; 1 of 1 due to be judged are unscored: this server has no judge"'
         == re.findall(r'title="[^"]*"', glance)[0]
     )
+
+
+def test_of_a_large_fleet_the_worst_come_first_and_all_by_a_link(call: Call, tokens: Tokens, store: Store) -> None:
+    """A thousand cards take longer than one waits; sums and squares are of all, and without a script a link leads to the rest."""
+    value = signed_in(call, tokens.root)
+    put(
+        store,
+        "scores",
+        [score(f"s{place}", 1, project=f"team-{place:02}", exchange_at=NOW, scored_at=NOW) for place in range(BEGINNING)],
+    )
+    put(store, "incidents", [incident(project="team-59")])
+    for view, rest in (("", "/?whole=true"), ("?view=table", "/?view=table&amp;whole=true")):
+        first = call("GET", f"/{view}", headers=cookie(value)).text
+        assert BEGINNING + 4 == first.split('class="glance"')[1].split("</p>")[0].count("<a ")
+        assert f'data-rest="{BEGINNING + 4}"' in first
+        assert f'<a href="{rest}">' in first
+        whole = call("GET", rest.replace("&amp;", "&"), headers=cookie(value)).text
+        assert "data-rest" not in whole
+        beginning, everything = (re.findall(r'data-name="[^>]*', shown) for shown in (first, whole))
+        assert (BEGINNING, BEGINNING + 4) == (len(beginning), len(everything))
+        assert everything[:BEGINNING] == beginning
+        assert beginning[0].startswith('data-name="team-59"')
