@@ -438,6 +438,6 @@ def test_redaction_can_be_switched_off() -> None:
 )
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     """Half a megabyte of starts that lead nowhere, as large as a body may be: seconds if linear, hours if not."""
-    started = time.perf_counter()
+    started = time.process_time()
     REDACTOR.redact(piece * (512 * 1024 // len(piece)))
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
