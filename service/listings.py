@@ -45,7 +45,7 @@ class Listing(Table):
 
 
 def _width(column: Column) -> int:
-    return max(len(str(column.header)), *(cell.cell_len for cell in column.cells if isinstance(cell, Text)))
+    return max([len(str(column.header)), *(cell.cell_len for cell in column.cells if isinstance(cell, Text))])
 
 
 def _lines(widths: Sequence[int], room: int) -> list[list[int]]:

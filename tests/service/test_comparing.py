@@ -281,7 +281,7 @@ def test_a_file_that_a_server_has_is_said_to_be_in_use(driftline: Command, live:
         code, out, err = driftline("compare", "live", "strict")
 
     assert (2, "") == (code, out)
-    assert str(live) in err
+    assert f"{live.name}: in use by process " in err
     assert "Another process has the file" in err
 
 

@@ -123,16 +123,16 @@ def test_many_agents_and_runs_stay_a_page(looks: Looks, store: Store) -> None:
 def test_the_project_shows_its_newest_runs(looks: Looks, store: Store) -> None:
     """From there to what went wrong it is one step."""
     put(store, "diagnoses", [run(1, 90), run(2, 50, primary_failure_type=LOOP)])
-    found = cells(looks("/projects/ops"), "Newest runs with their verdict")
+    found = cells(looks("/projects/ops/details"), "Newest runs with their verdict")
     assert ["run_002", "50", "Unsafe for production"] == found[0][:3]
     assert ["run_001", "90", "Ready for runtime", "none", "scout", "2026-09-01 13:00"] == found[1]
-    assert 'href="/projects/ops/runs/run_002"' in looks("/projects/ops")
+    assert 'href="/projects/ops/runs/run_002"' in looks("/projects/ops/details")
 
 
 def test_a_project_that_has_only_runs_shows_only_those(looks: Looks, store: Store) -> None:
     """Charts and costs of exchanges that never came would be a page of nothing."""
     put(store, "diagnoses", [run(1, 97)])
-    said = " ".join(re.sub(r"<[^>]+>", " ", looks("/projects/ops")).split())
+    said = " ".join(re.sub(r"<[^>]+>", " ", looks("/projects/ops/details")).split())
     assert "run_001 97 Ready for runtime" in said
     for words in ("Nothing has come in yet", "Cost of judging", "Tier 1 ·", "Left out by sampling", "Newest sessions"):
         assert words not in said
