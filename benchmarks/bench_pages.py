@@ -76,8 +76,10 @@ def addresses(path: Path, of: Mapping[str, str]) -> dict[str, str]:
     return {
         "/healthz": "/healthz",
         "fleet": links.fleet,
+        "fleet, its rest": links.fleet_of(whole="true"),
         "project": links.project(talks),
         "project, 90 days": f"{links.project(talks)}?window=90d",
+        "project, its details": links.details(talks),
         "dearest sessions": links.costs(talks),
         "anomalies": links.anomalies(talks),
         "wrap-up": links.wrap_quality(talks),
