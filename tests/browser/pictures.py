@@ -56,7 +56,7 @@ PICTURES: Mapping[str, tuple[str, Callable[[Page], None]]] = {
     "fleet": (LINKS.fleet, _whole),
     "project": (LINKS.project("support"), _whole),
     "trends": (LINKS.project("support"), _shown("#days")),
-    "cost": (LINKS.project("support"), _shown("section:has(> h2:text-is('Cost of judging'))")),
+    "cost": (LINKS.project("support"), _shown("section:has(> .head > h2:text-is('Cost of judging'))")),
     "incident": ("incident", _whole),
     "moved": ("incident", _shown("#moved")),
     "exchange": ("exchange", _whole),
