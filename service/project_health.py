@@ -18,6 +18,12 @@ UNSCORED, ANOMALOUS = 0.1, 0.05
 """From these shares on, of the exchanges that a judge should have scored and of all, the last days are a reason to look."""
 
 
+def with_health(row: Row) -> dict[str, Any]:
+    """A row of the query `projects` with its `health` and the `reasons` for it."""
+    reasons = reasons_of(row)
+    return {**row, "reasons": reasons, "health": health_of(row, reasons)}
+
+
 def reasons_of(row: Row) -> list[Reason]:
     """Why a project is no healthier than it is, the gravest reason first; `row` is one of the query `projects`."""
     unscored, anomalous = unscored_share(row), anomalous_share(row)
@@ -30,11 +36,11 @@ def reasons_of(row: Row) -> list[Reason]:
     return [reason for reason, is_so in found.items() if is_so]
 
 
-def health_of(row: Row, reasons: list[Reason] | None = None) -> Health:
+def health_of(row: Row, reasons: list[Reason]) -> Health:
     """How a project is: critical by a critical incident, a warning for any other of its `reasons`, empty where nothing has come in yet."""
     if row["critical_incidents"]:
         return "critical"
-    if reasons_of(row) if reasons is None else reasons:
+    if reasons:
         return "warning"
     return "ok" if row["exchanges"] or row["runs"] else "empty"
 

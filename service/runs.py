@@ -46,6 +46,13 @@ def run_page(
     return query_rows(cursor, "project_runs", asked)
 
 
+def with_run_ids(cursor: duckdb.DuckDBPyConnection, project: str, sessions: Sequence[Row]) -> list[Row]:
+    """Rows of sessions (`connection`, `session_id`) of a project, each with the `run_id` of its run; None while it is not finished."""
+    asked = {"project": project, "sessions": [f"{one['connection']}/{one['session_id']}" for one in sessions]}
+    ids = {(row["connection"], row["session_id"]): row["run_id"] for row in query_rows(cursor, "runs_of_sessions", asked)}
+    return [{**one, "run_id": ids.get((one["connection"], one["session_id"]))} for one in sessions]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """Which runs of a project are wanted; None is any."""

@@ -18,7 +18,7 @@ from service.api.paging import Cursor, NextCursor, Place, page_of
 from service.api.project_answers import Moment, ProjectAnswer, Share
 from service.api.settings import API
 from service.documents import iso_time
-from service.project_health import Health, Reason, anomalous_share, health_of, reasons_of, unscored_share
+from service.project_health import Health, Reason, anomalous_share, unscored_share, with_health
 
 router = APIRouter(tags=["reading"])
 RECENT_DAYS = 7
@@ -93,19 +93,21 @@ async def projects(
 ) -> ProjectsAnswer:
     """List every project that the caller may see with its health: those with records, and those that have a connection."""
     rows = await project_rows(services, caller.project)
-    wanted = [row for row in rows if health in (None, health_of(row)) and (cursor is None or row["project"] > cursor.id)]
+    wanted = [row for row in rows if health in (None, row["health"]) and (cursor is None or row["project"] > cursor.id)]
     shown, following = page_of(wanted, limit, lambda row: Place(EARLIEST, row["project"]))
     return ProjectsAnswer(projects=[_answer(row) for row in shown], count=len(shown), next_cursor=following)
 
 
 async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
-    """Every project, or `own`, by name: rows of the query `projects`, and those that only have a connection yet."""
+    """Every project, or `own`, by name, with its health: rows of the query `projects`, and those that only have a connection yet."""
     asked = {"project": own, "as_of": services.engine.now(), "days": RECENT_DAYS}
     rows = {row["project"]: row for row in await services.ask(lambda asking: query_rows(asking, "projects", asked))}
     connected = {one.project for one, _ in services.access.holders("connection") if one.project and own in (None, one.project)}
     policy = services.engine.policy
     return [
-        {"project": name, **(rows.get(name) or EMPTY_PROJECT), "enabled": policy.for_project(name).settings.enabled}
+        with_health(
+            {"project": name, **(rows.get(name) or EMPTY_PROJECT), "enabled": policy.for_project(name).settings.enabled}
+        )
         for name in sorted(rows.keys() | connected)
     ]
 
@@ -113,8 +115,8 @@ async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
 def _answer(row: Row) -> ProjectHealthAnswer:
     return ProjectHealthAnswer(
         project=row["project"],
-        health=health_of(row),
-        reasons=reasons_of(row),
+        health=row["health"],
+        reasons=row["reasons"],
         enabled=row["enabled"],
         last_exchange_at=iso_time(row["last_exchange_at"]),
         recent=RecentAnswer(

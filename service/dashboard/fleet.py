@@ -14,7 +14,7 @@ from service.dashboard.project_words import reason_words
 from service.dashboard.rendering import page
 from service.dashboard.viewing import Viewer
 from service.dashboard.words import TERMS
-from service.project_health import anomalous_share, health_of, reasons_of, unscored_share
+from service.project_health import anomalous_share, unscored_share
 
 router = APIRouter(include_in_schema=False)
 View = Literal["cards", "table"]
@@ -35,7 +35,8 @@ async def fleet(
     whole: Annotated[bool, Query(description="Every project, not only the worst ones.")] = False,
 ) -> HTMLResponse:
     """The projects that the operator may see: a square of each, and the worst, or all, with their figures."""
-    rows = sorted(map(_judged, await project_rows(services, viewer.project)), key=_worst_first)
+    found = await project_rows(services, viewer.project)
+    rows = sorted(({**row, "rate": anomalous_share(row)} for row in found), key=_worst_first)
     last = len(rows) if whole else BEGINNING
     has_judge = services.engine.has_judge
     values = {
@@ -48,12 +49,6 @@ async def fleet(
         "glance": [_square(row, has_judge=has_judge) for row in rows] if len(rows) > _GLANCE else [],
     }
     return page(request, "fleet.html", values)
-
-
-def _judged(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the query, with how the project is."""
-    reasons = reasons_of(row)
-    return {**row, "reasons": reasons, "health": health_of(row, reasons), "rate": anomalous_share(row)}
 
 
 def _card(row: dict[str, Any], worst: int, *, has_judge: bool) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.dashboard.window import LENGTHS, Asked, AskedDays, Window, window_of
 from service.dashboard.words import TERMS
-from service.project_health import health_of
+from service.project_health import with_health
 from service.watched import incident_records
 
 router = APIRouter(include_in_schema=False)
@@ -65,7 +65,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         services.ask(lambda reading: _days(reading, project, asked, today)),
         services.ask(lambda reading: _incidents(reading, project)),
     )
-    row: Row = rows[0] if rows else EMPTY_PROJECT
+    row: Row = rows[0] if rows else with_health(EMPTY_PROJECT)
     has_data = bool(row["exchanges"] or row["scores"]) or await _has_costs(services, project, asked, today)
     if not (rows or latest or has_data or days.baselines or project in services.engine.policy.projects):
         raise ApiError(404, "not_found", f"Nothing is known of a project {project}: {_NAMELESS}")
@@ -73,7 +73,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
     values = {
         "project": project,
         "enabled": settings.enabled,
-        "health": health_of(row),
+        "health": row["health"],
         "why": reason_words(row, RECENT_DAYS, has_judge=services.engine.has_judge),
         "critical": row["critical_incidents"],
         "banner": banner_text(settings, row["open_incidents"], services.engine.judge_name),

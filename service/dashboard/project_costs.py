@@ -8,11 +8,12 @@ import duckdb
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.queries import query_rows, run_query
+from analytics.queries import run_query
 from service.api.context import Services
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.dashboard.window import Asked, Window, window_of
+from service.runs import with_run_ids
 
 router = APIRouter(include_in_schema=False)
 MOST = 100
@@ -37,7 +38,4 @@ def _dearest(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, li
     """The sessions that cost most, the dearest first, each with its run where it is finished."""
     values = {"by": "session", "project": project, "from": window.start, "to": window.end}
     found = run_query(cursor, "judge_costs", values).head(limit).to_dicts()
-    sessions = [f"{one['connection']}/{one['session_id']}" for one in found]
-    rows = query_rows(cursor, "runs_of_sessions", {"project": project, "sessions": sessions})
-    runs = {(row["connection"], row["session_id"]): row["run_id"] for row in rows}
-    return [one | {"run_id": runs.get((one["connection"], one["session_id"]))} for one in found]
+    return with_run_ids(cursor, project, found)

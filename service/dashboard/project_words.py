@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from service.dashboard.rendering import number, share
-from service.project_health import Reason, Row, anomalous_share, reasons_of
+from service.project_health import Reason, Row, anomalous_share
 
 SAMPLING_REASONS: Mapping[str, str] = {
     "sampling_disabled": "Every exchange: sampling is off",
@@ -34,7 +34,7 @@ REMEDIES: Mapping[str, str] = {
 
 
 def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
-    """Why a project is not healthy, in words; its incidents are told of elsewhere. `days` is how many the last days are."""
+    """Why a project is not healthy, in words, by the `reasons` of its row; its incidents are told of elsewhere. `days` is how many the last days are."""
     unscored, unsafe = row["recent_unscored"], row["recent_unsafe_runs"]
     wanted = row["recent_scored"] + unscored
     words: Mapping[Reason, str] = {
@@ -43,7 +43,7 @@ def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
         "unsafe_runs": f"{number(unsafe)} unsafe run{'' if unsafe == 1 else 's'} in {days} days",
         "anomalies": f"{number(row['recent_anomalies'])} anomalies, {share(anomalous_share(row))} of the exchanges",
     }
-    return [words[one] for one in reasons_of(row) if one in words]
+    return [words[one] for one in row["reasons"] if one in words]
 
 
 WRAP_STEPS: Mapping[str, str] = {

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import duckdb
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.queries import query_rows
 from audit.policy import Policy
 from service.api.context import Services
 from service.api.paging import Cursor, Place, after
@@ -19,7 +17,7 @@ from service.dashboard.paged import linked
 from service.dashboard.project_words import WRAP_STEPS
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
-from service.runs import wrap_page
+from service.runs import with_run_ids, wrap_page
 
 router = APIRouter(include_in_schema=False)
 _SHOWN = 25
@@ -57,10 +55,4 @@ def _sessions(
 ) -> list[dict[str, Any]]:
     """The sessions of a page and one more, each with its run; None for one that is not finished."""
     rows = wrap_page(reading, policy, project, limit + 1, after(cursor))
-    asked = {"project": project, "sessions": [f"{row['connection']}/{row['session_id']}" for row in rows]}
-    runs = {(row["connection"], row["session_id"]): row["run_id"] for row in query_rows(reading, "runs_of_sessions", asked)}
-    return [_wrap(row, runs.get((row["connection"], row["session_id"]))) for row in rows]
-
-
-def _wrap(row: Mapping[str, Any], run: str | None) -> dict[str, Any]:
-    return {**row, "run_id": run, "bar": share_bar(row["score"])}
+    return [{**row, "bar": share_bar(row["score"])} for row in with_run_ids(reading, project, rows)]

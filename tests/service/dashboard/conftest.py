@@ -2,4 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
+from api_server import Call, Tokens
+from browsers import cookie, signed_in
+
+
+@pytest.fixture
+def look(call: Call, tokens: Tokens) -> Callable[..., str]:
+    """The text of a page, as one sees it who may see everything."""
+    value = signed_in(call, tokens.root)
+
+    def looked(path: str, status: int = 200) -> str:
+        answer = call("GET", path, headers=cookie(value))
+        assert status == answer.status_code, answer.text
+        return str(answer.text)
+
+    return looked

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import cookie, signed_in
+from api_server import NOW
 from builders import exchange
 from finished import filled
 from watched import put
@@ -36,14 +35,11 @@ def run(number: int, trust: int | None, agent: str | None = "scout", **fields: o
 
 
 @pytest.fixture
-def looks(call: Call, tokens: Tokens) -> Looks:
-    """What a page answers."""
-    value = signed_in(call, tokens.root)
+def looks(look: Callable[..., str]) -> Looks:
+    """What a page shows; of the agents, unless another one is named."""
 
     def page(path: str = "/projects/ops/agents") -> str:
-        answer = call("GET", path, headers=cookie(value))
-        assert 200 == answer.status_code, answer.text
-        return answer.text
+        return look(path)
 
     return page
 

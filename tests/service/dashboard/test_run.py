@@ -60,19 +60,6 @@ def finished(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -
     return send
 
 
-@pytest.fixture
-def look(call: Call, tokens: Tokens) -> Callable[..., str]:
-    """The text of a page, as one sees it who may see everything."""
-    value = signed_in(call, tokens.root)
-
-    def looked(path: str, status: int = 200) -> str:
-        answer = call("GET", path, headers=cookie(value))
-        assert status == answer.status_code, answer.text
-        return str(answer.text)
-
-    return looked
-
-
 def test_a_project_without_runs_says_how_a_run_comes_about(look: Callable[..., str]) -> None:
     """The list is looked at before the first session has ended."""
     assert "Exchanges alone make none" in look(RUNS)

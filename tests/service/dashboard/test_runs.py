@@ -9,9 +9,7 @@ from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
 
-import pytest
 from api_server import Call, Tokens
-from browsers import cookie, signed_in
 from builders import START
 from finished import diagnosed
 from watched import put
@@ -26,19 +24,6 @@ from service.dashboard.run import PAGE
 
 LINKS = Links()
 RUNS = LINKS.runs("ops")
-
-
-@pytest.fixture
-def look(call: Call, tokens: Tokens) -> Callable[..., str]:
-    """The text of a page, as one sees it who may see everything."""
-    value = signed_in(call, tokens.root)
-
-    def looked(path: str, status: int = 200) -> str:
-        answer = call("GET", path, headers=cookie(value))
-        assert status == answer.status_code, answer.text
-        return str(answer.text)
-
-    return looked
 
 
 def listed(page: str) -> list[str]:
