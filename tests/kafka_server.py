@@ -170,14 +170,30 @@ def free_port() -> int:
             return port
 
 
+def cluster_id() -> str:
+    """A new id of a cluster; one that begins with a dash would be taken for an option."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "x")
+
+
 class Broker:
     """One broker with a folder of its own. Data and port stay the same from start to start."""
 
     def __init__(
-        self, folder: Path, *, heap: str = "512m", port: int | None = None, options: Sequence[str] = (), properties: str = ""
+        self,
+        folder: Path,
+        *,
+        heap: str = "512m",
+        port: int | None = None,
+        options: Sequence[str] = (),
+        properties: str = "",
+        cluster: str | None = None,
     ) -> None:
-        """`options` are Java's; `properties`, with `{port}` and `{controller}` in them, win over those every broker has."""
+        """`options` are Java's; `properties`, with `{port}` and `{controller}` in them, win over those every broker has.
+
+        `cluster` is the id of the cluster that it belongs to; without one it is a cluster of its own.
+        """
         self._folder = folder
+        self._cluster = cluster or cluster_id()
         self._options = options
         self._more = properties
         self._heap = heap
@@ -251,8 +267,7 @@ class Broker:
     def _format(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._configure()
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        tool = self._java("kafka.tools.StorageTool", "format", "--cluster-id", cluster.replace("-", "x"), "--config")
+        tool = self._java("kafka.tools.StorageTool", "format", "--cluster-id", self._cluster, "--config")
         done = subprocess.run(
             [*tool, str(self._properties)], capture_output=True, text=True, timeout=START_SECONDS, check=False
         )

@@ -11,18 +11,31 @@ from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import ConsumerRecord
+from engines import NOW, Clock
 
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec import encode
+from schemas.records import Record
 from streams.kafka.app import GROUP, Worker
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.keys import key_of
 from streams.kafka.membership import Membership
 from streams.kafka.processing import Chunk, Processor
 from streams.kafka.producing import RecordProducer
+from streams.kafka.stage_processor import StageProcessor
+from streams.kafka.state import StateTopic
+from streams.kafka.watchdog import Pulse
+from streams.recorded import nothing_recorded
+from streams.stage_runs import StageRuns
 from streams.topology import Stage, stage_named
 
 PATIENCE = 40.0
 FAST = {"broker_commit_interval": 0.1, "broker_session_timeout": 6.0, "broker_heartbeat_interval": 0.3}
 """Settings under which a rebalance takes little time."""
 EVENTS, EXCHANGES = stage_named("diagnosis"), stage_named("intake")
+STAGES = (EXCHANGES, EVENTS)
+POLICY = Policy()
 
 
 @dataclass
@@ -82,7 +95,7 @@ async def working(
         membership=membership,
         fail=failures.append,
         settings=FAST,
-        consumer={"metadata_max_age_ms": 1000, **consumer},
+        consumer=consumer,
     )
     await worker.start()
     try:
@@ -90,6 +103,37 @@ async def working(
     finally:
         await worker.stop(grace)
     assert [] == failures
+    assert worker.app._crash_reason is None
+
+
+@asynccontextmanager
+async def processing(
+    kafka: KafkaConnection, stages: Sequence[Stage] = STAGES, wrap: Callable[[Stage, Processor], Processor] = lambda _, one: one
+) -> AsyncIterator[Worker]:
+    """A worker with these stages as they are; `wrap` may put something between it and a stage."""
+    redactor, producer = Redactor(POLICY.redaction), RecordProducer(kafka)
+    await producer.start()
+    runs = StageRuns(POLICY, nothing_recorded, redactor, Clock(NOW))
+    states = {stage.name: StateTopic(kafka, stage.name, producer) for stage in stages}
+    processors = {
+        stage: wrap(
+            stage,
+            StageProcessor(
+                stage, runs, redactor=redactor, now=Clock(NOW), producer=producer, states=states[stage.name], pulse=Pulse(60)
+            ),
+        )
+        for stage in stages
+    }
+    async with working(kafka, processors) as worker:
+        yield worker
+    await producer.stop()
+    for topic in states.values():
+        topic.close()
+
+
+def keyed(records: Sequence[Record]) -> list[tuple[bytes, bytes]]:
+    """Records as they are produced."""
+    return [(key_of(record), encode(record)) for record in records]
 
 
 async def eventually(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:

@@ -25,6 +25,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_chunk
 from streams.kafka.processing import RawRecord
 from streams.kafka.repetitions import Window
+from streams.kafka.segments import read_until
 from streams.kafka.state import StateTopic
 from streams.recorded import Subject
 
@@ -106,11 +107,7 @@ async def _read(
         return
     end = (await consumer.end_offsets([place]))[place]
     consumer.seek(place, found.offset)
-    position = found.offset
-    while position < end:
-        async with asyncio.timeout(READ_SECONDS):
-            records = (await consumer.getmany(place, timeout_ms=1000)).get(place, [])
-            position = await consumer.position(place)
+    async for records in read_until(consumer, place, end, READ_SECONDS):
         await asyncio.to_thread(_take_in, calls, records, states, place.partition)
 
 

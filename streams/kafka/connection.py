@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any, Literal
 
 from schemas.errors import SettingsError
 
+METADATA_MILLISECONDS = 5_000
+"""How long a client believes what it knows of the cluster. After a leader has changed, aiokafka may ask the old one for so long."""
+REQUEST_MILLISECONDS = 15_000
+"""How long a client waits for the answer of a node, which may be frozen, before it looks for another."""
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -59,8 +64,15 @@ class KafkaConnection:
             ) from error
 
     def for_aiokafka(self) -> dict[str, Any]:
-        """The options that aiokafka's consumers and producers take."""
-        return {"bootstrap_servers": self.servers} | self._security()
+        """The options that aiokafka's consumers and producers take.
+
+        The addresses stand in another order each time: a client tries one after the other, and the first may be frozen.
+        """
+        return {
+            "bootstrap_servers": random.sample(self.servers, len(self.servers)),
+            "metadata_max_age_ms": METADATA_MILLISECONDS,
+            "request_timeout_ms": REQUEST_MILLISECONDS,
+        } | self._security()
 
     def for_kafka_python(self) -> dict[str, Any]:
         """The options that kafka-python's clients take."""

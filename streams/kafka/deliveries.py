@@ -43,22 +43,24 @@ class Deliveries:
 
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a partition has room again."""
-    moved_at: float = field(default_factory=monotonic)
-    """When something was delivered or done last, on the monotonic clock."""
+    moved_at: dict[Partition, float] = field(default_factory=dict)
+    """When something of a partition was delivered or done last, by `now`."""
+    now: Callable[[], float] = monotonic
+    """A monotonic clock, in seconds."""
     _open: dict[Partition, deque[Delivery]] = field(default_factory=lambda: defaultdict(deque))
 
     def deliver(self, chunk: Chunk) -> Delivery:
         """Enter the partition's next chunk."""
         delivery = Delivery(chunk, chunk.next_offset)
         self._open[chunk.topic, chunk.partition].append(delivery)
-        self.moved_at = monotonic()
+        self.moved_at[chunk.topic, chunk.partition] = self.now()
         return delivery
 
     def done(self, delivery: Delivery) -> None:
         """All that came of the delivery is durable."""
         delivery.finished = True
         delivery.chunk = Chunk(delivery.chunk.topic, delivery.chunk.partition, ())
-        self.moved_at = monotonic()
+        self.moved_at[delivery.chunk.topic, delivery.chunk.partition] = self.now()
 
     def taken(self, delivery: Delivery) -> None:
         """The stage takes the partition's next delivery."""
@@ -69,10 +71,11 @@ class Deliveries:
         """Whether the partition may have another delivery."""
         return sum(not one.taken for one in self._open.get(partition, ())) < AHEAD
 
-    def open(self, without: Collection[str] = ()) -> int:
-        """How many deliveries are not done, those of some topics left out."""
-        queues = (queue for (topic, _), queue in self._open.items() if topic not in without)
-        return sum(not one.finished for queue in queues for one in queue)
+    def open(self, without: Collection[str] = ()) -> dict[Partition, int]:
+        """How many deliveries are not done, by partition that has such; those of some topics left out."""
+        queues = {place: queue for place, queue in self._open.items() if place[0] not in without}
+        counts = {place: sum(not one.finished for one in queue) for place, queue in queues.items()}
+        return {place: count for place, count in counts.items() if count}
 
     def partitions(self) -> list[Partition]:
         """The partitions that have deliveries."""

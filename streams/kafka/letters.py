@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from analytics.store import Store
@@ -23,6 +23,7 @@ from streams.kafka.decoding import decodable
 from streams.kafka.keys import key_of
 from streams.kafka.processing import RawRecord
 from streams.kafka.producing import Message, RecordProducer
+from streams.kafka.segments import read_until
 from streams.letters import Return
 
 REVIEWS = "reviews"
@@ -72,18 +73,9 @@ async def _keep(consumer: AIOKafkaConsumer, names: Mapping[str, str], store: Sto
     """Read what there is at the beginning of this; what comes meanwhile may be left for the next time."""
     async with asyncio.timeout(READ_SECONDS):
         ends = await consumer.end_offsets(sorted(consumer.assignment()))
-        waiting = await _unread(consumer, ends)
-    while waiting:
-        async with asyncio.timeout(READ_SECONDS):
-            found = await consumer.getmany(*waiting, timeout_ms=1000)
-        for place, records in found.items():
+    for place, end in ends.items():
+        async for records in read_until(consumer, place, end, READ_SECONDS):
             await asyncio.to_thread(_append, store, names[place.topic], records)
-        async with asyncio.timeout(READ_SECONDS):
-            waiting = await _unread(consumer, ends)
-
-
-async def _unread(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    return [place for place, end in ends.items() if await consumer.position(place) < end]
 
 
 def _append(store: Store, topic: str, records: Sequence[RawRecord]) -> None:

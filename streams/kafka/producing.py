@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
@@ -30,6 +30,8 @@ BATCH_BYTES = 512 * 1024
 """Records that are sent together; a single one may be larger."""
 TOGETHER = 16
 """From so many records for a partition on, they are made into batches here, which takes a tenth of the time of one by one."""
+TRIES = 3
+"""How many nodes can be asked, one after the other, within a time limit."""
 STOP_SECONDS = 5.0
 log = logging.getLogger(__name__)
 logging.getLogger("aiokafka").setLevel(
@@ -125,14 +127,17 @@ class RecordProducer:
     async def _connected(self) -> AIOKafkaProducer:
         async with self._making:
             if self._client is None:
-                client = AIOKafkaProducer(
-                    **self._connection.for_aiokafka(),
-                    enable_idempotence=True,
-                    compression_type="zstd",
-                    max_request_size=MAX_MESSAGE_BYTES,
-                    max_batch_size=BATCH_BYTES,
-                    request_timeout_ms=int(self._time_limit * 1000),
-                )
+                options: dict[str, Any] = {
+                    "enable_idempotence": True,
+                    "compression_type": "zstd",
+                    "max_request_size": MAX_MESSAGE_BYTES,
+                    "max_batch_size": BATCH_BYTES,
+                    # A node that is frozen leaves time for another that leads in its place.
+                    "request_timeout_ms": int(self._time_limit * 1000 / TRIES),
+                }
+                client = AIOKafkaProducer(**self._connection.for_aiokafka() | options)
+                # What waits for a leader may do so for the whole of it.
+                client._message_accumulator._batch_ttl = self._time_limit  # noqa: SLF001 - it takes it from the time of a request
                 try:
                     await client.start()
                 except BaseException:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
@@ -22,8 +22,8 @@ WAIT_MILLISECONDS = 50
 PARTITION_BYTES = 2 * 1024 * 1024
 ANSWER_SECONDS = 10.0
 """What a broker has for an answer about positions."""
-METADATA_MILLISECONDS = 30_000
-"""How often it is looked whether a topic has new partitions."""
+REQUEST_MILLISECONDS = 3_000
+"""What one node has for one, so that another can be asked."""
 log = logging.getLogger(__name__)
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # ten lines a second while a broker is away; what it comes to is told
 
@@ -52,16 +52,16 @@ class PartitionReader:
 
     async def start(self) -> None:
         """Connect; BrokerError when no broker answers."""
-        consumer = AIOKafkaConsumer(
-            **self._connection.for_aiokafka(),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            isolation_level="read_committed",
-            fetch_max_wait_ms=WAIT_MILLISECONDS,
-            max_partition_fetch_bytes=PARTITION_BYTES,
-            metadata_max_age_ms=METADATA_MILLISECONDS,
-        )
+        options: dict[str, Any] = {
+            "group_id": None,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",
+            "isolation_level": "read_committed",
+            "fetch_max_wait_ms": WAIT_MILLISECONDS,
+            "max_partition_fetch_bytes": PARTITION_BYTES,
+            "request_timeout_ms": REQUEST_MILLISECONDS,
+        }
+        consumer = AIOKafkaConsumer(**self._connection.for_aiokafka() | options)
         self._consumer = consumer
         try:
             with told("Kafka"):

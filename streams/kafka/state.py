@@ -23,6 +23,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.local_states import LocalStates
 from streams.kafka.processing import RawRecord
 from streams.kafka.producing import Sender
+from streams.kafka.segments import read_until
 from streams.kafka.topics import state_topic
 
 MAX_STATE_BYTES = 15_000_000
@@ -91,7 +92,7 @@ class StateTopic:
             await self._load(consumer, place)
             await self._check(consumer, partition)
         except (KafkaError, TimeoutError) as error:
-            words = " ".join(str(error).split()) or type(error).__name__
+            words = " ".join(str(error).split()) or f"the broker said nothing for {READ_SECONDS:g} s"
             raise BrokerError(f"topic {place.topic}, partition {partition}: the states cannot be read: {words}") from error
         finally:
             await consumer.stop()
@@ -102,10 +103,7 @@ class StateTopic:
         start = max(self._read.get(place.partition, 0), first)
         consumer.seek(place, start)
         count, outlived = 0, set[bytes]()
-        while await _position(consumer, place) < end:
-            async with asyncio.timeout(READ_SECONDS):
-                found = await consumer.getmany(place, timeout_ms=1000)
-            records = found.get(place, [])
+        async for records in read_until(consumer, place, end, READ_SECONDS):
             count += len(records)
             await asyncio.to_thread(self._take_in, place.partition, records, outlived)
         if outlived:
@@ -181,9 +179,3 @@ class StateTopic:
 def is_too_large(state: StoredState) -> bool:
     """Whether the state is larger than a state topic takes."""
     return len(state.state) + len(state.identities) > MAX_STATE_BYTES
-
-
-async def _position(consumer: AIOKafkaConsumer, place: TopicPartition) -> int:
-    async with asyncio.timeout(READ_SECONDS):
-        position: int = await consumer.position(place)
-    return position

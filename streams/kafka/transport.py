@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from typing import Any, Protocol, cast
 
 import aiokafka
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from aiokafka.errors import ConsumerStoppedError
+from aiokafka.errors import CommitFailedError, ConsumerStoppedError, KafkaError
+from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.transport.producer import Producer
 from faust.types import TP, Message
@@ -35,6 +37,10 @@ IDLE_SECONDS = 0.5
 """How long a fetch waits for records where every partition could take some."""
 BUSY_SECONDS = 0.02
 """How long it waits where one could not: it is looked after again as soon as it can."""
+BEGINNING_SECONDS = 5.0
+"""How long the leaders of partitions that never committed have to say where those begin."""
+TOLD_SECONDS = 30.0
+"""How long a partition counts as read to its end after its leader has said so; it says so twice a second."""
 
 
 QUIET = "debug"
@@ -98,18 +104,52 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             "session_timeout_ms": int(conf.broker_session_timeout * 1000),
             "heartbeat_interval_ms": int(conf.broker_heartbeat_interval * 1000),
             "rebalance_timeout_ms": int(conf.broker_rebalance_timeout * 1000),
-            "request_timeout_ms": int(conf.broker_request_timeout * 1000),
         }
         return aiokafka.AIOKafkaConsumer(**options | seam.connection.for_aiokafka() | dict(seam.options))
 
-    def unfetched(self, tp: TP) -> int:
-        """How many records of a partition were not fetched yet, as far as the broker has told."""
-        subscription: Any = self._ensure_consumer()._subscription.subscription  # noqa: SLF001 - the client says it nowhere else
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        """Go to what is committed; where nothing is, that is the partition's first record from now on."""
+        return cast("Mapping[TP, int]", await self.call_thread(self._seek_to_committed))
+
+    async def _seek_to_committed(self) -> dict[TP, int]:
+        """Commit a position for each partition that has none, and go to each.
+
+        Left to itself, the client asks the leader that it knows for the first record, again and again: one that leads no more only
+        refuses, and nothing is read from that node before the client learns anew who leads what.
+        """
+        consumer = self._ensure_consumer()
+        if not consumer.assignment():
+            return {}
+        committed: dict[TP, int | None] = await consumer.seek_to_committed()
+        beginnings = await self._beginnings([tp for tp, offset in committed.items() if offset is None])
+        positions: dict[TP, int] = {tp: offset for tp, offset in (committed | beginnings).items() if offset is not None}
+        ours = consumer.assignment()
+        for tp in positions.keys() & ours:
+            consumer.seek(tp, positions[tp])
+        if first := {tp: OffsetAndMetadata(beginnings[tp], "") for tp in beginnings.keys() & ours}:
+            # Who has joined meanwhile changed the group, and what is assigned then comes here once more.
+            with contextlib.suppress(CommitFailedError):
+                await consumer.commit(first)
+        return positions
+
+    async def _beginnings(self, partitions: Sequence[TP]) -> dict[TP, int]:
+        """Where partitions begin; nothing where one has no leader at the moment: the others must not wait for that."""
+        try:
+            async with asyncio.timeout(BEGINNING_SECONDS):
+                return dict(await self._ensure_consumer().beginning_offsets(partitions))
+        except (KafkaError, TimeoutError):
+            return {}
+
+    def unfetched(self, tp: TP) -> int | None:
+        """How many records of a partition were not fetched yet; None where its leader has not said so of late."""
+        consumer: Any = self._ensure_consumer()
+        subscription = consumer._subscription.subscription  # noqa: SLF001 - the client says it nowhere else
         assignment = subscription and subscription.assignment
         state = assignment.state_value(tp) if assignment and tp in assignment.tps else None
         if state is None or not state.has_valid_position or state.lso is None:
-            return 0
-        return max(0, int(state.lso) - int(state.position))
+            return None
+        left = max(0, int(state.lso) - int(state.position))
+        return left if left or time.time() - state.timestamp / 1000 < TOLD_SECONDS else None
 
 
 class BatchConsumer(driver.Consumer):
@@ -131,14 +171,21 @@ class BatchConsumer(driver.Consumer):
         self._era = 0
         super().__init__(*arguments, **options)
 
-    def waiting(self) -> int:
-        """Records that could be given to a stage and were not yet."""
+    def waiting(self) -> dict[Partition, int | None]:
+        """Records that could be given to a stage and were not yet, by partition; None where that is not known, and should be.
+
+        While the group does not answer either, nobody can know, and another process could not do better.
+        """
         if not self.flow_active:
-            return 0
-        free = [tp for tp in self._get_active_partitions() if self.seam.book.has_room(self.seam.place(tp))]
-        return sum(
-            cast("BatchConsumerThread", self._thread).unfetched(tp) + sum(map(len, self._held.get(tp, ()))) for tp in free
-        )
+            return {}
+        unknown = None if self.seam.membership.is_sure() else 0
+        found: dict[Partition, int | None] = {}
+        for tp in self._get_active_partitions():
+            place, held = self.seam.place(tp), sum(map(len, self._held.get(tp, ())))
+            if self.seam.book.has_room(place):
+                left = cast("BatchConsumerThread", self._thread).unfetched(tp)
+                found[place] = held + left if left is not None else held or unknown
+        return found
 
     async def _drain_messages(self, fetcher: Any) -> None:
         """Fetch and deliver until the consumer stops; what is called by Faust's fetcher."""

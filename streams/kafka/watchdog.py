@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
-from streams.kafka.deliveries import Deliveries
+from streams.kafka.deliveries import Deliveries, Partition
 from streams.kafka.membership import boot_time
 
 STUCK = 75
@@ -54,38 +53,44 @@ class Pulse:
 
 
 class Watchdog:
-    """Ends the process where records wait and nothing has moved for long.
+    """Ends the process where records of a partition wait and nothing of it has moved for long.
 
-    `waiting` counts the records that could be fetched; `patient` are the topics whose stage waits for somebody else, such as a judge,
-    and may take as long as that takes.
+    `waiting` counts the records that could be fetched, by partition, and has None where nobody knows, which counts as if some waited;
+    `patient` are the topics whose stage waits for somebody else, such as a judge, and may take as long as that takes.
     """
 
     def __init__(
         self,
         book: Deliveries,
-        waiting: Callable[[], int],
+        waiting: Callable[[], Mapping[Partition, int | None]],
         *,
         patient: Collection[str] = (),
         limit: float = STUCK_SECONDS,
         end: Callable[[str], None] = leave,
-        tick: float = TICK_SECONDS,
     ) -> None:
         self._book = book
         self._waiting = waiting
         self._patient = patient
         self._limit = limit
         self._end = end
-        self._tick = tick
+        self._since: dict[Partition, float] = {}
+        """By partition that has something to do: since when it has had."""
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
-        idle_since = time.monotonic()
         while True:
-            await asyncio.sleep(self._tick)
-            waiting, under_way = self._waiting(), self._book.open(self._patient)
-            if not waiting and not under_way:
-                idle_since = time.monotonic()
-            still = time.monotonic() - max(idle_since, self._book.moved_at)
-            if still > self._limit:
-                self._end(f"{waiting} records wait, {under_way} chunks are under way, and nothing has moved for {still:.0f} s")
-                return
+            await asyncio.sleep(TICK_SECONDS)
+            self.check()
+
+    def check(self) -> None:
+        """End the process where a partition has stood still for too long."""
+        now, under_way = self._book.now(), self._book.open(self._patient)
+        waiting = {place: count for place, count in self._waiting().items() if count != 0}
+        self._since = {place: self._since.get(place, now) for place in waiting.keys() | under_way.keys()}
+        still = {place: now - max(since, self._book.moved_at.get(place, since)) for place, since in self._since.items()}
+        if still and still[longest := max(still, key=lambda place: still[place])] > self._limit:
+            count = waiting.get(longest, 0)
+            self._end(
+                f"{longest[0]}, partition {longest[1]}: {'an unknown number of' if count is None else count} records wait, "
+                f"{under_way.get(longest, 0)} chunks are under way, and nothing has moved for {still[longest]:.0f} s"
+            )

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from brokers import Found, broker
 from kafka import KafkaAdminClient
+from kafka_cluster import Cluster
+from kafka_cluster import running as running_cluster
 from kafka_server import Broker, UnavailableError, quick
 
 from streams.kafka.connection import KafkaConnection
@@ -68,3 +70,31 @@ def own_broker(any_broker: Found, tmp_path: Path) -> Iterator[Broker]:
     started.start()
     yield started
     started.kill()
+
+
+@pytest.fixture(scope="session")
+def three_brokers() -> Iterator[Cluster]:
+    """Three brokers for all tests of this process that ask for them."""
+    try:
+        with running_cluster() as started:
+            yield started
+    except UnavailableError as error:
+        pytest.skip(f"three brokers are started with Java and Maven: {error}")
+
+
+@pytest.fixture
+def cluster(three_brokers: Cluster) -> Cluster:
+    """Three brokers, all of them there, that the test may stop, kill, freeze and start one by one."""
+    three_brokers.settle()
+    return three_brokers
+
+
+@pytest.fixture
+def copied(cluster: Cluster) -> Iterator[KafkaConnection]:
+    """A connection to three brokers, with prefix of the test's own."""
+    connection = KafkaConnection(cluster.bootstrap, prefix=f"t{uuid.uuid4().hex[:12]}-")
+    yield connection
+    cluster.settle()
+    with KafkaAdminClient(bootstrap_servers=connection.servers) as client:
+        if left := [name for name in client.list_topics() if name.startswith(connection.prefix)]:
+            client.delete_topics(left)

@@ -308,8 +308,6 @@ def test_another_topic_of_the_same_name_is_refused(kafka: KafkaConnection, make_
 
 def test_partitions_that_are_added_are_read(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
     """Somebody gives a topic more partitions, and nobody thinks of the sink."""
-    from streams.kafka import reading
-
     make_topics(*topics(), partitions=1)
 
     async def run(store: Store, producer: RecordProducer) -> None:
@@ -329,7 +327,7 @@ def test_partitions_that_are_added_are_read(kafka: KafkaConnection, make_topics:
             await run(store, producer)
 
     with pytest.MonkeyPatch.context() as patch, Store(None) as store:
-        patch.setattr(reading, "METADATA_MILLISECONDS", 100)
+        patch.setattr("streams.kafka.connection.METADATA_MILLISECONDS", 100)
         asyncio.run(begin(store))
 
 

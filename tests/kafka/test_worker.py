@@ -8,16 +8,24 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import builders as build
 import pytest
 from engines import NOW, Clock
 from histories import history
-from kafka_workers import EVENTS, EXCHANGES, Collecting, contents, eventually, produce, until_committed, working
+from kafka_workers import (
+    EVENTS,
+    STAGES,
+    Collecting,
+    contents,
+    eventually,
+    keyed,
+    processing,
+    produce,
+    until_committed,
+)
 from servers import Home, Nursery, nursery, until
 
 from analytics.store import Store
@@ -31,51 +39,18 @@ from streams.embedded import EmbeddedRunner
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.deliveries import Deliveries
-from streams.kafka.keys import key_of
 from streams.kafka.lanes import Lanes
 from streams.kafka.processing import Chunk
-from streams.kafka.producing import RecordProducer
-from streams.kafka.stage_processor import StageProcessor
-from streams.kafka.state import StateTopic
 from streams.kafka.topics import TOPICS as SPECS
 from streams.kafka.topics import state_topic
 from streams.kafka.watchdog import Pulse, Watchdog
-from streams.recorded import nothing_recorded
-from streams.stage_runs import StageRuns
-from streams.topology import Stage
 
 MakeTopics = Callable[..., None]
 PARTITIONS = 3
 POLICY = Policy()
-STAGES = (EXCHANGES, EVENTS)
 MADE = ("scoring-tasks", "scores", "diagnoses", DEAD_LETTERS)
 TOPICS = (*(stage.source for stage in STAGES), *(state_topic(stage.name) for stage in STAGES), *MADE)
 NAMES = ",".join(stage.name for stage in STAGES)
-
-
-@asynccontextmanager
-async def processing(kafka: KafkaConnection, stages: Sequence[Stage] = STAGES) -> Any:
-    """A worker with these stages as they are."""
-    redactor, producer = Redactor(POLICY.redaction), RecordProducer(kafka)
-    await producer.start()
-    runs = StageRuns(POLICY, nothing_recorded, redactor, Clock(NOW))
-    states = {stage.name: StateTopic(kafka, stage.name, producer) for stage in stages}
-    processors = {
-        stage: StageProcessor(
-            stage, runs, redactor=redactor, now=Clock(NOW), producer=producer, states=states[stage.name], pulse=Pulse(60)
-        )
-        for stage in stages
-    }
-    async with working(kafka, processors) as worker:
-        yield worker
-    await producer.stop()
-    for topic in states.values():
-        topic.close()
-
-
-def keyed(records: Sequence[Record]) -> list[tuple[bytes, bytes]]:
-    """Records as they are produced."""
-    return [(key_of(record), encode(record)) for record in records]
 
 
 async def made(kafka: KafkaConnection, partitions: int = PARTITIONS) -> dict[str, set[bytes]]:
@@ -190,22 +165,54 @@ def test_a_worker_that_stood_still_produces_nothing_more() -> None:
     assert ["the process stood still for 11 s, so others may have its partitions"] == said
 
 
-@pytest.mark.parametrize(("waiting", "patient", "ends"), [(5, [], True), (0, [], True), (0, [EVENTS.source], False)])
-def test_a_worker_that_does_not_move_ends(waiting: int, patient: Sequence[str], ends: bool) -> None:
-    """A client can stop bringing records without a word; a judge may take as long as it wants."""
+HERE, THERE = (EVENTS.source, 0), (EVENTS.source, 1)
 
-    async def run() -> list[str]:
-        book, said = Deliveries(), list[str]()
-        record = SimpleNamespace(offset=0)
-        book.deliver(SimpleNamespace(topic=EVENTS.source, partition=0, records=[record], next_offset=1))  # type: ignore[arg-type]
-        watchdog = Watchdog(book, lambda: waiting, patient=patient, limit=0.2, end=said.append, tick=0.01)
-        task = asyncio.create_task(watchdog.run())
-        await asyncio.wait([task], timeout=0.5 if not ends else 20)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return said
 
-    assert ends == bool(asyncio.run(run()))
+def chunk(partition: int) -> Chunk:
+    """A chunk of one record."""
+    return Chunk(EVENTS.source, partition, [SimpleNamespace(offset=0, key=b"", value=b"")])
+
+
+@pytest.mark.parametrize(
+    ("waiting", "is_under_way", "patient", "said"),
+    [
+        ({HERE: 5}, False, [], "5 records wait, 0 chunks are under way"),
+        ({HERE: 0}, True, [], "0 records wait, 1 chunks are under way"),
+        ({HERE: 0}, True, [EVENTS.source], ""),
+        ({HERE: 0}, False, [], ""),
+        ({HERE: None}, False, [], "an unknown number of records wait"),
+        ({HERE: None}, False, [EVENTS.source], "an unknown number of records wait"),
+    ],
+)
+def test_a_partition_that_does_not_move_ends_the_worker_while_another_moves(
+    waiting: dict[tuple[str, int], int | None], is_under_way: bool, patient: Sequence[str], said: str
+) -> None:
+    """A client can stop bringing the records of one partition without a word; a judge may take as long as it wants."""
+    clock, ends = SimpleNamespace(time=0.0), list[str]()
+    book = Deliveries(now=lambda: clock.time)
+    watchdog = Watchdog(book, lambda: waiting | {THERE: 7}, patient=patient, limit=120, end=ends.append)
+    if is_under_way:
+        book.deliver(chunk(0))
+    for second in range(0, 122, 10):
+        clock.time = float(second)
+        book.done(book.deliver(chunk(1)))
+        watchdog.check()
+    assert [] == ends
+    clock.time = 121.0
+    watchdog.check()
+    assert [True] * bool(said) == [one.startswith(f"{EVENTS.source}, partition 0: {said}") for one in ends]
+
+
+def test_a_partition_that_waits_anew_has_the_whole_time() -> None:
+    """What was quiet for an hour is not stuck when its next record comes."""
+    clock, waiting, ends = SimpleNamespace(time=0.0), {HERE: 5}, list[str]()
+    watchdog = Watchdog(Deliveries(now=lambda: clock.time), lambda: waiting, limit=120, end=ends.append)
+    watchdog.check()
+    clock.time, waiting[HERE] = 100.0, 0
+    watchdog.check()
+    clock.time, waiting[HERE] = 3600.0, 1
+    watchdog.check()
+    assert [] == ends
 
 
 def test_what_a_stage_lets_out_ends_the_worker() -> None:

@@ -1,0 +1,238 @@
+"""Three brokers of which one goes away and comes back: all partitions move on within seconds, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import builders as build
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.partitioner import murmur2
+from invariants import rows
+from kafka_cluster import Cluster
+from kafka_workers import EVENTS, EXCHANGES, eventually, keyed, processing, until_committed
+from sinks import sink_over
+
+from analytics.store import Store
+from schemas.errors import BrokerError
+from schemas.records import Record
+from streams.kafka.administration import TopicAdministration
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.keys import key_of
+from streams.kafka.processing import Chunk, Processor
+from streams.kafka.producing import RecordProducer
+from streams.kafka.sink import Sink
+from streams.topology import Stage
+
+pytestmark = pytest.mark.slow
+PARTITIONS = 6
+AWAY_SECONDS = 15.0
+"""How long a node is away: longer than a worker stays in its group without a sign of life."""
+BOUND_SECONDS = 120.0
+"""Within which each partition must move again, on a machine that is busy; on a quiet one it takes less than ten."""
+Places = dict[tuple[str, int], int]
+"""By topic and partition: an offset."""
+
+
+def session_of(partition: int) -> str:
+    """A session whose records are on the partition of that number."""
+    names = (f"s{number}" for number in range(10_000))
+    return next(name for name in names if (murmur2(key_of(build.event(name, 0))) & 0x7FFFFFFF) % PARTITIONS == partition)
+
+
+SESSIONS = [session_of(partition) for partition in range(PARTITIONS)]
+
+
+@dataclass
+class Noting:
+    """Lets a stage work, and takes note of how far it is done with each partition."""
+
+    stage: Processor
+    topic: str
+    reached: Places
+
+    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
+        """Have it taken, and note when it is done."""
+        place, end = (self.topic, chunk.partition), chunk.next_offset
+
+        def noted() -> None:
+            self.reached[place] = max(self.reached[place], end)
+            done()
+
+        await self.stage.take(chunk, noted)
+
+    async def assigned(self, partitions: frozenset[int]) -> None:
+        """Pass it on."""
+        await self.stage.assigned(partitions)
+
+    async def revoked(self, partitions: frozenset[int]) -> None:
+        """Pass it on."""
+        await self.stage.revoked(partitions)
+
+    async def stop(self, grace: float) -> None:
+        """Pass it on."""
+        await self.stage.stop(grace)
+
+
+async def insist(producer: RecordProducer, topic: str, records: Sequence[Record]) -> Places:
+    """Produce as a caller does who tries again; where the last records are."""
+    while True:
+        try:
+            produced = await producer.send(topic, keyed(records))
+        except BrokerError:
+            await asyncio.sleep(0.1)
+        else:
+            return {(topic, one.partition): one.offset for one in produced}
+
+
+@dataclass
+class Traffic:
+    """Events of a session on each partition, from beginning to end."""
+
+    connection: KafkaConnection
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @asynccontextmanager
+    async def flowing(self) -> AsyncIterator[None]:
+        """Let it flow; what was begun is produced at the end."""
+        tasks = [asyncio.create_task(self._flow(session)) for session in SESSIONS]
+        try:
+            yield
+        finally:
+            self.stopped.set()
+            await asyncio.gather(*tasks)
+
+    async def _flow(self, session: str) -> None:
+        producer = RecordProducer(self.connection)
+        while not self.stopped.is_set():
+            await insist(producer, EVENTS.source, [build.event(session, self.counts[session])])
+            self.counts[session] += 1
+            await asyncio.sleep(0.1)
+        await producer.stop()
+
+
+@dataclass
+class Installation:
+    """What works, and how far it is."""
+
+    connection: KafkaConnection
+    store: Store
+    sink: Sink
+    done: Places
+
+    @classmethod
+    @asynccontextmanager
+    async def at_work(cls, connection: KafkaConnection, store: Store) -> AsyncIterator[Installation]:
+        """Two workers and a sink."""
+        done: Places = defaultdict(int)
+
+        def noting(stage: Stage, processor: Processor) -> Processor:
+            return Noting(processor, stage.source, done)
+
+        sink = sink_over(store, connection)
+        await sink.start()
+        try:
+            async with processing(connection, wrap=noting), processing(connection, wrap=noting):
+                yield cls(connection, store, sink, done)
+        finally:
+            await sink.stop()
+
+    async def moved(self, what: str, topic: str, records: Sequence[Record]) -> dict[int, float]:
+        """Produce records, and return when workers are done with each and it has landed: how long that took, by partition."""
+        began, producer = time.monotonic(), RecordProducer(self.connection)
+        parts = await asyncio.gather(*(insist(producer, topic, [record]) for record in records))
+        offsets = {place: offset for part in parts for place, offset in part.items()}
+        assert PARTITIONS == len(offsets)
+        took: dict[int, float] = {}
+
+        def all_moved() -> bool:
+            for place, offset in offsets.items():
+                if place[1] not in took and min(self.done[place], self.sink.progress.positions[place]) > offset:
+                    took[place[1]] = round(time.monotonic() - began, 1)
+            return len(took) == PARTITIONS
+
+        await eventually(all_moved, f"{what}: {topic} to move, where {took} did", BOUND_SECONDS)
+        await producer.stop()
+        return took
+
+
+async def coordinator(connection: KafkaConnection) -> int:
+    """The node that looks after the workers' group; it leads partitions, too."""
+    client = AIOKafkaConsumer(**connection.for_aiokafka())
+    await client.start()
+    try:
+        return int(await client._client.coordinator_lookup(0, connection.topic("driftline")))
+    finally:
+        await client.stop()
+
+
+async def until_led_by_others(cluster: Cluster, connection: KafkaConnection, node: int) -> None:
+    """Return when the node leads no partition any more, and each has a leader."""
+    led = {node}
+    while led & {node, -1}:
+        found = [await asyncio.to_thread(cluster.leaders, connection.topic(one)) for one in (EVENTS.source, EXCHANGES.source)]
+        led = {leader for topic in found for leader in topic.values()}
+
+
+LEAVE: Mapping[str, Callable[[Cluster, int], None]] = {"frozen": Cluster.freeze, "killed": Cluster.kill}
+RETURN: Mapping[str, Callable[[Cluster, int], None]] = {"frozen": Cluster.thaw, "killed": Cluster.start}
+
+
+@pytest.mark.parametrize("way", LEAVE)
+def test_all_partitions_move_on_when_a_leader_goes_away_and_when_it_comes_back(
+    cluster: Cluster, copied: KafkaConnection, way: str, record_property: Callable[[str, object], None]
+) -> None:
+    """A worker that asks the old leader about a partition that never committed reads nothing from that node for five minutes."""
+    with TopicAdministration(copied) as administration:
+        administration.create(PARTITIONS)
+
+    async def run(store: Store) -> None:
+        traffic = Traffic(copied)
+        async with Installation.at_work(copied, store) as installation:
+            async with traffic.flowing():
+                await eventually(lambda: all(traffic.counts[one] > 5 for one in SESSIONS), "the traffic to flow")
+                node = await coordinator(copied)
+                left = time.monotonic()
+                await asyncio.to_thread(LEAVE[way], cluster, node)
+                await until_led_by_others(cluster, copied, node)
+                changed = time.monotonic()
+                probes = [build.event(session, 10_000) for session in SESSIONS]
+                without = await installation.moved("the leader changed", EVENTS.source, probes)
+                await asyncio.sleep(max(0.0, left + AWAY_SECONDS - time.monotonic()))
+                await asyncio.to_thread(RETURN[way], cluster, node)
+                again = [build.event(session, 10_001) for session in SESSIONS]
+                back, first = await asyncio.gather(
+                    installation.moved("the node came back", EVENTS.source, again),
+                    # Nothing was ever on these partitions, so nothing of them was ever committed for what is done.
+                    installation.moved("the node came back", EXCHANGES.source, [build.exchange(one, 1) for one in SESSIONS]),
+                )
+            measured = (
+                f"{way}: others led after {changed - left:.1f} s; from then on {without}; after it was back {back} and {first}"
+            )
+            record_property("seconds by partition", measured)
+            sys.stdout.write(f"{measured}\n")
+            await installation.moved("the end", EVENTS.source, [build.closing(one, 1) for one in SESSIONS])
+            for stage in (EVENTS, EXCHANGES):
+                await until_committed(copied, stage.source, PARTITIONS)
+            await eventually(lambda: rows(store, "SELECT count(*) FROM diagnoses") == [(PARTITIONS,)], "all to be diagnosed")
+        check(store, traffic.counts)
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+
+
+def check(store: Store, counts: Mapping[str, int]) -> None:
+    """Nothing was lost, and nothing is there twice."""
+    events = sorted((session, count + 2) for session, count in counts.items())
+    assert events == sorted(rows(store, "SELECT session_id, count(*) FROM log.agent_events GROUP BY ALL"))
+    assert events == sorted(rows(store, "SELECT session_id, event_count FROM diagnoses"))
+    exchanges = sorted((build.exchange(one, 1).exchange_id,) for one in SESSIONS)
+    assert exchanges == sorted(rows(store, "SELECT exchange_id FROM log.exchanges"))
+    assert [] == rows(store, "SELECT reason, detail FROM dead_letters")
