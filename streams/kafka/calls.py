@@ -21,6 +21,7 @@ from schemas.errors import BrokerError
 from schemas.records import Judgement, Record, Reservation
 from streams.batches import StageBatch
 from streams.judged import JudgedStage
+from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_chunk
 from streams.kafka.processing import RawRecord
@@ -88,14 +89,14 @@ async def read_calls(
     calls, consumer = RecordedCalls(stage), AIOKafkaConsumer(**options)
     place = TopicPartition(connection.topic(JUDGEMENTS), partition)
     try:
-        await consumer.start()
+        await clients.start(consumer)
         consumer.assign([place])
         await _read(consumer, place, since, calls, states)
     except (KafkaError, TimeoutError) as error:
         words = " ".join(str(error).split()) or f"the broker said nothing for {READ_SECONDS:g} s"
         raise BrokerError(f"topic {place.topic}, partition {partition}: recorded calls cannot be read: {words}") from error
     finally:
-        await consumer.stop()
+        await clients.stop(consumer)
     return calls
 
 

@@ -18,6 +18,7 @@ from analytics.store import Store
 from schemas.codec import encode
 from schemas.errors import BrokerError
 from streams.admission import DEAD_LETTERS
+from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decodable
 from streams.kafka.keys import key_of
@@ -63,10 +64,10 @@ async def _started(connection: KafkaConnection, *topics: str) -> AsyncIterator[A
     consumer = AIOKafkaConsumer(*topics, **connection.for_aiokafka(), **options)
     try:
         async with asyncio.timeout(READ_SECONDS):
-            await consumer.start()
+            await clients.start(consumer)
         yield consumer
     finally:
-        await consumer.stop()
+        await clients.stop(consumer)
 
 
 async def _keep(consumer: AIOKafkaConsumer, names: Mapping[str, str], store: Store) -> None:

@@ -22,6 +22,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.structs import RecordMetadata
 
 from schemas.errors import BrokerError
+from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -139,7 +140,7 @@ class RecordProducer:
                 # What waits for a leader may do so for the whole of it.
                 client._message_accumulator._batch_ttl = self._time_limit  # noqa: SLF001 - it takes it from the time of a request
                 try:
-                    await client.start()
+                    await clients.start(client)
                 except BaseException:
                     await asyncio.shield(_close(client))
                     raise
@@ -217,6 +218,8 @@ async def _close(client: AIOKafkaProducer) -> None:
             await client.stop()
     except Exception as failure:  # noqa: BLE001 - what it stumbles over while its requests break off is of no use to anybody
         log.debug("a producer was closed roughly: %s", _words(failure))
+    finally:
+        clients.close(client)
 
 
 def _words(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from analytics.transaction import Partition
 from schemas.errors import BrokerError
+from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.processing import Chunk
 
@@ -66,7 +67,7 @@ class PartitionReader:
         try:
             with told("Kafka"):
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    await consumer.start()
+                    await clients.start(consumer)
         except BaseException:
             await self.stop()
             raise
@@ -77,7 +78,7 @@ class PartitionReader:
         if consumer is not None:
             with contextlib.suppress(TimeoutError, KafkaError):
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    await consumer.stop()
+                    await clients.stop(consumer)
 
     def read_from(self, positions: Mapping[Partition, int]) -> None:
         """Read these partitions from these positions on, and no others."""

@@ -19,6 +19,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from schemas.errors import BrokerError
+from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.local_states import LocalStates
 from streams.kafka.processing import RawRecord
@@ -87,7 +88,7 @@ class StateTopic:
         )
         place = TopicPartition(self._connection.topic(self.name), partition)
         try:
-            await consumer.start()
+            await clients.start(consumer)
             consumer.assign([place])
             await self._load(consumer, place)
             await self._check(consumer, partition)
@@ -95,7 +96,7 @@ class StateTopic:
             words = " ".join(str(error).split()) or f"the broker said nothing for {READ_SECONDS:g} s"
             raise BrokerError(f"topic {place.topic}, partition {partition}: the states cannot be read: {words}") from error
         finally:
-            await consumer.stop()
+            await clients.stop(consumer)
 
     async def _load(self, consumer: AIOKafkaConsumer, place: TopicPartition) -> None:
         first = (await consumer.beginning_offsets([place]))[place]

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
 from schemas.errors import BrokerError
+from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.replay.plan import Segment
 
 QUIET_SECONDS = 60.0
 """How long the cluster may be silent in the middle of a partition before that is an error."""
 _POLL_MS = 1000
-_CALL_MS = 30_000
 _FETCH_BYTES = 4 * 1024 * 1024
 
 
@@ -48,18 +49,17 @@ async def chunks_of(
 @asynccontextmanager
 async def consumer_of(connection: KafkaConnection) -> AsyncIterator[AIOKafkaConsumer]:
     """A consumer without a group; BrokerError when the cluster cannot be reached or refuses."""
-    consumer = AIOKafkaConsumer(
-        **connection.for_aiokafka(),
-        enable_auto_commit=False,
-        auto_offset_reset="none",
-        isolation_level="read_committed",
-        request_timeout_ms=_CALL_MS,
-        max_partition_fetch_bytes=_FETCH_BYTES,
-    )
+    options: dict[str, Any] = {
+        "enable_auto_commit": False,
+        "auto_offset_reset": "none",
+        "isolation_level": "read_committed",
+        "max_partition_fetch_bytes": _FETCH_BYTES,
+    }
+    consumer = AIOKafkaConsumer(**connection.for_aiokafka() | options)
     try:
-        await consumer.start()
+        await clients.start(consumer)
         yield consumer
     except KafkaError as error:
         raise BrokerError(f"{connection.bootstrap}: {type(error).__name__}: {error}") from error
     finally:
-        await consumer.stop()
+        await clients.stop(consumer)

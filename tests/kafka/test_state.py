@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from kafka_server import Broker
 from kafka_workers import contents, produce
 
 from schemas.errors import BrokerError
+from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.kafka.state import ENCODE, MAX_STATE_BYTES, StateTopic, StoredState, is_too_large
@@ -170,5 +172,34 @@ def test_a_state_of_many_megabytes_is_kept(kafka: KafkaConnection, make_topics: 
         async with Opened(kafka) as topic:
             await topic.load(0)
             assert large == topic.get(0, ["local/s"])["local/s"]
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_falls_silent_while_states_are_read_is_not_waited_for(
+    own_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client answers again and again that nothing has come: the partition would stand still for ever, and nobody would be told."""
+    connection = KafkaConnection(own_broker.bootstrap)
+    with TopicAdministration(connection) as administration:
+        administration.create(1)
+
+    class Freezing(AIOKafkaConsumer):  # type: ignore[misc]
+        """Meets a broker that stands still once reading begins."""
+
+        async def getmany(self, *places: TopicPartition, **options: object) -> object:
+            own_broker.freeze()
+            self.seek(*places, 0)
+            return await super().getmany(*places, **options)
+
+    async def run() -> None:
+        async with Opened(connection) as topic:
+            await topic.save(0, {"local/s": state(1)})
+            monkeypatch.setattr("streams.kafka.state.AIOKafkaConsumer", Freezing)
+            monkeypatch.setattr("streams.kafka.state.READ_SECONDS", 1.0)
+            async with asyncio.timeout(60):
+                with pytest.raises(BrokerError, match=r"diagnosis-state, partition 0: .* the broker said nothing for 1 s"):
+                    await topic.load(0)
+            own_broker.thaw()
 
     asyncio.run(run())

@@ -1,0 +1,85 @@
+"""Starting and stopping clients of aiokafka so that no connection of theirs stays open.
+
+aiokafka loses sight of two: the first one, when a start is cancelled while the node is silent, and one that a task of the client's opens
+while the client closes. They would stay open until the garbage collector comes by, which warns of them.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+import aiokafka.client
+from aiokafka.conn import AIOKafkaConnection, create_conn
+
+
+class Client(Protocol):
+    """A consumer or a producer of aiokafka."""
+
+    async def start(self) -> None:
+        """Connect."""
+        ...
+
+    async def stop(self) -> None:
+        """Let go of the brokers."""
+        ...
+
+
+class _Connections:
+    """What the tasks of one client have opened."""
+
+    def __init__(self) -> None:
+        self._open: WeakSet[AIOKafkaConnection] = WeakSet()
+        self._closed = False
+
+    def add(self, connection: AIOKafkaConnection) -> None:
+        """Take note of a connection; one that comes after `close` is closed at once."""
+        self._open.add(connection)
+        if self._closed:
+            connection.close()
+
+    def close(self) -> None:
+        """Close what is open and what comes later."""
+        self._closed = True
+        for connection in list(self._open):
+            connection.close()
+
+
+_of_client: WeakKeyDictionary[Client, _Connections] = WeakKeyDictionary()
+_of_task: ContextVar[_Connections | None] = ContextVar("connections of a client", default=None)
+"""Tasks that a client begins while it starts, and the tasks that those begin, have it from there."""
+
+
+async def _noted(*arguments: Any, **options: Any) -> AIOKafkaConnection:
+    connection = await create_conn(*arguments, **options)
+    if (connections := _of_task.get()) is not None:
+        connections.add(connection)
+    return connection
+
+
+aiokafka.client.create_conn = _noted
+
+
+async def start(client: Client) -> None:
+    """Start a client. `stop` or `close` it, even where this fails or is cancelled."""
+    connections = _of_client.setdefault(client, _Connections())
+    before = _of_task.set(connections)
+    try:
+        await client.start()
+    finally:
+        _of_task.reset(before)
+
+
+async def stop(client: Client) -> None:
+    """Stop a client, and close what it leaves open."""
+    try:
+        await client.stop()
+    finally:
+        close(client)
+
+
+def close(client: Client) -> None:
+    """Close what a client has open, now and later."""
+    if (connections := _of_client.pop(client, None)) is not None:
+        connections.close()
