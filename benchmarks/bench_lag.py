@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -100,7 +101,7 @@ class Watcher:
         self._sink = [TopicPartition(topics.topic(sink), number) for number in range(partitions)]
         self._began = time.perf_counter()
 
-    async def __aenter__(self) -> "Watcher":
+    async def __aenter__(self) -> Self:
         """Connect."""
         options = self._topics.for_aiokafka() | {"group_id": self._topics.topic(GROUP), "enable_auto_commit": False}
         self._consumer = AIOKafkaConsumer(**options)
@@ -125,7 +126,7 @@ class Watcher:
     async def begun(self, topic: str) -> None:
         """Return when the first record is on a topic: time is counted from then on."""
         places = [TopicPartition(self._topics.topic(topic), place.partition) for place in self._source]
-        while not any((await self._consumer.end_offsets(places)).values()):
+        while not any((await self._consumer.end_offsets(places)).values()):  # noqa: ASYNC110 - the broker tells nobody
             await asyncio.sleep(TICK / 5)
         self._began = time.perf_counter()
 

@@ -17,10 +17,10 @@ from audit.questions import Question
 from schemas.codec import decode
 from schemas.records import Exchange
 from service import worker_process
+from streams.judges.protocol import Purse, Verdict
 from streams.kafka import judging_partition
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.judging_partition import CHUNK_TASKS
-from streams.judges.protocol import Purse, Verdict
 from streams.topology import TOPOLOGY, stage_named
 from streams.turns import Turns
 
