@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -32,8 +33,9 @@ from streams.kafka.app import GROUP
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
+from streams.topology import Stage, stage_named
 
-TASKS, JUDGEMENTS = "scoring-tasks", "judgements"
+SCORING, JUDGEMENTS = stage_named("scoring"), "judgements"
 START = datetime(2026, 11, 1, tzinfo=UTC)
 TURNS = 10
 """Exchanges of a session; sessions come side by side, a hundred at a time."""
@@ -93,12 +95,12 @@ async def fill(topics: KafkaConnection, count: int, partitions: int) -> None:
 
 
 class Watcher:
-    """Reads how far a group and a topic have come."""
+    """Reads how far a stage has come."""
 
-    def __init__(self, topics: KafkaConnection, source: str, sink: str, partitions: int) -> None:
+    def __init__(self, topics: KafkaConnection, stage: Stage, partitions: int) -> None:
         self._topics = topics
-        self._source = [TopicPartition(topics.topic(source), number) for number in range(partitions)]
-        self._sink = [TopicPartition(topics.topic(sink), number) for number in range(partitions)]
+        self._source = [TopicPartition(topics.topic(stage.source), number) for number in range(partitions)]
+        self._sink = [TopicPartition(topics.topic(stage.sinks[0]), number) for number in range(partitions)]
         self._began = time.perf_counter()
 
     async def __aenter__(self) -> Self:
@@ -180,21 +182,34 @@ async def begun(topics: KafkaConnection, partitions: int) -> int:
         await consumer.stop()
 
 
-async def rate(topics: KafkaConnection, source: str, sink: str, partitions: int) -> float:
+async def rate(topics: KafkaConnection, stage: Stage, partitions: int) -> float:
     """Records a second, from the first commit to the last."""
-    async with Watcher(topics, source, sink, partitions) as watcher:
+    async with Watcher(topics, stage, partitions) as watcher:
         looks = await watcher.follow(PATIENCE)
     before = [one for one in looks if not sum(one.committed)][-1]
     return sum(looks[-1].committed) / (looks[-1].seconds - before.seconds)
 
 
-def waiting(bootstrap: str, given: argparse.Namespace, folder: Path) -> tuple[KafkaConnection, float]:
-    """New topics on which tasks wait, and how many exchanges a second intake took to make them."""
+def waiting(bootstrap: str, given: argparse.Namespace, folder: Path) -> tuple[KafkaConnection, str]:
+    """New topics on which tasks wait, and how fast intake made them."""
     topics = KafkaConnection(bootstrap, prefix=f"bench-lag-{time.time_ns()}-")
     make_topics(topics, given.partitions)
     asyncio.run(fill(topics, given.tasks, given.partitions))
-    with worker(topics, "intake", folder):
-        return topics, asyncio.run(rate(topics, "exchanges", TASKS, given.partitions))
+    return topics, speed(topics, stage_named("intake"), given, folder)
+
+
+def speed(topics: KafkaConnection, stage: Stage, given: argparse.Namespace, folder: Path) -> str:
+    """How fast a worker without a judge is through with a stage, and what it costs; the processor's time includes its start."""
+    before = _processor_time()
+    with worker(topics, stage.name, folder, DRIFTLINE_JUDGE="none"):
+        found = asyncio.run(rate(topics, stage, given.partitions))
+    return f"{found:,.0f} a second, {1e6 * (_processor_time() - before) / given.tasks:.0f} µs of the processor each"
+
+
+def _processor_time() -> float:
+    """Seconds of the processor that children took which have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def slow(bootstrap: str, given: argparse.Namespace, folder: Path) -> None:
@@ -202,7 +217,7 @@ def slow(bootstrap: str, given: argparse.Namespace, folder: Path) -> None:
     topics, _ = waiting(bootstrap, given, folder)
 
     async def follow() -> list[Look]:
-        async with Watcher(topics, TASKS, "scores", given.partitions) as watcher:
+        async with Watcher(topics, SCORING, given.partitions) as watcher:
             await watcher.begun(JUDGEMENTS)
             return await watcher.follow(given.seconds)
 
@@ -262,9 +277,8 @@ def words(numbers: Sequence[int]) -> str:
 def unjudged(bootstrap: str, given: argparse.Namespace, folder: Path) -> None:
     """Score without a judge and print how fast that is."""
     topics, taken = waiting(bootstrap, given, folder)
-    with worker(topics, "scoring", folder, DRIFTLINE_JUDGE="none"):
-        scored = asyncio.run(rate(topics, TASKS, "scores", given.partitions))
-    print(f"\nWithout a judge: intake takes {taken:,.0f} exchanges/s, scoring {scored:,.0f} tasks/s.")
+    scored = speed(topics, SCORING, given, folder)
+    print(f"\nWithout a judge, intake of exchanges: {taken}; scoring of tasks: {scored}.")
 
 
 def main(options: Sequence[str] = ()) -> None:
