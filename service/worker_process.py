@@ -33,6 +33,7 @@ from streams.kafka.watchdog import STUCK, Pulse, Watchdog
 from streams.recorded import nothing_recorded
 from streams.stage_runs import StageRuns
 from streams.topology import Stage
+from streams.turns import Turns
 
 LEAVING_SECONDS = 15.0
 """How long a stop may take beyond its grace."""
@@ -53,6 +54,7 @@ class _Parts:
     pulse: Pulse
     membership: Membership
     framing: RegistryFraming | None
+    turns: Turns
 
 
 def run_worker(settings: Settings, stages: Sequence[Stage], orphaned: int | None) -> int:
@@ -74,15 +76,33 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
         await producer.start()
         pulse, membership, framing = Pulse(SURE_SECONDS), Membership(SURE_SECONDS), framing_of(settings)
         parts = _Parts(
-            connection, policy, redactor_of(settings, policy), judge, JudgeCalls(), producer, pulse, membership, framing
+            connection,
+            policy,
+            redactor_of(settings, policy),
+            judge,
+            JudgeCalls(),
+            producer,
+            pulse,
+            membership,
+            framing,
+            Turns(settings.judge_concurrency),
         )
         stack.enter_context(_background([parts.pulse.run()]))
         states = {stage.name: StateTopic(connection, stage.name, producer, source=stage.source) for stage in stages}
         for topic in states.values():
             stack.callback(topic.close)
         processors = {stage.name: _processor(stage, states[stage.name], parts) for stage in stages}
-        worker = Worker(connection, stages, processors, membership=membership)
+        worker = Worker(connection, [_chunked(stage, judge) for stage in stages], processors, membership=membership)
         return await _work(worker, [stage.source for stage in stages if stage.judged], settings.stop_grace, orphaned)
+
+
+def _chunked(stage: Stage, judge: Judge | None) -> Stage:
+    """The stage with chunks of the size that suits how it works."""
+    if stage.judged is None or judge is None:
+        return stage
+    from streams.kafka.judging import with_judge  # noqa: PLC0415 - a worker without such a stage asks no judge
+
+    return with_judge(stage)
 
 
 def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
@@ -102,6 +122,7 @@ def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
             connection=parts.connection,
             pulse=parts.pulse,
             is_sure=parts.membership.is_sure,
+            turns=parts.turns,
         )
     runs = StageRuns(parts.policy, nothing_recorded, parts.redactor, utc_now)
     return StageProcessor(

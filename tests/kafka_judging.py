@@ -179,11 +179,19 @@ class Process:
 class Rig:
     """Topics with tasks, the offsets that are committed, and the processes that come and go."""
 
-    def __init__(self, stage: JudgedStage[Any], kafka: KafkaConnection, policy: Policy, producer: RecordProducer) -> None:
+    def __init__(
+        self,
+        stage: JudgedStage[Any],
+        kafka: KafkaConnection,
+        policy: Policy,
+        producer: RecordProducer,
+        partitions: int = PARTITIONS,
+    ) -> None:
         self.stage = stage
         self.kafka = kafka
         self.policy = policy
         self.producer = producer
+        self.partitions = partitions
         self.clock = Clock(NOW)
         self.records: dict[int, list[Any]] = {}
         self.committed: dict[int, int] = defaultdict(int)
@@ -212,7 +220,7 @@ class Rig:
         await consumer.start()
         try:
             name = self.kafka.topic(topic)
-            places = [TopicPartition(name, number) for number in range(PARTITIONS)]
+            places = [TopicPartition(name, number) for number in range(self.partitions)]
             consumer.assign(places)
             ends = await consumer.end_offsets(places)
             found: dict[int, list[Any]] = defaultdict(list)

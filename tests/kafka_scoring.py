@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import builders as build
 from engines import runner_over
 from invariants import encoded
-from kafka_judging import Rig, topics_of
+from kafka_judging import PARTITIONS, Rig, topics_of
 
 from analytics.store import Store
 from audit.fingerprints import canonical_json
@@ -129,11 +129,11 @@ class ScoringRig(Rig):
 
 
 @asynccontextmanager
-async def scoring_on(kafka: KafkaConnection, policy: Policy) -> AsyncIterator[ScoringRig]:
+async def scoring_on(kafka: KafkaConnection, policy: Policy, partitions: int = PARTITIONS) -> AsyncIterator[ScoringRig]:
     """A rig over topics that are there."""
     producer = RecordProducer(kafka)
     await producer.start()
     try:
-        yield ScoringRig(SCORING, kafka, policy, producer)
+        yield ScoringRig(SCORING, kafka, policy, producer, partitions)
     finally:
         await producer.stop()

@@ -12,6 +12,7 @@ from rich.table import Table
 from audit.methodology import is_methodology, load_methodology
 from audit.policy import ProjectPolicy, load_policy
 from audit.prices import ModelPrice
+from schemas.errors import SettingsError
 from schemas.registry import current_schemas
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.commands.topics import Kafka
@@ -22,6 +23,10 @@ from service.terminal import err, out, plain, table
 from service.workspace import open_workspace
 from streams.topology import derived_tables
 
+NO_COPY = (
+    "Name the database with --db. If it is lost: with Kafka, give --kafka host:port, and the tables are made from the topics; "
+    "without Kafka it was the only copy, so restore a backup or import the records again."
+)
 policy_app = typer.Typer(no_args_is_help=True, help="What agents are judged by.")
 
 
@@ -32,12 +37,15 @@ def rebuild(
 ) -> None:
     """Drop everything derived (scores, diagnoses, …) and make it again from what came in, by the present rules and policy.
 
-    With --kafka: drop what landed of the topics and land it again; what retention has taken from them is kept.
+    With --kafka: drop what landed of the topics and land it again; what retention has taken from them is kept. Without a database, one
+    is made from the topics.
     """
     settings = settings_of(database, policy, kafka=kafka)
     if settings.kafka is not None:
         _land_again(settings)
         return
+    if not settings.database.exists():
+        raise SettingsError(f"there is no database at {settings.database}, so there is nothing to rebuild from", hint=NO_COPY)
     with open_workspace(settings, writes=True) as workspace:
         with err.status("making everything derived again") as status:
             workspace.runner.rebuild(lambda one: status.update(f"stage {one.stage}: {one.position} of {one.end} records"))
@@ -47,9 +55,13 @@ def rebuild(
 
 def _land_again(settings: Settings) -> None:
     from streams.kafka.rebuilding import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
+    from streams.kafka.rebuilding import require_records  # noqa: PLC0415 - as above
 
     connection, framing = connection_of(settings), framing_of(settings)
-    with open_workspace(settings) as workspace, err.status("landing the topics again") as status:
+    is_new = not settings.database.exists()
+    if is_new:  # an empty file in place of a lost one would look like a rebuild that worked
+        asyncio.run(require_records(connection))
+    with open_workspace(settings, create=is_new) as workspace, err.status("landing the topics again") as status:
         store, redactor = workspace.store, workspace.redactor
         asyncio.run(
             land_again(

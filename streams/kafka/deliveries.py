@@ -13,6 +13,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from time import monotonic
 
 from streams.kafka.processing import Chunk, RawRecord
@@ -69,7 +70,8 @@ class Deliveries:
 
     def has_room(self, partition: Partition) -> bool:
         """Whether the partition may have another delivery."""
-        return sum(not one.taken for one in self._open.get(partition, ())) < AHEAD
+        # They are taken in their order, and there may be thousands that are taken and not done.
+        return sum(1 for _ in takewhile(lambda one: not one.taken, reversed(self._open.get(partition, deque())))) < AHEAD
 
     def open(self, without: Collection[str] = ()) -> dict[Partition, int]:
         """How many deliveries are not done, by partition that has such; those of some topics left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ from streams.judge_calls import JudgeCalls
 from streams.judged import JudgedStage
 from streams.judges.protocol import Judge
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.judging_partition import Bench, JudgingPartition
+from streams.kafka.judging_partition import CHUNK_TASKS, Bench, JudgingPartition
 from streams.kafka.lanes import end_process
 from streams.kafka.processing import Chunk
 from streams.kafka.producing import Sender
@@ -23,13 +24,20 @@ from streams.kafka.state import StateTopic
 from streams.kafka.watchdog import Pulse
 from streams.recorded import Subject
 from streams.stage_runs import StageRuns
-from streams.topology import stage_named
+from streams.topology import Stage, stage_named
+from streams.turns import Turns
+
+
+def with_judge(stage: Stage) -> Stage:
+    """A judged stage whose judge is asked: in small chunks, because the offset waits for all of a chunk."""
+    return dataclasses.replace(stage, records_at_once=CHUNK_TASKS)
 
 
 class JudgingProcessor:
     """See the module; a `streams.kafka.processing.Processor`. `judge` None: what wants one stays unjudged.
 
-    Whoever opened the judge closes it, and `states`, after `stop`. `calls` takes note of what the judge says. `is_sure` tells
+    Whoever opened the judge closes it, and `states`, after `stop`. `turns` bounds what is judged at once; processors that ask the same judge
+    share it. `calls` takes note of what the judge says. `is_sure` tells
     whether nobody else can have our partitions; `fail` is told of what nobody can mend in this process.
     """
 
@@ -47,6 +55,7 @@ class JudgingProcessor:
         states: StateTopic,
         pulse: Pulse,
         is_sure: Callable[[], bool],
+        turns: Turns | None = None,
         fail: Callable[[BaseException], None] = end_process,
     ) -> None:
         self._bench = Bench(
@@ -62,6 +71,7 @@ class JudgingProcessor:
             is_sure=is_sure,
             fail=fail,
             calls=calls,
+            turns=turns or Turns(),
         )
         runs = StageRuns(policy, self._recorded, redactor, now)
         self._unjudged = StageProcessor(

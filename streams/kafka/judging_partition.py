@@ -3,6 +3,7 @@
 1. A reservation is with the broker before its call is made, a judgement before it is used, what was made before the session's state says so.
 2. Before every write it is asked whether the partition is still ours; where it may not be, nothing more is written.
 3. A chunk is done when each of its tasks is. One slow call holds back its session, and the offset; not the other sessions.
+   Chunks are small, and the earliest task that can be begun is begun first, so the offset moves on while a judge is slow.
 4. Without a judge a partition is taken up here and its tasks are judged elsewhere: calls that were cut off when there was one are charged all the same.
 """
 
@@ -41,7 +42,10 @@ from streams.kafka.state import StateTopic, StoredState
 from streams.purses import StoppedError
 from streams.session_queues import SessionQueues
 from streams.tribunal import Tribunal
+from streams.turns import Turns
 
+CHUNK_TASKS = 10
+"""Tasks of a chunk where a judge is asked: the offset moves on chunk by chunk, and each task may take minutes."""
 WINDOW_TASKS = 1_000
 WINDOW_BYTES = 16_000_000
 """How many tasks of a partition may be under way, and how many bytes of them, before the next chunk waits: one may go beyond."""
@@ -65,6 +69,8 @@ class Bench:
     fail: Callable[[BaseException], None]
     """Told of what nobody can mend in this process."""
     calls: JudgeCalls
+    turns: Turns
+    """Tasks that are judged at once in this process, each from its first question to its last."""
 
 
 @dataclass(slots=True)
@@ -102,7 +108,7 @@ class JudgingPartition:
         self._bench = bench
         self._stage = bench.stage
         self._tribunal = Tribunal(bench.stage, bench.policy, bench.judge, self._record, bench.now)
-        self._queues = SessionQueues(self._judge, self._failed)
+        self._queues = SessionQueues(self._judge, self._failed, bench.turns)
         self._taken_up = False
         self._lease = BrokerLease(bench.producer, bench.lease, bench.is_sure, self._stop)
         self._tasks = self._bytes = 0
@@ -187,6 +193,7 @@ class JudgingPartition:
         if pending.offset >= stored.next_offset and window.content_of(identity) is None:
             place, spent = Place(stage.source, pending.offset, self.number), STATE.decode(stored.state).spent
             ruling = await self._tribunal.rule(task, self.calls.of(task), spent, place, self._door)
+            self._queues.end_turn(key)  # the judge is not waited for any more
             await self._set_aside(ruling.dead)
             for topic, messages in ruling.made.messages.items():
                 await self._lease.send(topic, [(key.encode(), message) for message in messages])

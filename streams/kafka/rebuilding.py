@@ -10,6 +10,7 @@ from datetime import datetime
 from analytics.store import Store
 from analytics.transaction import Partition
 from audit.redaction import Redactor
+from schemas.errors import SettingsError
 from schemas.registry import topics
 from streams.erasing import erase
 from streams.feeding import SINK, require_kafka
@@ -56,6 +57,17 @@ async def rebuild(
     # Records can land before the request to erase them does.
     await asyncio.to_thread(lambda: erase(store, now(), all_again=True))
     await asyncio.to_thread(finish, store)
+
+
+async def require_records(connection: KafkaConnection) -> None:
+    """SettingsError where there is nothing to land: topics are missing, or none holds a record. BrokerError when no broker answers."""
+    ranges = await _ranges(connection)
+    if all(found.beginning == found.end for found in ranges.values()):
+        named = f"no topic that begins with {connection.prefix}" if connection.prefix else "no topic"
+        raise SettingsError(
+            f"{named} at {connection.bootstrap} holds a record, so there is nothing to rebuild from",
+            hint="Check --kafka and DRIFTLINE_KAFKA_PREFIX; `driftline topics check` lists the topics.",
+        )
 
 
 def is_unfinished(store: Store) -> bool:

@@ -55,7 +55,9 @@ def test_an_installation_of_one_machine_is_set_up_fed_and_restored_as_the_guides
         after = questioned(here, operator)
         here.stop()
         assert "driftline rebuild --kafka ADDRESS" in (DOCS / "how-to" / "back-up.md").read_text("utf-8")
-        here.run(f"driftline rebuild --kafka {kafka.bootstrap}")
+        landed = here.run(f"driftline rebuild --kafka {kafka.bootstrap}")
+        assert "`driftline rebuild`: it makes the tables again" in (DOCS / "deploying.md").read_text("utf-8")
+        assert landed == here.run("rm driftline.duckdb\ndriftline rebuild")
         here.run(f"export DRIFTLINE_KAFKA_PREFIX={kafka.prefix}more-")
         here.run(checked, {"--partitions 24": "--partitions 2"})
 

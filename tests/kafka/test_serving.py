@@ -200,3 +200,47 @@ def test_a_database_has_one_kind_of_writer(
         assert 2 == children.run(other, *command, "--kafka", kafka.bootstrap)[0]
         assert "did not come from Kafka" in other.log.read_text(), command
         other.log.write_text("")
+
+
+def test_a_rebuild_without_a_file_makes_it_from_the_topics(
+    kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
+) -> None:
+    """A machine that is lost takes the file with it: what the topics have is all that is needed to have the tables again."""
+    make_topics(*topics())
+    server = children.serve(home, "--kafka", kafka.bootstrap)
+    with httpx2.Client(base_url=ready(server), headers=bearer(home.connection("north"))) as client:
+        assert 201 == client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is done.")).status_code
+        events = [EVENT | {"event_id": f"e{number}"} for number in range(3)]
+        assert 201 == client.post("/api/audit/events", json={"session_id": "s", "events": events}).status_code
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait(), server.logged[-4000:]
+    code, printed = children.run(home, "rebuild", "--kafka", kafka.bootstrap)
+    assert 0 == code, home.log.read_text()
+    with Store(home.database) as store:
+        before = tables(store)
+    home.database.unlink()
+    assert (0, printed) == children.run(home, "rebuild", "--kafka", kafka.bootstrap), home.log.read_text()
+    with Store(home.database) as store:
+        after = tables(store)
+    assert {("north", "s:1"): 1} == landed(home.database)
+    for table in before.keys() - {"watermarks"}:
+        assert before[table] == after[table], table
+
+
+def test_a_rebuild_without_a_file_says_why_there_is_nothing_to_make_it_from(
+    kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
+) -> None:
+    """An empty database in place of the lost one would look like a rebuild that worked."""
+    silent = ["rebuild", "--kafka", "127.0.0.1:1"]
+    wanted = ["rebuild", "--kafka", kafka.bootstrap]
+    for command, make, words in (
+        (silent, (), "127.0.0.1:1"),
+        (wanted, (), "driftline topics create"),
+        (wanted, topics(), f"no topic that begins with {kafka.prefix} at {kafka.bootstrap} holds a record"),
+    ):
+        if make:
+            make_topics(*make)
+        assert 2 == children.run(home, *command)[0], home.log.read_text()
+        assert words in " ".join(home.log.read_text().split())
+        assert not home.database.exists(), command
+        home.log.write_text("")

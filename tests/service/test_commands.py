@@ -182,6 +182,15 @@ def test_rebuild_gives_the_same_again(driftline: Command, events_file: Path) -> 
     assert before == driftline("runs", "--json")[1]
 
 
+def test_a_rebuild_without_a_file_says_where_one_comes_from(driftline: Command, tmp_path: Path) -> None:
+    """The file is the log of an installation without Kafka: nothing else has its records, and an empty one would hide that."""
+    code, _, error = driftline("rebuild")
+    assert (2, True) == (code, "there is no database at driftline.duckdb, so there is nothing to rebuild from" in error)
+    assert "--kafka" in error
+    assert "restore a backup" in error
+    assert [] == [*tmp_path.glob("driftline.duckdb*")]
+
+
 def test_policy_check_names_file_and_line_of_a_mistake(driftline: Command, tmp_path: Path) -> None:
     """Who writes a policy sees where it is wrong."""
     (tmp_path / "good.yaml").write_text("version: 1\nprojects:\n  ops: {methodology: prawduct}\n")

@@ -8,6 +8,7 @@ from typing import Any
 
 from streams.purses import StoppedError
 from streams.session_queues import SessionQueues
+from streams.turns import Turns
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -25,19 +26,21 @@ async def came(condition: Callable[[], bool]) -> None:
 
 
 class Work:
-    """Notes what it was given; items that are called `wait` end when they are released, others as they say."""
+    """Notes what it was given; items that are called `wait` end when they are released, others as they say; `early` gives its turn back before."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns | None = None) -> None:
         self.begun: list[tuple[str, str]] = []
         self.release = asyncio.Event()
         self.failures: list[BaseException] = []
-        self.queues: SessionQueues[str] = SessionQueues(self, self.failures.append)
+        self.queues: SessionQueues[str] = SessionQueues(self, self.failures.append, turns)
 
     async def __call__(self, key: str, item: str) -> None:
         """Work on an item."""
         self.begun.append((key, item))
         await asyncio.sleep(0)
-        if item == "wait":
+        if item == "early":
+            self.queues.end_turn(key)
+        if item in {"wait", "early"}:
             await self.release.wait()
         if item == "stop":
             raise StoppedError
@@ -117,5 +120,71 @@ def test_an_item_that_is_stopped_ends_everything_quietly_and_a_fault_is_told() -
             await one.queues.end(1)
             assert [("a", item)] == one.begun
             assert failures == [type(error) for error in one.failures]
+
+    run(work())
+
+
+def test_what_came_first_is_begun_first_as_far_as_its_session_is_free() -> None:
+    """The offset that is committed waits for the earliest task: what came later must not go before it."""
+
+    async def work() -> None:
+        one = Work(Turns(1))
+        one.put(("a", "1"), ("a", "2"), ("b", "3"), ("a", "4"), ("c", "5"), ("b", "6"))
+        await one.idle()
+        assert list("123456") == [item for _, item in one.begun]
+
+    run(work())
+
+
+def test_queues_that_share_turns_begin_no_more_than_there_are_and_one_after_the_other() -> None:
+    """Each partition has its queues, and all of them have one judge."""
+
+    async def work() -> None:
+        turns = Turns(2)
+        first, second = Work(turns), Work(turns)
+        first.put(*((f"a{number}", "wait") for number in range(4)))
+        second.put(*((f"b{number}", "wait") for number in range(4)))
+        await came(lambda: len(first.begun) == 2)
+        assert [] == second.begun
+        first.release.set()
+        await came(lambda: len(second.begun) == 2)
+        assert 2 <= len(first.begun)
+        second.release.set()
+        await first.idle()
+        await second.idle()
+        assert (4, 4) == (len(first.begun), len(second.begun))
+
+    run(work())
+
+
+def test_a_turn_can_end_before_its_item_does() -> None:
+    """While what came of a task is written, the judge is free for another; its session still waits."""
+
+    async def work() -> None:
+        one = Work(Turns(1))
+        one.put(("a", "early"), ("a", "1"), ("b", "1"))
+        await came(lambda: len(one.queues) == 1)
+        assert [("a", "early"), ("b", "1")] == one.begun
+        one.release.set()
+        await one.idle()
+        assert ("a", "1") == one.begun[-1]
+
+    run(work())
+
+
+def test_a_queue_that_ends_gives_its_turns_back_even_where_nothing_was_begun() -> None:
+    """A turn that is lost is lost for every other partition until the process ends."""
+
+    async def work() -> None:
+        turns = Turns(2)
+        ending, staying = Work(turns), Work(turns)
+        ending.put(("a", "wait"), ("b", "wait"), ("c", "wait"))
+        staying.put(("d", "1"), ("e", "1"), ("f", "1"))
+        for runner in ending.queues._runners.values():
+            runner.cancel()  # it has a turn, and never had a step
+        await ending.queues.end(0)
+        await staying.idle()
+        assert [] == ending.begun
+        assert 3 == len(staying.begun)
 
     run(work())

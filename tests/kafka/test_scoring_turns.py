@@ -1,0 +1,162 @@
+"""Scoring a backlog with a slow judge: every partition has its turns, what is begun is finished, and offsets move on in small steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import pytest
+from engines import policy_of
+from kafka_judging import SoundJudge, came
+from kafka_scoring import TOPICS, ScoringRig, answer, dialogue, scoring_on, subject_of, tasks_of
+
+from audit.questions import Question
+from schemas.codec import decode
+from schemas.records import Exchange
+from service import worker_process
+from streams.judges.protocol import Purse, Verdict
+from streams.kafka import judging_partition
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.judging_partition import CHUNK_TASKS
+from streams.topology import TOPOLOGY, stage_named
+from streams.turns import Turns
+
+POLICY = policy_of(sampling={"enabled": False})
+PARTITIONS, AT_ONCE, WINDOW, CHUNK = 6, 4, 12, 3
+SESSIONS, TURNS = 36, 3
+LAST = "tier3"
+"""What each exchange is asked about last."""
+
+
+class PatientJudge(SoundJudge):
+    """Answers one question when it is told to, the one that it was asked first; notes what it was asked, and what was begun at most."""
+
+    def __init__(self) -> None:
+        super().__init__(answer)
+        self.asked: list[str] = []
+        self.finished: set[str] = set()
+        self.most_begun = 0
+        self._open: list[asyncio.Event] = []
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """Wait to be told."""
+        subject, told = subject_of(question), asyncio.Event()
+        self.asked.append(subject)
+        self.most_begun = max(self.most_begun, len({*self.asked} - self.finished))
+        self._open.append(told)
+        verdict = await super().ask(question, purse)
+        await told.wait()
+        if question.purpose == LAST:
+            self.finished.add(subject)
+        return verdict
+
+    @property
+    def open(self) -> int:
+        """Questions that wait for an answer."""
+        return len(self._open)
+
+    def answer_one(self) -> None:
+        """Let the question go that was asked first."""
+        self._open.pop(0).set()
+
+
+class Backlog:
+    """A rig whose tasks all wait, one process that is at work on them, and what was seen of it."""
+
+    def __init__(self, rig: ScoringRig, judge: PatientJudge) -> None:
+        self.rig = rig
+        self.judge = judge
+        self.process = rig.process(judge, turns=Turns(AT_ONCE))
+        self.partition_of = {
+            decode(record.value).exchange_id: number for number, records in rig.records.items() for record in records
+        }
+        self.steps: dict[int, list[int]] = defaultdict(list)
+        self.spreads: list[int] = []
+        self.most_waiting = 0
+        self._committed = dict.fromkeys(rig.records, 0)
+
+    async def work(self) -> None:
+        """Work until all is done, one answer after the other."""
+        await self.process.work(*self.rig.records, size=CHUNK)
+        partitions = self.process.processor._partitions
+        await came(lambda: len(partitions) == PARTITIONS and all(one._tasks for one in partitions.values()), "all to be queued")
+        await came(self._is_settled, "the judge to be asked")
+        while self.judge.open:
+            self._look()
+            self.judge.answer_one()
+            await came(self._is_settled, "the judge to be asked")
+        await self.process.drained()
+        self._look()
+        await self.process.stop()
+
+    def _is_settled(self) -> bool:
+        """Whether everything that is under way waits for the judge: what came of the others is written."""
+        partitions = self.process.processor._partitions.values()
+        under_way = sum(len(one._queues._runners) for one in partitions)
+        return under_way == self.judge.open and (under_way > 0 or self.rig.is_done())
+
+    def _look(self) -> None:
+        begun = Counter(self.partition_of[one] for one in {*self.judge.asked})
+        if all(begun[number] < len(records) for number, records in self.rig.records.items()):
+            self.spreads.append(max(begun.values()) - min(begun[number] for number in self.rig.records))
+        self.most_waiting = max(self.most_waiting, *(one._tasks for one in self.process.processor._partitions.values()))
+        for number in self.rig.records:
+            if step := self.rig.committed[number] - self._committed[number]:
+                self.steps[number].append(step)
+                self._committed[number] += step
+
+
+def exchanges_side_by_side() -> list[Exchange]:
+    """Exchanges of sessions that are all under way, a turn of each after the other."""
+    dialogues = [dialogue(f"s{number}", TURNS) for number in range(SESSIONS)]
+    return [one for turn in zip(*dialogues, strict=True) for one in turn]
+
+
+def in_order(asked: Sequence[str], session: str) -> list[int]:
+    """The turns of a session in the order in which the judge was first asked about each, one that comes back counted again."""
+    return [int(subject.split(":")[1]) for subject, _ in groupby(one for one in asked if one.startswith(f"{session}:"))]
+
+
+def test_a_backlog_moves_on_evenly_and_in_small_steps_while_the_judge_is_slow(
+    kafka: KafkaConnection, make_topics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 100 000 tasks and a judge that takes seconds, two of six partitions were scored for minutes and nothing was committed."""
+    monkeypatch.setattr(judging_partition, "WINDOW_TASKS", WINDOW)
+    make_topics(
+        *TOPICS, partitions=PARTITIONS, configs={"message.timestamp.type": "LogAppendTime", "max.message.bytes": "16777216"}
+    )
+
+    async def work() -> None:
+        exchanges, judge = exchanges_side_by_side(), PatientJudge()
+        async with scoring_on(kafka, POLICY, PARTITIONS) as rig:
+            await rig.publish(tasks_of(POLICY, exchanges))
+            assert PARTITIONS == len(rig.records)
+            backlog = Backlog(rig, judge)
+            await backlog.work()
+            await rig.check(exchanges)
+
+        assert AT_ONCE == judge.most_begun, "more was begun before what was begun was finished"
+        assert max(backlog.spreads) <= AT_ONCE + 1, "a partition was passed over"
+        assert max(step for steps in backlog.steps.values() for step in steps) <= 2 * CHUNK
+        for number, records in rig.records.items():
+            assert len(records) == sum(backlog.steps[number])
+            assert len(backlog.steps[number]) >= len(records) // (2 * CHUNK)
+        for number in range(SESSIONS):
+            assert [*range(1, TURNS + 1)] == in_order(judge.asked, f"s{number}")
+        assert backlog.most_waiting <= WINDOW + CHUNK - 1
+
+    asyncio.run(asyncio.wait_for(work(), 300))
+
+
+def test_only_what_waits_for_a_judge_comes_in_small_chunks() -> None:
+    """Without a judge a chunk takes a handful of writes, whatever its size: there large ones are thousands of tasks a second."""
+    judge = SoundJudge(answer)
+    with_one = {stage.name: worker_process._chunked(stage, judge).records_at_once for stage in TOPOLOGY}
+    without = {stage.name: worker_process._chunked(stage, None).records_at_once for stage in TOPOLOGY}
+    assert {"scoring": CHUNK_TASKS, "evaluation": CHUNK_TASKS} == {
+        name: count for name, count in with_one.items() if count != without[name]
+    }
+    assert stage_named("scoring").records_at_once == without["scoring"] >= 100 * CHUNK_TASKS
