@@ -11,7 +11,9 @@ from typing import Any
 import duckdb
 
 from analytics.connection import store_error
+from analytics.file_lock import FileLock
 from analytics.readable_views import add_temporary_views
+from analytics.statements import only_reads
 from schemas.errors import QueryError
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
@@ -47,6 +49,7 @@ HINTS = {
     "Out of Memory": "Ask for less at once: fewer columns, a shorter time, fewer rows to sort.",
 }
 """What to do, by a phrase of DuckDB's message."""
+READ_ONLY = "Give one that reads: SELECT, FROM, WITH, VALUES, PIVOT, SHOW, DESCRIBE, SUMMARIZE or EXPLAIN of one of these."
 LOOK_FIRST = "`driftline sql 'SHOW TABLES'` lists the tables, `driftline sql 'DESCRIBE scores'` the columns of one."
 
 
@@ -64,14 +67,15 @@ def read_only_rows(path: Path, statement: str, limit: int) -> tuple[list[str], l
 @contextlib.contextmanager
 def open_read_only(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that can read the database and reach nothing else; StoreError when the file cannot be opened."""
-    try:
-        connection = duckdb.connect(str(path), read_only=True, config=LOCKED)
-    except duckdb.Error as error:
-        raise store_error(path, error) from error
-    with connection:
-        for setting in LOCKING:
-            connection.execute(setting)
-        yield connection
+    with FileLock(path, shared=True):
+        try:
+            connection = duckdb.connect(str(path), read_only=True, config=LOCKED)
+        except duckdb.Error as error:
+            raise store_error(path, error) from error
+        with connection:
+            for setting in LOCKING:
+                connection.execute(setting)
+            yield connection
 
 
 @contextlib.contextmanager
@@ -108,10 +112,9 @@ def only_statement(connection: duckdb.DuckDBPyConnection, statement: str) -> duc
         raise QueryError(f"{len(statements)} statements were given", hint="Give one statement that reads.")
     kind = statements[0].type
     if kind not in READING:
-        raise QueryError(
-            f"a statement of the type {kind.name} is not answered",
-            hint="Give one that reads: SELECT, FROM, WITH, VALUES, PIVOT, SHOW, DESCRIBE, SUMMARIZE or EXPLAIN.",
-        )
+        raise QueryError(f"a statement of the type {kind.name} is not answered", hint=READ_ONLY)
+    if not only_reads(statement):
+        raise QueryError("a statement that contains one that writes is not answered", hint=READ_ONLY)
     return statements[0]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import duckdb
 
 from analytics.connection import connect, store_error
+from analytics.file_lock import FileLock
 from analytics.tables import LOG, literal, quote
 
 
@@ -16,9 +17,12 @@ from analytics.tables import LOG, literal, quote
 def attached(files: Mapping[str, Path]) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that has each file attached under its name, for reading only.
 
-    StoreError with a hint when one cannot be opened: in use by another process, damaged, or no database.
+    StoreError with a hint when one cannot be opened: in use, damaged, or no database.
     """
-    with connect(None) as connection:
+    with contextlib.ExitStack() as opened:
+        for path in files.values():
+            opened.enter_context(FileLock(path, shared=True))
+        connection = opened.enter_context(connect(None))
         for name, path in files.items():
             try:
                 connection.execute(f"ATTACH {literal(str(path))} AS {quote(name)} (READ_ONLY)")

@@ -1,7 +1,7 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
 """Giving space back: a DuckDB file never gets smaller, so what is in it is written into a new one, which then takes its place.
 
-1. The file has to be closed; while it is copied nobody else can write it.
+1. The file has to be closed; while it is copied and replaced nobody else can open it.
 2. The new file is whole and on the disk before it takes the old one's name, in one step. Killed at any moment, one of them is there
    under that name and complete; what a kill leaves of the other is removed by the next run.
 3. Tables, views, comments and macros come along, and rows keep their order; every table is counted before the new file counts.
@@ -20,6 +20,7 @@ import duckdb
 
 from analytics.attached import attached
 from analytics.connection import connect, store_error
+from analytics.file_lock import FileLock
 from analytics.positions import COMPACTION
 from analytics.store import Store
 from analytics.tables import literal, quote
@@ -86,13 +87,13 @@ def compact(path: Path) -> tuple[int, int]:
     if room < used:
         raise StoreError(f"{path}: {used} bytes are in use, and {room} are left on the disk", hint="Make room for a copy.")
     try:
-        with connect(None) as connection:
+        with FileLock(path), connect(None) as connection:
             try:
                 _copy(connection, path, unfinished)
             except duckdb.Error as error:
                 raise store_error(path, error) from error
             _sync(unfinished)
-            # The old file is still attached, so nobody has written to it since it was read.
+            # The lock is still held, so nobody has opened the old file since it was read.
             unfinished.replace(path)
             _sync(path.parent)
     except BaseException:

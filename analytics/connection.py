@@ -50,7 +50,12 @@ def store_error(path: Path | None, error: duckdb.Error) -> StoreError:
     message = str(error).splitlines()[0]
     if _LOCKED in message.lower():
         holder = _HOLDER.search(message)
-        return StoreError(f"{path}: in use by {f'process {holder[1]}' if holder else 'another process'}", hint=IN_USE)
+        return in_use(path, int(holder[1]) if holder else None)
     hints = (hint for phrase, hint in _OPEN_HINTS.items() if phrase in message.lower())
     hint = next(hints, "Check that the path is a DuckDB file of this version and that the folder can be written to.")
     return StoreError(f"{path}: {message}", hint=hint)
+
+
+def in_use(path: Path | None, process: int | None) -> StoreError:
+    """That another process has the file, with what to do about it; which one, where that is known."""
+    return StoreError(f"{path}: in use by {'another process' if process is None else f'process {process}'}", hint=IN_USE)

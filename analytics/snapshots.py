@@ -3,21 +3,20 @@
 
 1. A checkpoint folds the write-ahead log into the file. From then on DuckDB appends to a new log and touches no block that the
    file's header refers to, until the next checkpoint has written the header anew.
-2. So the file is copied while others go on writing; checkpoints by size are put off meanwhile, and a copy during which the header
-   changed is thrown away and made again.
+2. So the file is copied while others go on writing, by a process of its own (`analytics.copying`); checkpoints by size are put off
+   meanwhile, and a copy during which the header changed is thrown away and made again.
 3. From the copy, in another process and without hurry, the tables that analysts read are made: each identity once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
 
+from analytics.copying import copied_whole
 from analytics.readable_views import view_statements
 from analytics.store import Store
 from analytics.tables import LOG, columns_of, literal, quote
@@ -35,12 +34,7 @@ LEFT_OUT = {
 """What a snapshot has not: texts and bytes as they came. What they were judged to be is there."""
 WORK = frozenset({"scoring_tasks", "judging_requests", "evaluation_requests"})
 """Tables of work on its way between stages, which tell nothing that their outcome does not tell."""
-HEADER = 3 * 4096
-"""Bytes of a DuckDB file's headers; each checkpoint changes them."""
 ATTEMPTS = 5
-CHUNK = 64 * 1024 * 1024
-FICLONE = 0x40049409
-"""Linux's request for a copy that shares its blocks, on file systems that can (btrfs, XFS, bcachefs)."""
 NEVER = "1TB"
 BUILD_MEMORY = "1GB"
 
@@ -53,17 +47,18 @@ NUMBERS = (
 """The statements that make the table of the runs' numbers, which the views look into, where the log has it."""
 
 
-Changes = tuple[bytes, int]
-"""What differs after anything was committed: the file's headers and the length of its write-ahead log."""
+Changes = tuple[int, int, int]
+"""What differs after anything was committed: time and length of the file, and the length of its write-ahead log."""
 
 
 def changes_of(path: Path) -> Changes:
-    """How far a database has come, as far as its files tell."""
+    """How far a database has come, as far as its files tell without being opened."""
     try:
         length = Path(f"{path}.wal").stat().st_size
     except FileNotFoundError:
         length = 0
-    return _headers(path), length
+    file = path.stat()
+    return file.st_mtime_ns, file.st_size, length
 
 
 def copy_database(store: Store, target: Path) -> Changes:
@@ -76,10 +71,9 @@ def copy_database(store: Store, target: Path) -> Changes:
     with _no_checkpoint_by_size(store):
         for _ in range(ATTEMPTS):
             store.checkpoint()
-            before = _headers(store.path)
-            _copy(store.path, target)
-            if before == _headers(store.path):
-                return before, 0
+            changes = changes_of(store.path)
+            if copied_whole(store.path, target):
+                return changes
     target.unlink(missing_ok=True)
     raise StoreError(f"{store.path}: checkpoints came faster than the file can be copied", hint="Try again a little later.")
 
@@ -93,21 +87,6 @@ def _no_checkpoint_by_size(store: Store) -> Iterator[None]:
             yield
         finally:
             cursor.execute(f"SET GLOBAL checkpoint_threshold = {literal(threshold)}")
-
-
-def _headers(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(HEADER)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file, sharing its blocks where the file system can, else within the kernel."""
-    with source.open("rb") as reading, target.open("wb") as writing:
-        with contextlib.suppress(OSError):
-            fcntl.ioctl(writing.fileno(), FICLONE, reading.fileno())
-            return
-        while os.copy_file_range(reading.fileno(), writing.fileno(), CHUNK):
-            pass
 
 
 def build_snapshot(copy: Path, target: Path, spill: Path) -> None:

@@ -1,6 +1,6 @@
 """The DuckDB file: append-only tables, stage state and watermarks, changed together or not at all.
 
-One process owns the file; within it one `Store` writes, and any number of cursors read. Every change happens in a
+One process owns the file (`analytics.file_lock`); within it one `Store` writes, and any number of cursors read. Every change happens in a
 transaction: the rows of a batch, the states of the stage that made them and the watermark of what it read are committed
 together, so that a kill at any moment loses nothing that was committed and doubles nothing when the work is taken up again.
 """
@@ -19,6 +19,7 @@ from polars import selectors
 
 from analytics.accounts import Met
 from analytics.connection import connect, fetch, store_error
+from analytics.file_lock import FileLock
 from analytics.positions import next_stored, stored_ends
 from analytics.tables import COMMENT, DIGEST, LOG, columns_of, full_name, migration_statements, quote
 from analytics.transaction import Appended, Transaction
@@ -30,7 +31,7 @@ __all__ = ["Appended", "Store", "Transaction", "fetch"]
 class Store:
     """An open DuckDB file, or a database in memory when `path` is None.
 
-    StoreError when the file cannot be opened: in use by another process, damaged, or written by a newer version.
+    StoreError when the file cannot be opened: in use, damaged, or written by a newer version.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -39,19 +40,20 @@ class Store:
         self._ends: dict[str, int] = {}
         self.met = Met()
         """Twins that were met, for who asks what a record is before it comes here."""
-        self._connection = connect(path)
-        try:
-            self._migrate()
-        except BaseException as error:
-            self._connection.close()
-            if isinstance(error, duckdb.Error):
+        with contextlib.ExitStack() as opening:
+            if path is not None:
+                opening.enter_context(FileLock(path))
+            self._connection = opening.enter_context(contextlib.closing(connect(path)))
+            try:
+                self._migrate()
+            except duckdb.Error as error:
                 raise store_error(path, error) from error
-            raise
+            self._opened = opening.pop_all()
 
     def close(self) -> None:
         """Close the file; what is committed stays."""
         with self._lock:
-            self._connection.close()
+            self._opened.close()
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from api_server import NOW, BodyBuilder, Call, LiveServer, Tokens, engine_of
+from api_server import NOW, PATIENT, BodyBuilder, Call, LiveServer, Tokens, engine_of
 from fastapi import FastAPI
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
@@ -35,8 +35,8 @@ def tokens(access: AccessStore) -> Tokens:
 
 @pytest.fixture
 def settings() -> ApiSettings:
-    """Every default; a test overrides it with its own limits."""
-    return ApiSettings()
+    """Every default, and analysts who wait; a test overrides it with its own limits."""
+    return ApiSettings(queries=PATIENT)
 
 
 @pytest.fixture

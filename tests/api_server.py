@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
+from servers import LONG
 
 from analytics.store import Store
 from audit.policy import Policy
@@ -18,11 +19,14 @@ from service.access import AccessStore, Holder
 from service.api.app import create_app
 from service.api.serving import server_of
 from service.api.settings import ApiSettings
+from service.querying.questions import QueryLimits
 from service.serving import listen
 from streams.engine import Engine
 
 NOW = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
 POLICY = {"projects": {"dark": {"enabled": False}, "capped": {"costCapPerSession": 0}}}
+PATIENT = QueryLimits(seconds=LONG, patience=LONG, first_patience=LONG)
+"""Bounds of analysts' statements that none reaches, on a machine however busy."""
 Call = Callable[..., httpx2.Response]
 BodyBuilder = Callable[..., dict[str, Any]]
 

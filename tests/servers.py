@@ -25,6 +25,8 @@ from service.workspace import utc_now
 
 PATIENCE = 60.0
 """Seconds that no sound server needs for anything."""
+LONG = 600.0
+"""Seconds that nothing takes, however busy the machine: for what is many times slower beside others."""
 ROOT = Path(__file__).parents[1]
 _CLEAN = ("ANTHROPIC_", "DRIFTLINE_")
 _NURSERY = """

@@ -18,7 +18,7 @@ import hostile
 import httpx2
 import msgspec
 import yaml
-from api_server import LiveServer
+from api_server import PATIENT, LiveServer
 from builders import exchange, judgement
 from engines import NOW, Clock
 from evaluated import SET, evaluated
@@ -115,7 +115,7 @@ def site(folder: Path) -> Iterator[Site]:
         connections = {project: access.add(Holder("connection", project, project)) for project in projects}
         operator = access.add(Holder("operator", "ada", None))
         policy = _policy(folder)
-        server = LiveServer(store, access, ApiSettings(), lambda store: _engine(store, policy))
+        server = LiveServer(store, access, ApiSettings(queries=PATIENT), lambda store: _engine(store, policy))
         try:
             made = Site(server.url, operator, connections, newest, "")
             yield _begun(made, store)

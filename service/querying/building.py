@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from analytics.snapshots import build_snapshot
+from analytics.subprocesses import end_with_parent
 from schemas.errors import StoreError
-from service.querying.child import PR_SET_PDEATHSIG
 
 LOWEST = 19
 
 
 def main() -> None:
     """Make it, or say on standard error why not and end with 1."""
-    with suppress(OSError, AttributeError):  # Linux alone has this
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     os.nice(LOWEST)
     copy, target, spill = map(Path, sys.argv[1:])
     try:

@@ -1,7 +1,7 @@
 """The process that answers one statement. It limits itself before it runs anything.
 
 1. It dies with the server, after its time, and when it has used its share of the processor.
-2. It cannot map more memory than it was given, write to any file, open many files, or leave a core behind.
+2. It cannot take more memory than it was given, write to any file, open many files, or leave a core behind.
 3. The snapshot is a file without a name that it was handed open; DuckDB reads it alone, and nothing can be set any more.
 """
 
@@ -20,14 +20,16 @@ import msgspec
 from analytics.adhoc import LOOK_FIRST
 from analytics.bounded import limited_frame, open_snapshot
 from analytics.result_formats import FORMATS
+from analytics.subprocesses import end_with_parent
 from schemas.errors import QueryError
 from service.querying.questions import Outcome, QueryLimits, Task
 
 FILES = 64
 NICE = 10
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+PR_SET_NO_NEW_PRIVS = 38
 LOOK_FIRST_HERE = "SHOW TABLES lists the tables and views, DESCRIBE turns the columns of one."
-OUT_OF_MEMORY = "Out of Memory"
+OUT_OF_MEMORY = "Out of Memory Error"
+"""How DuckDB begins; what it says then is of settings that cannot be changed here."""
 TOO_MUCH = Outcome(
     error="the statement needs more memory than it may have", hint="Ask for less at once: fewer columns, a shorter time."
 )
@@ -54,23 +56,22 @@ def main() -> None:
 
 
 def _refused(error: QueryError) -> Outcome:
-    told = str(error)
-    if OUT_OF_MEMORY in told:  # what else DuckDB says then is of settings that cannot be changed here
-        told = told.splitlines()[0]
-    return Outcome(error=told, hint=LOOK_FIRST_HERE if error.hint == LOOK_FIRST else error.hint)
+    if str(error).startswith(OUT_OF_MEMORY):
+        return TOO_MUCH
+    return Outcome(error=str(error), hint=LOOK_FIRST_HERE if error.hint == LOOK_FIRST else error.hint)
 
 
 def limit_process(limits: QueryLimits) -> None:
     """Bound what this process can do from now on; nothing it runs can take that back."""
-    with suppress(OSError, AttributeError):  # Linux alone has these
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    end_with_parent()
+    with suppress(OSError, AttributeError):  # Linux alone has this
+        ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     os.nice(NICE)
     whole = limits.seconds + limits.grace
     signal.setitimer(signal.ITIMER_REAL, whole)
     cpu = math.ceil(whole) + 1
     bounds = {
+        resource.RLIMIT_DATA: limits.data,
         resource.RLIMIT_AS: limits.address_space,
         resource.RLIMIT_CPU: cpu,
         resource.RLIMIT_FSIZE: 0,

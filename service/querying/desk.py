@@ -52,6 +52,10 @@ class QueryDesk:
         """See to it that there is a snapshot by the time somebody asks, who need not wait for it then."""
         self._snapshots.prepare()
 
+    async def ready(self) -> None:
+        """Return as soon as there is a snapshot, however long that takes; StoreError when none can be made."""
+        await self._snapshots.ready()
+
     async def close(self) -> None:
         """Give back what it holds; questions under way are ended by whoever asked them."""
         with contextlib.suppress(OSError):

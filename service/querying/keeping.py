@@ -74,8 +74,16 @@ class Snapshots:
         if self._current is None:
             if self._making is not None and not self._making.done():
                 raise BusyError("the first snapshot for analysts is being made")
-            raise StoreError("no snapshot for analysts could be made", hint="The log of the server says why.")
+            raise _none_made()
         return self._current
+
+    async def ready(self) -> None:
+        """Return as soon as there is a snapshot, however long that takes; StoreError when none can be made."""
+        self.prepare()
+        if self._making is not None:
+            await asyncio.wait([self._making])
+        if self._current is None:
+            raise _none_made()
 
     def prepare(self) -> None:
         """Begin to make a snapshot where one is due."""
@@ -143,6 +151,10 @@ class Snapshots:
         if before is not None:
             before.replaced = True
             before.close_when_unused()
+
+
+def _none_made() -> StoreError:
+    return StoreError("no snapshot for analysts could be made", hint="The log of the server says why.")
 
 
 def _prepare(folder: Path, database: Path) -> None:

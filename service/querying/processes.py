@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
 
+from analytics.subprocesses import command, environment
 from schemas.errors import QueryError, StoreError
 from service.querying.child import TOO_MUCH
 from service.querying.questions import Outcome, QueryLimits, Question, Task
 
-START = 5.0
-"""Seconds a process may take before it begins."""
+START = 60.0
+"""Seconds a process may take before it begins, which on a busy machine are many; from then on it watches its time itself."""
 LINE = 1024 * 1024
 CHUNK = 256 * 1024
 OVERDUE = frozenset({signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL})
@@ -89,15 +88,11 @@ async def _started(
     module: str, arguments: Sequence[str], files: tuple[int, ...] = ()
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process of ours with an environment of its own, which has nothing in it; it is gone when the context is left."""
-    environment = {
-        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
-        "POLARS_MAX_THREADS": "1",
-        "MALLOC_ARENA_MAX": "2",
-    }
+    variables = environment(POLARS_MAX_THREADS="1", MALLOC_ARENA_MAX="2")
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", module, *arguments,
-        stdin=pipe, stdout=pipe, stderr=pipe if not files else asyncio.subprocess.DEVNULL, env=environment, cwd="/", pass_fds=files,
+        *command(module, *arguments),
+        stdin=pipe, stdout=pipe, stderr=pipe if not files else asyncio.subprocess.DEVNULL, env=variables, cwd="/", pass_fds=files,
     )  # fmt: skip
     try:
         yield process

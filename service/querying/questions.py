@@ -18,9 +18,11 @@ class QueryLimits(msgspec.Struct, frozen=True):
     """Wall time of a statement; its process is killed `grace` seconds later, whatever it does."""
     grace: float = 2.0
     memory: int = 512 * MIB
-    """Bytes DuckDB may take."""
+    """Bytes DuckDB may take, as far as it counts them."""
+    data: int = 1024 * MIB
+    """Bytes of its own the process may map, which bounds what DuckDB does not count. Programs and libraries come on top."""
     address_space: int = 3072 * MIB
-    """Bytes the process may map, which bounds what DuckDB does not count."""
+    """Bytes the process may map in all."""
     answer: int = 64 * MIB
     """Bytes of an answer."""
     at_once: int = 2

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
+from analytics.connection import IN_USE
 from analytics.queries import query_rows
 from analytics.store import Store
 from schemas.arrow import empty_frame
@@ -133,6 +134,6 @@ def opened(path: Path) -> Store:
         try:
             return Store(path)
         except StoreError as error:
-            if "lock" not in str(error).lower() or time.monotonic() > gives_up:
+            if error.hint != IN_USE or time.monotonic() > gives_up:
                 raise
             time.sleep(0.1)

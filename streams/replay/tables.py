@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import polars as pl
 from polars import selectors
 
 from analytics.connection import connect, fetch, store_error
+from analytics.file_lock import FileLock
 from analytics.tables import LOG, columns_of, default_of, literal, quote
 from schemas.arrow import rows_as_records
 from schemas.errors import InputError
@@ -51,19 +53,19 @@ class Tables:
 
     def __init__(self, origin: Origin) -> None:
         """StoreError when a database cannot be opened, InputError when files are no export of a log."""
-        self.connection = connect(None)
-        try:
+        with contextlib.ExitStack() as opening:
+            if origin.kind == TABLES:
+                opening.enter_context(FileLock(Path(origin.place), shared=True))
+            self.connection = opening.enter_context(connect(None))
             if origin.kind == TABLES:
                 self._attach(Path(origin.place))
             for name in _READ:
                 self._view(schema_of(name), origin)
-        except BaseException:
-            self.connection.close()
-            raise
+            self._opened = opening.pop_all()
 
     def close(self) -> None:
         """Close the connection."""
-        self.connection.close()
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from builders import exchange
 
 from analytics import compacting
 from analytics.compacting import compact, space_of
+from analytics.file_lock import lock_file
 from analytics.positions import COMPACTION
 from analytics.store import Store
 from schemas.codec import encode
@@ -62,6 +63,11 @@ def contents(path: Path) -> dict[str, Any]:
     return described
 
 
+def assert_alone(path: Path) -> None:
+    """That nothing is in the folder but the file and its lock."""
+    assert {path, lock_file(path)} == set(path.parent.iterdir())
+
+
 def test_a_file_gets_smaller_and_says_the_same(filled: Path, tmp_path: Path) -> None:
     """Deleting gives nothing back; compaction does, and rows, their order, views, macros and comments come along."""
     path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
@@ -73,7 +79,7 @@ def test_a_file_gets_smaller_and_says_the_same(filled: Path, tmp_path: Path) -> 
     assert path.stat().st_size == after
     assert after < size / 2
     assert before == contents(path)
-    assert [path] == list(tmp_path.iterdir())
+    assert_alone(path)
     with Store(path) as store:
         assert ROWS == store.end_of("exchanges")
 
@@ -145,7 +151,7 @@ def test_without_room_nothing_is_begun(filled: Path, tmp_path: Path, monkeypatch
     with pytest.raises(StoreError, match="are left on the disk"):
         compact(path)
 
-    assert [path] == list(tmp_path.iterdir())
+    assert_alone(path)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3])
@@ -166,7 +172,7 @@ def test_a_kill_at_any_moment_loses_nothing(filled: Path, tmp_path: Path, delay:
     assert before == contents(path)
     compact(path)
     assert before == contents(path)
-    assert [path] == list(tmp_path.iterdir())
+    assert_alone(path)
 
 
 def _hold(path: Path, ready: Any, done: Any) -> None:

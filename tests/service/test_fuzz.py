@@ -20,7 +20,7 @@ from clients import bearer, exchange_body
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.specs.openapi import checks
-from servers import PATIENCE, Home, Nursery, nursery, until
+from servers import LONG, PATIENCE, Home, Nursery, nursery, until
 
 EXAMPLES = 6
 """Requests of each endpoint and mode; they are the same each time, however fast the machine."""
@@ -77,7 +77,7 @@ def target(tmp_path: Path, nursed: Nursery) -> Target:
         until(lambda: bool(client.get("ops/runs", headers=read).json()["runs"]), "a run")
         until(lambda: client.get("ops/scores", headers=read).json()["count"] == 6, "every score")
         statement = {"sql": "SELECT 1 AS one"}
-        until(lambda: client.post("query", json=statement, headers=read).is_success, "the first snapshot for analysts")
+        until(lambda: client.post("query", json=statement, headers=read).is_success, "the first snapshot for analysts", LONG)
         score = client.get("ops/scores", headers=read).json()["scores"][0]
     known = {
         "project": "ops",

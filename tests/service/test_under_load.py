@@ -23,7 +23,7 @@ from benchmarks.callers import BUSY, Call, Crew, called
 from service.workspace import utc_now
 
 SECONDS = 8.0
-ROUNDS = 6
+ROUNDS = 60
 """How often all begin again while no second copy has been made: on a busy machine one takes as long as a round."""
 CLIENTS, ANALYSTS = 6, 2
 REFUSALS = {"busy", "log_unavailable", "no_snapshot"}

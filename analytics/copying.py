@@ -1,0 +1,75 @@
+"""Copying a database that this process has open: another process does it, because this one would lose its lock on the file.
+
+`python -m analytics.copying SOURCE TARGET` ends with 0 when the copy is whole and with OVERTAKEN when a checkpoint came meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from analytics.subprocesses import command, end_with_parent, environment
+from schemas.errors import StoreError
+
+OVERTAKEN = 3
+HEADER = 3 * 4096
+"""Bytes of a DuckDB file's headers; each checkpoint changes them."""
+CHUNK = 64 * 1024 * 1024
+FICLONE = 0x40049409
+"""Linux's request for a copy that shares its blocks, on file systems that can (btrfs, XFS, bcachefs)."""
+
+
+def copied_whole(source: Path, target: Path) -> bool:
+    """Whether the file was copied before its next checkpoint. The call returns when the other process has ended.
+
+    StoreError when the file cannot be copied, for instance to a full disk.
+    """
+    ended = subprocess.run(
+        command("analytics.copying", str(source.resolve()), str(target.resolve())),
+        env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False, cwd="/",
+    )  # fmt: skip
+    if ended.returncode not in (0, OVERTAKEN):
+        words = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise StoreError(f"{source}: not copied: {words[-1] if words else f'ended with {ended.returncode}'}")
+    return ended.returncode == 0
+
+
+def main() -> None:
+    """Copy, and end with what came of it."""
+    end_with_parent()
+    source, target = map(Path, sys.argv[1:])
+    try:
+        is_whole = copy(source, target)
+    except OSError as error:
+        sys.exit(str(error))
+    sys.exit(0 if is_whole else OVERTAKEN)
+
+
+def copy(source: Path, target: Path) -> bool:
+    """Copy the file; whether its headers are as they were."""
+    before = _headers(source)
+    _copy(source, target)
+    return before == _headers(source)
+
+
+def _headers(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEADER)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file, sharing its blocks where the file system can, else within the kernel."""
+    with source.open("rb") as reading, target.open("wb") as writing:
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(writing.fileno(), FICLONE, reading.fileno())
+            return
+        while os.copy_file_range(reading.fileno(), writing.fileno(), CHUNK):
+            pass
+
+
+if __name__ == "__main__":
+    main()
