@@ -20,6 +20,8 @@ NANO = 10**9
 """Nano-USD in a USD."""
 OVERHEAD_TOKENS = 1000
 """Most input tokens that a request has beyond the texts of its question: roles, fences, what the API adds for a schema."""
+BYTES_A_TOKEN = 8
+"""Most bytes that a token of a prompt has on average; English prose has four to five."""
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$"
 """What a model may be called."""
 
@@ -50,11 +52,28 @@ class Request(Protocol):
 
     @property
     def texts_size(self) -> int:
-        """Bytes of its texts in UTF-8."""
+        """Most tokens that its texts can have: one for each byte."""
 
     @property
     def max_tokens(self) -> int:
         """Most tokens the answer may have."""
+
+
+class ShortRequest(Request, Protocol):
+    """A request whose answer may be asked for with fewer tokens, where money is short."""
+
+    @property
+    def least_tokens(self) -> int:
+        """Fewest tokens with which the answer is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBound:
+    """The most tokens that the prompt of one call can have."""
+
+    tokens: int
+    written: int
+    """Of these, how many the prompt cache may write."""
 
 
 class _PriceModel(BaseModel):
@@ -158,10 +177,15 @@ class ModelPrice(Rates):
         A token for each byte of its texts, and the overhead, at the dearest price of input, and every token of output it may have.
         """
         most = texts_size + OVERHEAD_TOKENS
+        return self.most(PromptBound(most, written=most), max_tokens, batched=batched, cache_life=cache_life)
+
+    def most(self, prompt: PromptBound, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m") -> int:
+        """Nano-USD that a call can cost at most whose prompt and answer have no more tokens than this."""
         dearest = max(Fraction(1), self.cache.writing(cache_life), _exactly(self.cache.read))
+        read = prompt.tokens + prompt.written * (dearest - 1)
         return max(
-            math.ceil(most * dearest * tokens[0] + max_tokens * tokens[1])
-            for rates in self._reached(most)
+            math.ceil(read * tokens[0] + max_tokens * tokens[1])
+            for rates in self._reached(prompt.tokens)
             for tokens in rates.at_most(batched=batched)
         )
 
@@ -216,6 +240,11 @@ def price_of(model: str, own: Mapping[str, ModelPrice]) -> ModelPrice | None:
 def worst_case(question: Request, price: ModelPrice, *, batched: bool = False) -> int:
     """Nano-USD that asking the question once can cost at most, by itself or in a batch."""
     return price.worst_case(question.texts_size, question.max_tokens, batched=batched)
+
+
+def least_case(question: ShortRequest, price: ModelPrice) -> int:
+    """Nano-USD without which asking the question is not worth trying: a prompt that packs well, and a short answer."""
+    return price.most(PromptBound(question.texts_size // BYTES_A_TOKEN, written=0), question.least_tokens)
 
 
 def believable(usage: Usage | None, question: Request) -> bool:

@@ -32,6 +32,8 @@ _BASE_TOKENS = 500
 """Most tokens of an answer beside its dimensions."""
 _DIMENSION_TOKENS = 300
 """Most tokens that an answer has for a dimension: 90 words, in any script."""
+_SHORT = 2
+"""An answer in English fits into this part of them: it is asked for with so few where the cap leaves no room for more."""
 
 
 def tier2_question(exchange: Exchange, policy: ProjectPolicy) -> Question:
@@ -131,6 +133,7 @@ def _question(
         task=task,
         schema=schema,
         max_tokens=max_tokens,
+        short_answer=max_tokens // _SHORT,
         fingerprint=hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest(),
         read=read,
     )

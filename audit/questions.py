@@ -9,9 +9,19 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from unicodedata import is_normalized, normalize
 
 from audit.outcomes import TierState
 from schemas.records import Judgement
+
+
+def byte_tokens(text: str) -> int:
+    """Most tokens that a text can have: no token is shorter than a byte of UTF-8.
+
+    Some tokenizers normalise first, which makes one character into up to eighteen, so the longer of both forms counts.
+    """
+    forms = (text,) if is_normalized("NFKC", text) else (text, normalize("NFKC", text))
+    return max(len(form.encode("utf-8", "surrogatepass")) for form in forms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,8 @@ class Question:
     """JSON schema of the answer."""
     max_tokens: int
     """Most tokens the answer may have."""
+    short_answer: int | None = None
+    """Fewest tokens with which it is asked for where the cap leaves no room for more; None: it always gets `max_tokens`."""
     fingerprint: str
     """Digest of all of the above and of whose exchange it is: it names the question, whatever the boundary."""
     read: Callable[[str], Any]
@@ -69,10 +81,15 @@ class Question:
         return "\n\n".join([*fenced, self.task])
 
     @property
+    def least_tokens(self) -> int:
+        """Fewest tokens with which the answer is asked for."""
+        return self.max_tokens if self.short_answer is None else self.short_answer
+
+    @property
     def texts_size(self) -> int:
-        """Bytes of everything of the request that depends on the question, in UTF-8; no token is shorter than a byte."""
+        """Most tokens of everything of the request that depends on the question; see `byte_tokens`."""
         texts = (self.instructions, self.task, json.dumps(self.schema), *(one.literal for one in self.materials))
-        return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        return sum(map(byte_tokens, texts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,7 +157,7 @@ class _Evaluating:
         try:
             await self._watch(self._publish(engine), engine, None)
         finally:
-            await engine.stop(self._settings.stop_grace)
+            await engine.stop(self._settings.judge_grace)
 
     async def _publish(self, engine: Engine) -> None:
         requests = self._prepared.requests

@@ -63,7 +63,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         config = server_of(app, host, port).config
-        config.timeout_graceful_shutdown = math.ceil(settings.stop_grace)
+        config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
         server = _Server(
             config, partial(announce, f"http://{shown}:{port}", opened.name, _notes(opened, workspace.policy, access))
         )
@@ -80,7 +80,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
             finally:
                 watch.cancel()
                 await chores.stop()
-                await _stop(engine, 0 if engine.broken.is_set() else settings.stop_grace, server.hurry)
+                await _stop(engine, 0 if engine.broken.is_set() else settings.judge_grace, server.hurry)
 
 
 def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:

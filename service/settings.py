@@ -40,6 +40,9 @@ def _quiet_hours(text: str) -> str:
     return text
 
 
+CLIENT_GRACE = 20.0
+RECORDING_SECONDS = 5.0
+"""What recording the outcome of a call may take."""
 SecretAddress = Annotated[SecretStr, AfterValidator(_address)]
 """An address that is a secret itself."""
 
@@ -63,8 +66,12 @@ class Settings(BaseSettings):
     judge_deadline: float = Field(120.0, gt=0, le=3600, description="Seconds one question may take, retries included.")
     host: str = Field("127.0.0.1", description="Address the server listens on.")
     port: int = Field(8377, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
-    stop_grace: float = Field(
-        20.0, ge=0, le=600, description="Seconds a stop waits for calls of clients, and again for what is being judged."
+    stop_grace: float | None = Field(
+        None,
+        ge=0,
+        le=3600,
+        description="Seconds a stop waits for calls of clients, and again for judge calls under way; without it 20 s for clients, "
+        "and as long as a question may take for the judge.",
     )
     kafka: str | None = Field(None, description="Addresses of the Kafka cluster, `host:port`, separated by commas.")
     kafka_prefix: TopicPrefix = Field("", description="What every topic's name begins with on the cluster.")
@@ -108,6 +115,16 @@ class Settings(BaseSettings):
     )
     otlp_explanations: bool = Field(False, description="Whether the judge's words go to the collector, too.")
     batch_records: int = Field(20_000, ge=1, le=1_000_000, description="Records that are taken in or read by a stage at once.")
+
+    @property
+    def client_grace(self) -> float:
+        """Seconds a stop waits for calls of clients."""
+        return CLIENT_GRACE if self.stop_grace is None else self.stop_grace
+
+    @property
+    def judge_grace(self) -> float:
+        """Seconds a stop waits for judge calls under way: one that is cut off is paid for twice."""
+        return self.judge_deadline + RECORDING_SECONDS if self.stop_grace is None else self.stop_grace
 
 
 def load_settings(**given: object) -> Settings:

@@ -93,7 +93,7 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
             stack.callback(topic.close)
         processors = {stage.name: _processor(stage, states[stage.name], parts) for stage in stages}
         worker = Worker(connection, [_chunked(stage, judge) for stage in stages], processors, membership=membership)
-        return await _work(worker, [stage.source for stage in stages if stage.judged], settings.stop_grace, orphaned)
+        return await _work(worker, [stage.source for stage in stages if stage.judged], settings.judge_grace, orphaned)
 
 
 def _chunked(stage: Stage, judge: Judge | None) -> Stage:

@@ -50,7 +50,7 @@ def partitions_of(connection: KafkaConnection, stages: Sequence[Stage]) -> dict[
 
 def supervise(settings: Settings, arguments: Sequence[str], processes: int) -> None:
     """Run so many processes of `driftline worker` with these arguments until a signal asks to stop."""
-    asyncio.run(_Supervisor(settings.stop_grace, arguments).run(processes))
+    asyncio.run(_Supervisor(settings.judge_grace, arguments).run(processes))
 
 
 class _Supervisor:

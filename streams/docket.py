@@ -1,7 +1,8 @@
 """A task on its way to its judgement: what is known of its subject, and the questions that need no call.
 
 Each question is settled in this order: a recorded judgement; an answer that was taken over; no price for the model while there is a cap; the
-cap; nobody to ask. A replay goes the same way, so that a miss comes out as it did before.
+cap; nobody to ask. A replay goes the same way, so that a miss comes out as it did before. A judge that can be asked tries as long as the cap leaves room for the
+least that a call takes, and what comes of that is recorded; where there is nobody, the cap must leave room for a token for each byte.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 from audit.judgements import COST_CAP, UNKNOWN_PRICE, recorded_reply
 from audit.ledger import Ledger
 from audit.outcomes import NO_JUDGE, TierState
-from audit.prices import ModelPrice, worst_case
+from audit.prices import ModelPrice, least_case, worst_case
 from audit.questions import Question, Reply
 from schemas.records import Judgement
 
@@ -68,26 +69,34 @@ class Docket:
         return tuple(one for one in self.recorded if one.fingerprint == question.fingerprint)
 
     def settle(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
-        """The reply where no call is needed or allowed; None where the judge is to be asked."""
-        found = recorded_reply(earlier, self.revision) or self._taken_over(question, earlier)
-        if found is not None:
-            return found
-        state = question.fallback or self._forbidden(question) or self.unasked_state
-        return Reply(state=state, judgements=tuple(earlier)) if state else None
+        """The reply where no call is needed or worth trying; None where the judge is to be asked.
+
+        What a call takes at most is found out on the way to it, and a call that the cap forbids then is recorded.
+        """
+        is_tried = not self.batched and self.unasked_state is None
+        return self._settle(question, earlier, is_tried=is_tried)
 
     def unasked(self, question: Question) -> Reply:
         """The reply where there is nobody to ask."""
         earlier = self.earlier(question)
-        return self.settle(question, earlier) or Reply(state=NO_JUDGE, judgements=earlier)
+        return self._settle(question, earlier, is_tried=False) or Reply(state=NO_JUDGE, judgements=earlier)
+
+    def _settle(self, question: Question, earlier: Sequence[Judgement], *, is_tried: bool) -> Reply | None:
+        found = recorded_reply(earlier, self.revision) or self._taken_over(question, earlier)
+        if found is not None:
+            return found
+        state = question.fallback or self._forbidden(question, is_tried=is_tried) or self.unasked_state
+        return Reply(state=state, judgements=tuple(earlier)) if state else None
 
     def _taken_over(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
         found = next((one for one in self.taken_over if one.fingerprint == question.fingerprint), None)
         return None if found is None else Reply(text=found.answer or "", judgements=(*earlier, found))
 
-    def _forbidden(self, question: Question) -> TierState | None:
+    def _forbidden(self, question: Question, *, is_tried: bool) -> TierState | None:
         """Why the cap forbids the call; None where it does not."""
         if self.ledger.cap is None:
             return None
         if self.price is None:
             return UNKNOWN_PRICE
-        return None if self.ledger.can_reserve(worst_case(question, self.price, batched=self.batched)) else COST_CAP
+        least = least_case(question, self.price) if is_tried else worst_case(question, self.price, batched=self.batched)
+        return None if self.ledger.can_reserve(least) else COST_CAP

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from audit.judgements import ANSWERED
+from audit.judgements import ANSWERED, COST_CAP, INTERRUPTED
 from audit.prices import nano_of, usd_of
 from schemas.records import Judgement, Record
 
+_NO_TROUBLE = frozenset([COST_CAP.reason, INTERRUPTED])
+"""Outcomes that say nothing of the judge."""
 log = logging.getLogger(__name__)
 
 
@@ -39,6 +41,8 @@ class JudgeCalls:
 
     def _tell_of(self, judgement: Judgement) -> None:
         """Log what is wrong with the judge when that changes, and that it is right again: whoever runs the process has to know."""
+        if judgement.outcome in _NO_TROUBLE:
+            return
         trouble = "" if judgement.outcome == ANSWERED else f"{judgement.outcome}: {judgement.error}"
         if trouble != self._trouble:
             self._trouble = trouble

@@ -6,12 +6,14 @@ judgement settles belongs to a call whose outcome nobody knows: it is charged in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from audit.fingerprints import stable_id
-from audit.prices import Usage, believable, usd_of, worst_case
+from audit.judgements import INTERRUPTED
+from audit.prices import PromptBound, Usage, believable, usd_of
 from audit.questions import Question
 from schemas.records import Judgement, Reservation
 from streams.docket import Docket
@@ -21,12 +23,25 @@ Publish = Callable[[Judgement | Reservation], Awaitable[object]]
 """Makes a record durable; it is when the call returns. StoppedError where no call is to be made any more."""
 
 
+NOT_CHARGED = "the process was stopped before the call was made again; nothing was charged"
+log = logging.getLogger(__name__)
+
+
 class StoppedError(Exception):
     """No more calls are made because the process is about to stop; the task is taken up by the next start."""
 
 
 class ErasedError(StoppedError):
     """No more calls are made for this task because its session was erased; nothing becomes of it."""
+
+
+class _Held(NamedTuple):
+    """What is set aside for one call."""
+
+    amount: int | None
+    """Nano-USD; None where the price is unknown."""
+    tokens: int
+    """Most tokens that its answer may have."""
 
 
 class DurablePurse:
@@ -52,65 +67,108 @@ class DurablePurse:
         self._now = now
         self._is_open = is_open
         self._unused = reservation_id
-        price = docket.price
-        self._amount = None if price is None else worst_case(question, price, batched=docket.batched)
-        self._held = False
+        self._held: _Held | None = None
         self._reservations: list[str] = []
+        self._recorded = 0
+        self._is_billed = False
         self._spent: int | None = 0
 
-    async def reserve(self) -> bool:
-        """Set aside the worst case of one call; durable when it answers True. False: the cap forbids the call.
+    @property
+    def is_at_stake(self) -> bool:
+        """Whether money was set aside or spent, so that giving the question up costs something."""
+        return self._held is not None or bool(self._reservations)
+
+    async def reserve(self, prompt: PromptBound | None = None) -> int:
+        """Set aside the worst case of one call; see `streams.judges.protocol.Purse.reserve`.
 
         StoppedError when the process is about to stop; a question that has cost something is brought to its end.
         """
-        if not self._is_open() and not self._reservations and self._unused is None:
-            raise StoppedError
-        if self._held:
-            return True
-        if self._amount is not None and not self._set_aside(self._amount):
-            return False
-        self._held = True
+        if not self._is_open() and not self._is_billed and self._unused is None:
+            await self._give_up()
+        if self._held is not None and self._holds_enough(self._held, prompt):
+            return self._held.tokens
+        self._release()
+        held = self._set_aside(prompt)
+        if held is None:
+            return 0
+        self._held = held
+        self._recorded += held.amount or 0
         if self._unused is not None:
             self._reservations.append(self._unused)
             self._unused = None
-            return True
-        record = self._reservation()
+            return held.tokens
+        record = self._reservation(held)
         self._reservations.append(record.reservation_id)
         await self._publish(record)
-        return True
+        return held.tokens
 
-    def spend(self, usage: Usage | None, model: str | None) -> None:  # noqa: ARG002 - the model that was asked is what is paid for
+    def spend(self, usage: Usage | None, model: str | None) -> None:
         """Charge what the usage says, or the whole reservation where it is missing or cannot be true."""
-        self._held = False
-        if self._amount is None:
+        held, self._held = self._held, None
+        self._is_billed = True
+        if held is None or held.amount is None:
             self._spent = None
             return
         cost = self._cost(usage) if usage is not None and believable(usage, self._question) else None
-        charge = self._amount if cost is None else min(cost, self._amount)
-        self._docket.ledger.settle(self._amount, charge)
+        charge = held.amount if cost is None else cost
+        self._docket.ledger.settle(held.amount, min(charge, held.amount))
+        if charge > held.amount:
+            log.error("a call to %s cost %d nano-USD, and %d were reserved for it", model, charge, held.amount)
+            self._docket.ledger.charge(charge - held.amount)
         self._spent = (self._spent or 0) + charge
 
     def write_off(self) -> None:
         """Charge what is reserved in full, where a call may have been made with it."""
-        if self._held:
+        if self._held is not None:
             self.spend(None, None)
 
     async def judgement(self, verdict: Verdict) -> Judgement:
         """The verdict as a record, durable; what was set aside and not spent is free again."""
         record = self._record(verdict)
         await self._publish(record)
-        if self._held and self._amount is not None:
-            self._docket.ledger.release(self._amount)
-        self._held = False
+        self._release()
         return record
 
-    def _set_aside(self, amount: int) -> bool:
-        """Reserve the amount, where the cap would hold even if the process died before the judgement was recorded.
+    async def _give_up(self) -> None:
+        """Make no call: what was set aside for one that the API refused free of charge is settled as having cost nothing."""
+        if self._held is not None:
+            await self.judgement(Verdict(outcome=INTERRUPTED, error=NOT_CHARGED))
+        raise StoppedError
 
-        Then each of the question's calls is charged in full, those too whose smaller cost was known to this process alone.
+    def _holds_enough(self, held: _Held, prompt: PromptBound | None) -> bool:
+        most = self._most(prompt, held.tokens)
+        return held.amount is None or most is None or most <= held.amount
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None and held.amount is not None:
+            self._docket.ledger.release(held.amount)
+
+    def _set_aside(self, prompt: PromptBound | None) -> _Held | None:
+        """Reserve the worst case, with the longest answer that there is room for; None where there is room for none.
+
+        The cap must hold even if the process died before the judgement was recorded. Then each of the question's calls is charged as it
+        was reserved, those too whose smaller cost was known to this process alone.
         """
-        at_risk = amount * len(self._reservations) - (self._spent or 0)
-        return self._docket.ledger.can_reserve(amount + at_risk) and self._docket.ledger.reserve(amount)
+        at_risk = self._recorded - (self._spent or 0)
+        for tokens in (self._question.max_tokens, self._question.least_tokens):
+            amount = self._most(prompt, tokens)
+            if amount is None:
+                return _Held(None, tokens)
+            if self._docket.ledger.can_reserve(amount + at_risk) and self._docket.ledger.reserve(amount):
+                return _Held(amount, tokens)
+            if self._docket.batched:
+                break
+        return None
+
+    def _most(self, prompt: PromptBound | None, tokens: int) -> int | None:
+        """Nano-USD of a call at most; None where the price is unknown."""
+        price, batched = self._docket.price, self._docket.batched
+        if price is None:
+            return None
+        if prompt is None:
+            return price.worst_case(self._question.texts_size, tokens, batched=batched)
+        return price.most(prompt, tokens, batched=batched)
 
     def _cost(self, usage: Usage) -> int | None:
         price = self._docket.price
@@ -134,12 +192,12 @@ class DurablePurse:
         revision, number = self._docket.revision, len(self._reservations)
         return stable_id(kind, self._question.fingerprint, revision, number, at.isoformat())
 
-    def _reservation(self) -> Reservation:
+    def _reservation(self, held: _Held) -> Reservation:
         at = self._now()
         return Reservation(
             reservation_id=self._id("reservation", at),
             **self._asked(),
-            amount_usd=None if self._amount is None else usd_of(self._amount),
+            amount_usd=None if held.amount is None else usd_of(held.amount),
             reserved_at=at,
         )
 

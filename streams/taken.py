@@ -10,7 +10,7 @@ from audit.anomalies import anomaly_reasons
 from audit.judgements import COST_CAP
 from audit.outcomes import score_id
 from audit.policy import Policy, ProjectPolicy
-from audit.prices import usd_of, worst_case
+from audit.prices import least_case, usd_of
 from audit.prompts import tier2_question
 from audit.tamper import tamper_reasons
 from audit.tier1 import check_structure
@@ -108,9 +108,9 @@ def _spent(store: Store, exchange: Exchange) -> int:
 
 
 def _with_cap(told: Taken, exchange: Exchange, project: ProjectPolicy, spent: int) -> Taken:
-    """Whether the session's cap leaves room for the first call, by what is committed: that only grows."""
+    """Whether the session's cap leaves room for the least that the first call takes, by what is committed: that only grows."""
     if project.cap is None or not told.sampled:
         return told
     price = project.price
-    capped = price is not None and spent + worst_case(tier2_question(exchange, project), price) > project.cap
+    capped = price is not None and spent + least_case(tier2_question(exchange, project), price) > project.cap
     return replace(told, capped=capped, spent_usd=usd_of(spent), cap_usd=usd_of(project.cap))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -54,10 +55,17 @@ class Tribunal:
         self._publish = publish
         self._now = now
         self._open = True
+        self._asking: dict[asyncio.Task[Verdict], DurablePurse] = {}
 
     def close(self) -> None:
-        """Make no more calls: what would need one raises StoppedError. Calls under way come to their end."""
+        """Make no more calls: what would need one raises StoppedError. Calls under way come to their end.
+
+        A question that waits for its turn, or for an API that wants to be left alone, is given up at once: nothing was set aside for it.
+        """
         self._open = False
+        for asking, purse in self._asking.items():
+            if not purse.is_at_stake:
+                asking.cancel()
 
     async def rule(
         self, task: Record, recorded: Sequence[Judgement], spent: int, place: Place, door: Callable[[], Door]
@@ -94,12 +102,12 @@ class Tribunal:
             return made
 
     async def _reply(self, question: Question, docket: Docket) -> Reply:
+        if self._judge is None:
+            return docket.unasked(question)
         earlier = docket.earlier(question)
         settled = docket.settle(question, earlier)
         if settled is not None:
             return settled
-        if self._judge is None:
-            return Reply(state=NO_JUDGE, judgements=earlier)
         purse = DurablePurse(question, docket, self._publish, self._now, lambda: self._open)
         verdict = await self._ask(self._judge, question, purse)
         judgements = (*earlier, await purse.judgement(verdict))
@@ -108,11 +116,25 @@ class Tribunal:
 
     async def _ask(self, judge: Judge, question: Question, purse: DurablePurse) -> Verdict:
         """Ask the judge; a fault of ours in doing so is an outcome, too, and the call is charged in full."""
+        asking = asyncio.ensure_future(judge.ask(question, purse))
+        self._asking[asking] = purse
         try:
-            return await judge.ask(question, purse)
+            return await asking
         except StoppedError:
             raise
+        except asyncio.CancelledError:
+            if self._open or purse.is_at_stake or _is_cancelled():
+                raise
+            raise StoppedError from None
         except Exception as error:
             log.exception("the judge failed in a way it should not")
             purse.write_off()
             return Verdict(outcome="provider_error", error=f"a fault of Driftline: {type(error).__name__}", attempts=1)
+        finally:
+            del self._asking[asking]
+
+
+def _is_cancelled() -> bool:
+    """Whether the task that runs is to end itself, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -18,7 +18,7 @@ from service.simulator.caching import PrefixCache
 from service.simulator.calls import Call, Receive, Scope, Send, json_bytes
 from service.simulator.evaluating import simulated_evaluation
 from service.simulator.plays import Arrivals, Plays
-from service.simulator.requests import MAX_BODY, Asked, Json, Problem, read_request, unauthorized
+from service.simulator.requests import MAX_BODY, Asked, Json, Problem, read_countable, read_request, unauthorized
 from service.simulator.scoring import CHARACTERS_A_TOKEN, MODEL, simulated_answer
 from service.simulator.script import Play, Step
 
@@ -27,7 +27,8 @@ MAX_KEPT = 100
 _LIMITS = {"requests": 4_000, "input-tokens": 4_000_000, "output-tokens": 800_000}
 _NO_SCHEMA = "Simulated: the request holds no schema of an answer, so there is nothing to answer."
 _BATCHES = "/v1/messages/batches"
-_KNOWN = f"POST /v1/messages and {_BATCHES}"
+_COUNT = "POST /v1/messages/count_tokens"
+_KNOWN = f"POST /v1/messages, {_COUNT} and {_BATCHES}"
 _log = logging.getLogger(__name__)
 
 
@@ -54,10 +55,12 @@ class SimulatedJudge:
         batched = call.target.partition(" ")[2].startswith(_BATCHES)
         limit = MAX_BATCH_BODY if batched else MAX_BODY
         body = await call.body(limit)
-        if call.target != "POST /v1/messages" and not batched:
+        if call.target not in {"POST /v1/messages", _COUNT} and not batched:
             await _refuse(call, Problem(404, "not_found_error", f"The simulated judge knows {_KNOWN} only"), "none")
         elif body is None:
             await _refuse(call, Problem(413, "request_too_large", f"Request exceeds {limit} bytes"), "none")
+        elif call.target == _COUNT:
+            await self._count(call, body)
         elif batched:
             await self._batch(call, body, dict(parse_qsl(scope["query_string"].decode("latin-1"))))
         else:
@@ -71,6 +74,15 @@ class SimulatedJudge:
         if await call.pause(self._latency):
             await self._play(step, call, asked, f"req_simulated_{number:06d}")
         _log.info("request %d: %s, status %d, %d bytes", number, step.kind, call.status, len(body))
+
+    async def _count(self, call: Call, body: bytes) -> None:
+        """Count a prompt's tokens, whatever the scripts do to messages."""
+        asked = read_countable(call.headers, body)
+        if isinstance(asked, Problem):
+            await _refuse(call, asked, "req_simulated_count")
+        else:
+            count = json_bytes({"input_tokens": self.cache.tokens(asked)})
+            await call.answer(HTTPStatus.OK, {"request-id": "req_simulated_count"}, count)
 
     async def _batch(self, call: Call, body: bytes, query: Mapping[str, str]) -> None:
         """A call of the batch API. What a script does to the answer, it does after the call was carried out."""

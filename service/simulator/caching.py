@@ -26,10 +26,14 @@ class PrefixCache:
     def __init__(self) -> None:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
+    def tokens(self, asked: Asked) -> int:
+        """Tokens of the request's prompt."""
+        return tokens_of(_texts(asked))
+
     def usage(self, asked: Asked, answer: str) -> dict[str, Any]:
         """Usage of the request with this answer as the API reports it; its prefixes are in the cache from now on."""
-        schema = "" if asked.structured is None else canonical_json(asked.structured)
-        whole = simulated_usage([schema, *(block.text for block in asked.blocks)], answer)
+        schema, *_ = texts = _texts(asked)
+        whole = simulated_usage(texts, answer)
         read = marked = 0
         ttl = "5m"
         for tokens, key, lasting in self._prefixes(asked, schema):
@@ -67,6 +71,12 @@ class PrefixCache:
         self._seen.move_to_end(key)
         if len(self._seen) > MAX_ENTRIES:
             self._seen.popitem(last=False)
+
+
+def _texts(asked: Asked) -> list[str]:
+    """Everything that the model reads, the schema first."""
+    schema = "" if asked.structured is None else canonical_json(asked.structured)
+    return [schema, *(block.text for block in asked.blocks)]
 
 
 def minimum_of(model: str) -> int:

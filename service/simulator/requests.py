@@ -19,6 +19,8 @@ from service.simulator.subjects import Subject, read_subject
 MAX_BODY = 32 * 1024 * 1024
 """Bytes a request may have; more is answered with 413."""
 
+_ANY_ANSWER = 2**31
+"""Tokens of an answer that is not asked for."""
 Json = dict[str, Any]
 
 
@@ -72,6 +74,19 @@ def read_request(headers: Mapping[str, str], body: bytes) -> Asked | Problem:
         return request
     complaint = complaint_of(request)
     return invalid(complaint) if complaint is not None else _asked(request)
+
+
+def read_countable(headers: Mapping[str, str], body: bytes) -> Asked | Problem:
+    """A request whose tokens are to be counted: as one for a message, without a bound of the answer."""
+    problem = unauthorized(headers)
+    request = json_object(body) if problem is None else problem
+    if isinstance(request, Problem):
+        return request
+    if "max_tokens" in request:
+        return invalid("max_tokens: Extra inputs are not permitted")
+    whole = request | {"max_tokens": _ANY_ANSWER}
+    complaint = complaint_of(whole)
+    return invalid(complaint) if complaint is not None else _asked(whole)
 
 
 def unauthorized(headers: Mapping[str, str]) -> Problem | None:

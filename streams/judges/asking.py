@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from audit.prices import Usage
+from audit.prices import PromptBound, Usage
 from audit.questions import Invalid, Question
 from streams.judges.failures import PROVIDER_ERROR, Failure
 from streams.judges.messages import Message
@@ -43,11 +43,17 @@ class Asking:
     """Whether a simulated judge answered any of them."""
     last: Message | None = None
     """The last message that came."""
+    bound: PromptBound | None = None
+    """What the last call's prompt was taken to have at most; None: a token for each byte."""
 
     def failed(self, outcome: str, words: str) -> None:
         """A call did not count."""
         self.trouble = outcome
         self.errors.append(words)
+
+    def is_beyond_bound(self, came: Message) -> bool:
+        """Whether the prompt of the last call had more tokens than it was taken to have."""
+        return self.bound is not None and came.usage is not None and came.usage.prompt_tokens > self.bound.tokens
 
     def settle(self, came: Message | Failure) -> None:
         """Pay for a call; an error that the API answered instead of running it costs nothing."""

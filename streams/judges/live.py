@@ -5,7 +5,8 @@
 2. A call that failed for a while is made again, after a backoff that grows from 0.5 to 8 s, or when the server wants it.
 3. A server that does not take the output format, or takes no notice of it, is asked with the schema in the prompt from then on.
 4. An answer that cannot be used is sent back once, with what is wrong.
-5. Every question ends in exactly one verdict; only a cancellation from outside, and the purse's own errors, are raised.
+5. Before a call its worst case is set aside: by the API's own count of its prompt where it counts (see `streams.judges.counting`).
+6. Every question ends in exactly one verdict; only a cancellation from outside, and the purse's own errors, are raised.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Any
 
 import httpx2
 from anthropic import APIStatusError, AsyncAnthropic
@@ -22,6 +25,7 @@ from anthropic import APIStatusError, AsyncAnthropic
 from audit.answers import json_in
 from audit.questions import Question
 from streams.judges.asking import INVALID, Asking, usable
+from streams.judges.counting import PromptBounds
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, failure_of, one_line
 from streams.judges.limits import Limiter, Waiting, exhausted_for
 from streams.judges.messages import Message, is_simulated, read_message
@@ -51,6 +55,7 @@ class LiveJudge:
         self._deadline = deadline
         self._max_attempts = max_attempts
         self._waiting = waiting
+        self._prompts = PromptBounds(client, waiting.now)
         self._rungs: dict[str, Rung] = {}
         self._admission = asyncio.Semaphore(concurrency)
 
@@ -94,9 +99,11 @@ class LiveJudge:
             if pause is not None:
                 return asking.verdict(PROVIDER_ERROR, f"rate limited: retry after {math.ceil(pause)} s")
             try:
-                if not await asking.purse.reserve():
+                asked = parameters(asking.question, form, secrets.token_hex(8), repair)
+                room = await self._reserve(asking, asked)
+                if not room:
                     return asking.verdict("cost_cap", "the session's cost cap leaves no room for another call")
-                came = await self._call(asking, form, repair)
+                came = await self._call(asking, asked | {"max_tokens": room})
             finally:
                 self.limiter.release()
             if isinstance(came, Message):
@@ -110,9 +117,18 @@ class LiveJudge:
             await self._waiting.sleep(delay)
         return asking.gives_up()
 
-    async def _call(self, asking: Asking, form: Format, repair: Repair | None) -> Message | Failure:
+    async def _reserve(self, asking: Asking, asked: Mapping[str, Any]) -> int:
+        """Have the worst case of a call set aside, as near as it has to be known; the most tokens of its answer, 0 for no call."""
+        async with aclosing(self._prompts.bounds(asking.question, asked)) as bounds:
+            async for bound in bounds:
+                room = await asking.purse.reserve(bound)
+                if room:
+                    asking.bound = bound
+                    return room
+        return 0
+
+    async def _call(self, asking: Asking, asked: Mapping[str, Any]) -> Message | Failure:
         """Make one call, and settle it with the purse and the limiter."""
-        asked = parameters(asking.question, form, secrets.token_hex(8), repair)
         asking.attempts += 1
         started = self._waiting.now()
         headers: Mapping[str, str] = {}
@@ -132,6 +148,8 @@ class LiveJudge:
         finally:
             asking.seconds += self._waiting.now() - started
         asking.simulated |= is_simulated(headers, came.model if isinstance(came, Message) else None)
+        if isinstance(came, Message) and asking.is_beyond_bound(came):
+            self._prompts.distrust(asking.question.model)
         asking.settle(came)
         self._inform(came, headers, started)
         return came

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from audit.prices import Usage
+from audit.prices import PromptBound, Usage
 from audit.questions import Question
 
 SIMULATED_HEADER = "x-driftline-simulated"
@@ -17,10 +17,12 @@ SIMULATED_MODEL = "driftline-simulated-judge"
 class Purse(Protocol):
     """The money of one question: what a session's cap lets a judge spend on it, and what was spent."""
 
-    async def reserve(self) -> bool:
-        """Set aside the worst case of one call; durable when it answers True. False: the cap forbids the call.
+    async def reserve(self, prompt: PromptBound | None = None) -> int:
+        """Set aside the worst case of one call; durable when it answers. None: a prompt of a token for each byte.
 
-        What was set aside and not spent is used first, so a call that was refused without a charge can be made again.
+        Answers the most tokens that the call's answer may have: fewer than the question's where the cap leaves no room for more, and 0
+        where it forbids the call. What was set aside and not spent is used first, so a call that was refused without a charge can be
+        made again.
         """
         ...
 

@@ -25,7 +25,7 @@ class RepairingJudge:
     """Has its first answer mended by a second call, where there is money for one."""
 
     def __init__(self) -> None:
-        self.reserved: list[bool] = []
+        self.reserved: list[int] = []
 
     async def ask(self, question: Question, purse: Purse) -> Verdict:
         """Call once, cheaply, and see whether there is room for another call."""
@@ -38,11 +38,11 @@ class RepairingJudge:
         """Nothing to give back."""
 
 
-@pytest.mark.parametrize(("calls", "expected"), [(1.9, False), (2.1, True)])
+@pytest.mark.parametrize(("calls", "expected"), [(1.7, False), (1.9, True)])
 def test_a_second_call_is_made_only_where_a_crash_would_not_pass_the_cap(calls: float, expected: bool) -> None:
-    """What the first call really cost is known to this process alone: when it dies, both calls are charged in full."""
+    """What the first call really cost is known to this process alone: when it dies, both are charged in full. 1.8 holds a short answer."""
 
-    async def work(cap: float) -> tuple[list[bool], float]:
+    async def work(cap: float) -> tuple[list[int], float]:
         judge = RepairingJudge()
         with Store(None) as store:
             async with engine_over(store, policy_of(cost_cap_per_session=cap), judge) as engine:
@@ -54,7 +54,7 @@ def test_a_second_call_is_made_only_where_a_crash_would_not_pass_the_cap(calls: 
 
     _, amount = asyncio.run(work(10.0))
     reserved, _ = asyncio.run(work(calls * amount))
-    assert expected is reserved[0]
+    assert expected is bool(reserved[0])
 
 
 def _docket(ledger: Ledger, *, batched: bool) -> Docket:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from audit.prices import Usage, believable, price_of, worst_case
+from audit.prices import OVERHEAD_TOKENS, PromptBound, Usage, believable, price_of, worst_case
 from audit.questions import Invalid, Material, Question
 from streams.judges.limits import Waiting
 from streams.judges.live import LiveJudge, open_live_judge
@@ -62,15 +62,16 @@ class CheckingPurse:
         self.usages: list[Usage | None] = []
         self.held = False
 
-    async def reserve(self) -> bool:
+    async def reserve(self, prompt: PromptBound | None = None) -> int:
         """Set aside the worst case of one call, or use what is still set aside."""
+        assert prompt is None or prompt.tokens <= self._question.texts_size + OVERHEAD_TOKENS
         await asyncio.sleep(0)
         if not self.held:
             if self.left is not None and self.left <= self.reserved:
-                return False
+                return 0
             self.reserved += 1
             self.held = True
-        return True
+        return self._question.max_tokens
 
     def spend(self, usage: Usage | None, model: str | None) -> None:
         """Settle what is set aside."""
@@ -98,8 +99,10 @@ class ScriptedApi(httpx2.AsyncBaseTransport):
         return [json.loads(request.content) for request in self.requests]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The next answer."""
+        """The next answer; tokens are not counted here, so each byte counts as one."""
         await request.aread()
+        if request.url.path.endswith("/count_tokens"):
+            return httpx2.Response(404, json={"type": "error", "error": {"type": "not_found_error", "message": "no"}})
         self.requests.append(request)
         response = self._responses.pop(0) if len(self._responses) > 1 else self._responses[0]
         if isinstance(response, Exception):

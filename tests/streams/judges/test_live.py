@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from audit.prices import Usage
+from audit.prices import PromptBound, Usage
 from schemas.errors import SettingsError
 from streams.judges.live import open_live_judge
 from streams.judges.requests import Format, Repair, Rung, parameters
@@ -400,6 +400,8 @@ def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build
 
     class Hangs(httpx2.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            if request.url.path.endswith("/count_tokens"):
+                return httpx2.Response(404)
             began.set()
             return await _never(request)
 
@@ -423,7 +425,8 @@ def test_an_error_of_the_purse_is_raised_and_gives_the_slot_back(
     """A store that cannot write is no failure of the judge; hiding it would let calls go on without a record."""
 
     class Broken:
-        async def reserve(self) -> bool:
+        async def reserve(self, prompt: PromptBound | None = None) -> int:
+            assert prompt
             raise TimeoutError("the store is busy")
 
         def spend(self, usage: Usage | None, model: str | None) -> None:

@@ -1,0 +1,134 @@
+"""What a prompt has at most is never less than what is billed, whoever wrote the text and whatever the tokenizer makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import builders
+import httpx2
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from audit.policy import Policy
+from audit.prices import OVERHEAD_TOKENS, PromptBound
+from audit.prompts import tier2_question
+from audit.questions import Question, byte_tokens
+from benchmarks.counting_api import TOKENIZERS, CountingApi, Tokenizer
+from streams.judges.counting import PromptBounds
+from streams.judges.requests import Format, Repair, Rung, parameters
+from streams.judges.transport import open_client
+
+POLICY = Policy().for_project("ops")
+BOUNDARY = "0" * 16
+TEXTS = st.text() | st.text("!#%&(*+{|}~^`") | st.text("\u4e00\u9fa5\ufdfa\u33a5") | st.text("\U0001f600\U0001f9d1\u200d\u20dd")
+
+
+def question_of(text: str) -> Question:
+    """A question about an exchange with that answer."""
+    return tier2_question(builders.exchange("s", 1, text), POLICY)
+
+
+def bounds_of(
+    transport: httpx2.AsyncBaseTransport, *requests: tuple[Question, dict[str, Any]], distrusted: str = ""
+) -> list[list[PromptBound]]:
+    """The bounds of each request, one after the other."""
+
+    async def work() -> list[list[PromptBound]]:
+        async with open_client(None, "http://127.0.0.1:9", call_seconds=5, connections=1, transport=transport) as client:
+            bounds = PromptBounds(client, asyncio.get_running_loop().time)
+            if distrusted:
+                bounds.distrust(distrusted)
+            return [[one async for one in bounds.bounds(question, asked)] for question, asked in requests]
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize("tokens", TOKENIZERS.values(), ids=TOKENIZERS)
+@given(text=TEXTS, repaired=st.none() | TEXTS.filter(str.strip), rung=st.sampled_from(Rung))
+@example(text="\ufdfa" * 400, repaired=None, rung=Rung.STRUCTURED)
+@example(text="`" * 30_000, repaired="{" * 500, rung=Rung.IN_PROMPT)
+def test_no_prompt_has_more_tokens_than_its_bounds(tokens: Tokenizer, text: str, repaired: str | None, rung: Rung) -> None:
+    """What is billed beyond the reservation is money that the cap does not hold."""
+    question = question_of(text)
+    repair = None if repaired is None else Repair(repaired, ("score: missing",))
+    asked = parameters(question, Format(rung, cache_minimum=512), BOUNDARY, repair)
+    api = CountingApi(tokens)
+    (found,) = bounds_of(api, (question, asked))
+
+    async def billed() -> int:
+        async with open_client(None, "http://127.0.0.1:9", call_seconds=5, connections=1, transport=api) as client:
+            return (await client.messages.create(**asked)).usage.input_tokens
+
+    used = asyncio.run(billed())
+    assert all(used <= one.tokens for one in found)
+    assert all(one.written <= one.tokens for one in found)
+    assert sorted(found, key=lambda one: -one.tokens) == found
+
+
+@given(TEXTS)
+def test_a_text_counts_as_many_tokens_as_its_longest_form_has_bytes(text: str) -> None:
+    """A tokenizer that normalises makes one ligature into eighteen letters, and an adversary knows that."""
+    assert len(text.encode("utf-8", "surrogatepass")) <= byte_tokens(text)
+    assert byte_tokens("\ufdfa") == 33
+
+
+def test_what_stays_the_same_is_counted_once() -> None:
+    """A count is free, but it takes the time of a call."""
+    api = CountingApi(TOKENIZERS["four characters a token"])
+    asked = [(one, parameters(one, Format(), BOUNDARY)) for one in map(question_of, ("a", "b", "c"))]
+    found = bounds_of(api, *asked)
+    assert 1 + len(asked) == api.counted, "the instructions once, and each prompt because its nearest bound was asked for"
+    for (question, _), (first, nearest) in zip(asked, found, strict=True):
+        assert nearest.tokens < first.tokens < question.texts_size / 2
+
+
+class Refusing(httpx2.AsyncBaseTransport):
+    """Answers every count with the same response."""
+
+    def __init__(self, answer: Callable[[], httpx2.Response]) -> None:
+        self._answer = answer
+        self.requests = 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer."""
+        assert request.url.path.endswith("/count_tokens")
+        self.requests += 1
+        return self._answer()
+
+
+def _lost() -> httpx2.Response:
+    raise httpx2.ConnectError("no route")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: httpx2.Response(404, json={"error": {"message": "unknown"}}),
+        lambda: httpx2.Response(529, json={"error": {"message": "overloaded"}}),
+        lambda: httpx2.Response(200, text="<html>"),
+        lambda: httpx2.Response(200, json={"input_tokens": None}),
+        lambda: httpx2.Response(200, json={"input_tokens": 3}),
+        lambda: httpx2.Response(200, json={}),
+        _lost,
+    ],
+    ids=["unknown", "overloaded", "html", "null", "too few", "nothing", "unreachable"],
+)
+def test_where_nobody_counts_each_byte_counts_and_the_server_is_left_alone(answer: Callable[[], httpx2.Response]) -> None:
+    """Servers that imitate the API do not know the count, or answer what cannot be; the cap holds there, too."""
+    api, question = Refusing(answer), question_of("It is done.")
+    asked = parameters(question, Format(cache_minimum=512), BOUNDARY)
+    most = question.texts_size + OVERHEAD_TOKENS
+    assert [[PromptBound(most, most)]] * 2 == bounds_of(api, (question, asked), (question, asked))
+    assert 1 == api.requests
+
+
+def test_a_model_that_used_more_than_was_counted_is_not_believed_again() -> None:
+    """A proxy may count with another model's tokenizer than it bills with."""
+    api, question = CountingApi(TOKENIZERS["four characters a token"]), question_of("It is done.")
+    asked = parameters(question, Format(cache_minimum=10**6), BOUNDARY)
+    most = question.texts_size + OVERHEAD_TOKENS
+    assert [[PromptBound(most, 0)]] == bounds_of(api, (question, asked), distrusted=question.model)
+    assert 0 == api.counted
