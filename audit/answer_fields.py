@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from audit.answer_json import has_surrogates, shown
+from audit.answer_json import shown
 from audit.patterns import straighten
 from audit.questions import Invalid, Material
+from audit.surrogates import has_surrogates
 
 MAX_WORDS = 2000
 """Characters that are kept of a reasoning, and of a quote."""
