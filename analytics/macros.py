@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from analytics.current import FINISHED_FIRST
 from audit.comparison import CONFIDENCE, t_quantile
 
 CONSUMER = "daily scores"
@@ -56,14 +57,16 @@ _T_QUANTILE = (
     f"(CASE WHEN freedom > {_EXACT} THEN 1.959963985 + 2.372271 / freedom + 2.822501 / freedom ** 2"
     f" WHEN freedom >= 1 THEN list_extract([{_QUANTILES}], floor(freedom + 1e-9)::INTEGER) END)"
 )
-# Of what came to be evaluated again, because there was more of it or it was read otherwise, the newest counts.
+# Of what came to be evaluated again, because there was more of it or it was read otherwise, the newest counts. What failed counts
+# only if nothing finished.
 _COUNTED = f"""
     SELECT * FROM (
         SELECT * FROM log.evaluations WHERE {_ASKED}
-        QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY revision DESC, _offset DESC) = 1
+        QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY {FINISHED_FIRST}, revision DESC, _offset DESC) = 1
     )
     QUALIFY row_number() OVER (
-        PARTITION BY "connection", session_id, case_id, yardstick ORDER BY evaluated_at DESC, evaluation_id DESC
+        PARTITION BY "connection", session_id, case_id, yardstick
+        ORDER BY {FINISHED_FIRST}, evaluated_at DESC, evaluation_id DESC
     ) = 1"""
 # An inner join tells the scan where to begin: then only new rows are read. So a partition without a mark gets one at 0; which there are
 # is told by the largest, which is known without reading. A day that retention has emptied keeps its sums, whatever comes late.

@@ -17,6 +17,7 @@ from pathlib import Path
 import duckdb
 
 from analytics.copying import copied_whole
+from analytics.current import current_first
 from analytics.readable_views import view_statements
 from analytics.store import Store
 from analytics.tables import LOG, columns_of, literal, quote
@@ -141,12 +142,11 @@ def _table_statements(schema: RecordSchema) -> Iterator[str]:
     columns, rows = ", ".join(map(quote, names)), f"source.{LOG}.{quote(schema.table)}"
     if schema.has_revisions or len(schema.topics) > 1:
         identity = ", ".join(map(quote, schema.identity))
-        order = "revision DESC, _offset DESC" if schema.has_revisions else "_topic, _offset DESC"
         yield f"CREATE OR REPLACE TEMP TABLE repeated AS SELECT {identity} FROM {rows} GROUP BY ALL HAVING count(*) > 1"
         yield (
             f"CREATE TABLE {table} AS SELECT {columns} FROM {rows} ANTI JOIN repeated USING ({identity}) UNION ALL "
             f"SELECT {columns} FROM (FROM {rows} SEMI JOIN repeated USING ({identity}) "
-            f"QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) = 1)"
+            f"QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {current_first(schema)}) = 1)"
         )
     else:
         yield f"CREATE TABLE {table} AS SELECT {columns} FROM {rows}"

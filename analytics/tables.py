@@ -1,8 +1,8 @@
 """DuckDB tables and views, derived from the Avro schemas: a topic is a table is a schema.
 
 Every record type has a table in the schema `log`: append-only, with the place of each record in its topic. Beside it stands a
-view of the same name in the schema `main` with the latest revision of each identity and without the system columns: this is
-what people and queries read. What only the store keeps (stage state, watermarks, import progress) has a table and no view.
+view of the same name in the schema `main` with the current revision of each identity and without the system columns: this is
+what people and queries read. The current revision is the latest; of an evaluation it is the latest that finished, if any did. What only the store keeps (stage state, watermarks, import progress) has a table and no view.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+from analytics.current import current_first
 from analytics.macros import macro_statements
 from schemas.errors import StoreError
 from schemas.registry import Json, RecordSchema, current_schemas
@@ -113,7 +114,7 @@ def comment_statements(schema: RecordSchema) -> Iterator[str]:
 
 
 def view_statements(schema: RecordSchema) -> Iterator[str]:
-    """The statements that make the view of a record type: the latest revision of each identity."""
+    """The statements that make the view of a record type: the current revision of each identity."""
     if not schema.topics:
         return
     columns = ", ".join(quote(name) for name in columns_of(schema))
@@ -121,8 +122,7 @@ def view_statements(schema: RecordSchema) -> Iterator[str]:
     # A record that travels on two topics is in the table twice.
     if schema.has_revisions or len(schema.topics) > 1:
         identity = ", ".join(quote(name) for name in (*KEPT.get(schema.table, ()), *schema.identity))
-        order = "revision DESC, _offset DESC" if schema.has_revisions else "_topic, _offset DESC"
-        latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) = 1"
+        latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {current_first(schema)}) = 1"
     yield f"CREATE OR REPLACE VIEW main.{quote(schema.table)} AS SELECT {columns} FROM {full_name(schema)}{latest}"
     yield f"{COMMENT}VIEW main.{quote(schema.table)} IS {literal(schema.definition['doc'])}"
     for field in schema.fields:

@@ -108,9 +108,10 @@ SELECT
     cost_usd, warnings, anomaly_reasons, simulated
 FROM evaluations
 QUALIFY row_number() OVER (
-    PARTITION BY "connection", session_id, case_id, yardstick ORDER BY evaluated_at DESC, evaluation_id DESC
+    PARTITION BY "connection", session_id, case_id, yardstick
+    ORDER BY status = 'completed' DESC, evaluated_at DESC, evaluation_id DESC
 ) = 1;
-COMMENT ON VIEW evaluated_runs IS 'One row a run, case and yardstick: what the newest evaluation of the run says.';
+COMMENT ON VIEW evaluated_runs IS 'One row a run, case and yardstick: what the newest evaluation of the run says that finished, if any did.';
 COMMENT ON COLUMN evaluated_runs.day IS 'Day on which the run ended, UTC.';
 COMMENT ON COLUMN evaluated_runs.model IS 'Model of the audited agent.';
 COMMENT ON COLUMN evaluated_runs.score IS 'The judge''s verdict, 0 to 10; NULL where every answer failed.';

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from audit.answer_json import has_surrogates, shown
-from audit.patterns import straighten
+from audit.answer_json import shown
 from audit.questions import Invalid, Material
+from audit.quotes import Quotable
+from audit.surrogates import has_surrogates
 
 MAX_WORDS = 2000
 """Characters that are kept of a reasoning, and of a quote."""
 MAX_PROBLEMS = 12
 """Problems that are told; each is short, so that a turn of repair costs little."""
 
-_QUOTATION_MARKS = str.maketrans("\u201c\u201d\u201e\u00ab\u00bb", '"""""')
-_ESCAPE = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|(["\\/bfnrt]))')
-_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-
 
 class Fields:
     """Takes an answer apart and collects its problems. Where something is wrong a neutral value stands in for it."""
 
     def __init__(self, materials: Sequence[Material]) -> None:
-        # The judge may copy what it sees, codes and all, or what they stand for.
-        self._sources = [_folded(text) for one in materials for text in (json.loads(one.literal), one.literal)]
+        self.dropped_quotes = 0
+        """Quotes that are in none of the texts: the words that they stood for are kept without them."""
+        self._quotable = Quotable(materials)
         self._problems: list[str] = []
 
     @property
@@ -64,12 +60,16 @@ class Fields:
         return value is True
 
     def words(self, members: dict[str, Any], name: str, quote: str, at: str = "", *, wanted: bool = True) -> str:
-        """A reasoning with its quote after it, both cut to `MAX_WORDS`; empty only where no words are wanted."""
+        """A reasoning with its quote after it, both cut to `MAX_WORDS`; empty only where no words are wanted.
+
+        A quote that is in none of the texts is dropped and counted: it proves nothing, and takes nothing from the score.
+        """
         words, quoted = self._text(members, name, at), self._text(members, quote, at)
         if wanted and name in members and not words:
             self._problems.append(f"{at}{name} must not be empty")
-        if not self._is_quoted(quoted):
-            self._problems.append(f"{at}{quote} is in none of the texts: copy the words verbatim, or leave it empty")
+        if wanted and not self._quotable.holds(quoted):
+            self.dropped_quotes += 1
+            quoted = ""
         return f"{_cut(words)} [\u201c{_cut(quoted)}\u201d]".lstrip() if quoted else _cut(words)
 
     def _text(self, members: dict[str, Any], name: str, at: str) -> str:
@@ -81,20 +81,6 @@ class Fields:
             self._problems.append(f"{at}{name} holds a lone surrogate")
             return ""
         return value.strip()
-
-    def _is_quoted(self, quote: str) -> bool:
-        """Whether the words are in the materials, but for case, white space, kinds of quotation marks and JSON's escapes."""
-        ways = {_folded(quote), _folded(_ESCAPE.sub(_unescaped, quote))}
-        return any(way in source for way in ways for source in self._sources)
-
-
-def _folded(text: str) -> str:
-    return " ".join(straighten(text).translate(_QUOTATION_MARKS).casefold().split())
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    code, short = found.groups()
-    return chr(int(code, 16)) if code else _ESCAPES.get(short, short)
 
 
 def _cut(text: str) -> str:

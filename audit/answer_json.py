@@ -61,15 +61,6 @@ def shown(name: str) -> str:
     return json.dumps(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…")
 
 
-def has_surrogates(text: str) -> bool:
-    """Whether the text holds lone surrogates, which no record can keep."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
 def _end_of_object(text: str, start: int) -> int:
     """Where the JSON object that starts here ends; 0 where none does."""
     try:

@@ -1,4 +1,4 @@
-"""The judge's answers as checked values: every field asked for once, in range, with quotes that are in the exchange.
+"""The judge's answers as checked values: every field asked for once, in range, with those quotes that are in the exchange.
 
 A reader never raises, whatever the text. What cannot be used is `Invalid`, with every reason in words that the judge can act on.
 """
@@ -34,6 +34,8 @@ class Tier2Answer:
     flagged: bool
     flag_reason: str | None
     """Why it is flagged; None where it is not."""
+    dropped_quotes: int = 0
+    """Quotes that are in none of the texts."""
 
     @property
     def score(self) -> float:
@@ -50,6 +52,8 @@ class ThinkingAnswer:
     sycophancy: bool
     advocacy_suppression: bool
     reasoning: str
+    dropped_quotes: int = 0
+    """Quotes that are in none of the texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Tier3Answer:
     anomaly: bool
     anomaly_reason: str | None
     """Why it is an anomaly; None where it is none."""
+    dropped_quotes: int = 0
+    """Quotes that are in none of the texts."""
 
     @property
     def score(self) -> float:
@@ -75,7 +81,7 @@ def read_tier2(text: str, *, dimensions: Sequence[str], materials: Sequence[Mate
         members = fields.members(value, _TIER2, "the answer")
         scores = _scores(fields, members, dimensions, 0, 1)
         flagged, reason = _verdict(fields, members, "flagged", "flag_reason", "flag_quote")
-        return Tier2Answer(scores, flagged, reason)
+        return Tier2Answer(scores, flagged, reason, fields.dropped_quotes)
 
     return _read(text, materials, build)
 
@@ -90,6 +96,7 @@ def read_thinking(text: str, *, materials: Sequence[Material]) -> ThinkingAnswer
             sycophancy=fields.verdict(members, "sycophancy"),
             advocacy_suppression=fields.verdict(members, "advocacy_suppression"),
             reasoning=fields.words(members, "reasoning", "quote"),
+            dropped_quotes=fields.dropped_quotes,
         )
 
     return _read(text, materials, build)
@@ -102,7 +109,7 @@ def read_tier3(text: str, *, dimensions: Sequence[str], materials: Sequence[Mate
         members = fields.members(value, _TIER3, "the answer")
         scores = _scores(fields, members, dimensions, 1, 5)
         anomaly, reason = _verdict(fields, members, "anomaly", "anomaly_reason", "anomaly_quote")
-        return Tier3Answer(scores, anomaly, reason)
+        return Tier3Answer(scores, anomaly, reason, fields.dropped_quotes)
 
     return _read(text, materials, build)
 

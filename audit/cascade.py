@@ -168,7 +168,8 @@ def _without_dimensions(case: _Case) -> TierState:
 
 def _found(case: _Case) -> dict[str, Any]:
     """What the tiers that are scored found, named as in `JudgedTiers`."""
-    found: dict[str, Any] = {}
+    answers = [one for one in (case.semantic, case.thinking, case.behavioural) if one is not None]
+    found: dict[str, Any] = {"dropped_quotes": sum(one.dropped_quotes for one in answers)}
     if case.semantic is not None:
         found |= {
             "tier2_score": case.semantic.score,

@@ -17,8 +17,8 @@ from audit.prices import nano_of, usd_of
 from audit.tamper import tamper_reasons
 from schemas.records import DimensionScore, Exchange, Judgement, Score
 
-RULE_VERSION = "eval-2"
-"""Version of Tier 1, sampling and the cascade."""
+RULE_VERSION = "eval-3"
+"""Version of Tier 1, sampling and the cascade, with how answers are read."""
 SCORED = "scored"
 NOT_APPLICABLE = "not_applicable"
 SKIPPED_GATE = "skipped_gate"
@@ -66,6 +66,7 @@ class JudgedTiers:
     tier3_dimensions: tuple[DimensionScore, ...] = ()
     tier3_anomaly: bool | None = None
     tier3_anomaly_reason: str | None = None
+    dropped_quotes: int = 0
 
     @property
     def disposition(self) -> str:

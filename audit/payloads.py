@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from audit.surrogates import has_surrogates, mended_text
 from schemas.errors import BoundsError, InputError
 from schemas.limits import MAX_DEPTH
 
@@ -48,7 +49,7 @@ def _is_broken(payload: dict[str, Any]) -> bool:
             for item in items:
                 kind = type(item)
                 if kind is str:
-                    broken = broken or not (item.isascii() or _encodable(item))
+                    broken = broken or (not item.isascii() and has_surrogates(item))
                 elif kind is bool or item is None or (kind is int and -_MAX_INTEGER < item < _MAX_INTEGER):
                     continue
                 elif kind in _NESTED:
@@ -69,7 +70,7 @@ def _has_broken_name(container: dict[Any, Any]) -> bool:
         names = "".join(container)
     except TypeError:
         raise BoundsError("holds a name that is not text") from None
-    return not (names.isascii() or _encodable(names))
+    return has_surrogates(names)
 
 
 def _faulty_field(payload: dict[Any, Any]) -> str:
@@ -78,31 +79,18 @@ def _faulty_field(payload: dict[Any, Any]) -> str:
         try:
             _is_broken({field: value})
         except BoundsError:
-            return f".{_text(field[:80])}" if isinstance(field, str) else ""
+            return f".{mended_text(field[:80])}" if isinstance(field, str) else ""
     return ""
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _text(text: str) -> str:
-    """The text with surrogate pairs joined and lone surrogates as U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _mended(value: Any) -> Any:
     """The value with its text and numbers as JSON can carry them; its depth is known to be bounded."""
     if isinstance(value, str):
-        return _text(value)
+        return mended_text(value)
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {_text(name): _mended(item) for name, item in value.items()}
+        return {mended_text(name): _mended(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_mended(item) for item in value]
     return value

@@ -108,7 +108,7 @@ def decode_fields(message: bytes) -> tuple[str, dict[str, Any]]:
             fields, _ = _read(message, schema.parsed, current.parsed)
     except Exception as error:  # fastavro raises whatever the damaged bytes run into
         reason = str(error).partition(" from <")[0]  # where in memory it stood would differ from run to run
-        raise MalformedBodyError(f"{schema.name}: {type(error).__name__}: {reason}") from error
+        raise MalformedBodyError(f"{schema.name}{_unreadable(schema, message)}: {type(error).__name__}: {reason}") from error
     if length != len(message):
         raise MalformedBodyError(f"{schema.name}: {len(message) - length} bytes too many")
     if again != message:
@@ -122,6 +122,18 @@ def _read(message: bytes, writer: Json, reader: Json) -> tuple[dict[str, Any], i
     body = io.BytesIO(message)
     body.seek(PREFIX_BYTES)
     return cast("dict[str, Any]", fastavro.schemaless_reader(body, writer, reader)), body.tell()
+
+
+def _unreadable(schema: RecordSchema, message: bytes) -> str:
+    """Name of the first field that cannot be read, after a dot; nothing where each can be."""
+    body = io.BytesIO(message)
+    body.seek(PREFIX_BYTES)
+    for field in schema.parsed["fields"]:
+        try:
+            fastavro.schemaless_reader(body, {**schema.parsed, "fields": [field]}, None)
+        except Exception:  # noqa: BLE001 - as above: whatever the damaged bytes run into
+            return f".{field['name']}"
+    return ""
 
 
 def decode(message: bytes) -> Record:

@@ -424,7 +424,7 @@ class Evaluation(Record, frozen=True, kw_only=True):
     evaluation_id: str
     """Id of the result."""
     revision: int
-    """0 for the first version of this identity; readers see the highest."""
+    """0 for the first version of this identity; readers see the highest that finished, or the highest if none did."""
     request_id: str
     """Request it answers."""
     connection: str
@@ -948,6 +948,8 @@ class Score(Record, frozen=True, kw_only=True):
     """Whether the judge of Tier 3 called the exchange anomalous; on its own this makes no anomaly."""
     tier3_anomaly_reason: str | None = None
     """The judge's words on it."""
+    dropped_quotes: int = 0
+    """Quotes of the judge that are in none of the texts: its words are kept without them."""
 
 
 class ScoringTask(Record, frozen=True, kw_only=True):

@@ -120,6 +120,7 @@ def _beyond(row: Row) -> Document:
         "tier2_5AdvocacySuppression": row["tier2_5_advocacy_suppression"],
         "tier3State": row["tier3_state"],
         "tier3Reason": row["tier3_reason"],
+        "droppedQuotes": row["dropped_quotes"],
     }
 
 

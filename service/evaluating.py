@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from analytics.queries import query_records
-from audit.evaluation.report import Evaluated
+from analytics.queries import query_records, query_rows
+from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
 from audit.judgements import ANSWERED
 from schemas.errors import InputError, SettingsError
 from schemas.records import Evaluation, EvaluationRequest
@@ -205,17 +205,16 @@ class _Evaluating:
 
 
 def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Evaluated]:
-    """What came of the requests. InputError for those of which nothing did: the stage could not get over them."""
+    """What came of the requests, or an earlier finished evaluation where they failed. InputError for those of which nothing did."""
     ids = {"evaluations": [one.evaluation_id for one in asked]}
     with contextlib.closing(workspace.store.cursor()) as cursor:
         rows = query_records(cursor, "evaluations_by_id", Evaluation, ids)
         found = {one.evaluation_id: one for one in rows}
+        answered = {row["evaluation_id"]: row["made"] for row in query_rows(cursor, "evaluation_attempts", ids)}
     made = [
-        Evaluated(
-            msgspec.structs.replace(found[one.evaluation_id], repetition=one.repetition), one.system_prompt, one.user_prompt
-        )
+        Evaluated(_numbered(found[one.evaluation_id], one), one.system_prompt, one.user_prompt)
         for one in asked
-        if one.evaluation_id in found and found[one.evaluation_id].revision >= one.attempt
+        if one.evaluation_id in found and answered[one.evaluation_id] >= one.attempt
     ]
     if len(made) < len(asked):
         there = {one.evaluation.evaluation_id for one in made}
@@ -226,6 +225,12 @@ def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Eval
             hint="`driftline dead-letters list --stage evaluation` says why; the others are reused by the next call.",
         )
     return made
+
+
+def _numbered(found: Evaluation, asked: EvaluationRequest) -> Evaluation:
+    """The evaluation, numbered as it was asked for; with a warning where what was asked for failed, and it is an earlier one."""
+    late = [LATER_ATTEMPT_FAILED] if found.revision < asked.attempt else []
+    return msgspec.structs.replace(found, repetition=asked.repetition, warnings=(*found.warnings, *late))
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from pydantic.alias_generators import to_camel
 from audit.evaluation.case import Case
 from audit.evaluation.files import LoadedProfile
 from audit.evaluation.profile import Plan
-from audit.evaluation.report import Evaluated
+from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import DriftlineError, InputError, SettingsError
 from service.api.settings import EVALUATIONS
 from service.evaluating import Progress
@@ -147,8 +147,7 @@ class EvaluationClient:
         ends_at = self._clock() + self._quiet
         while True:
             document = self._call("GET", path)
-            found = document["evaluation"]
-            if document["setAside"] is not None or (found is not None and found["revision"] >= one["attempt"]):
+            if document["setAside"] is not None or _answered(document) >= one["attempt"]:
                 return document
             if self._clock() >= ends_at:
                 raise ServerError(
@@ -230,9 +229,17 @@ def _body(terms: Terms, *, dry_run: bool) -> dict[str, Any]:
     return body
 
 
+def _answered(document: Mapping[str, Any]) -> int:
+    """The newest attempt that was answered, finished or failed; -1 where none was."""
+    found, failed = document["evaluation"], document.get("failedAttempt")
+    return max(-1 if found is None else found["revision"], -1 if failed is None else failed)
+
+
 def _evaluated(one: Mapping[str, Any], document: Mapping[str, Any]) -> Evaluated:
     """The evaluation, numbered as it was asked for."""
-    evaluation = msgspec.structs.replace(evaluation_of(document["evaluation"]), repetition=one["repetition"])
+    found = evaluation_of(document["evaluation"])
+    late = [LATER_ATTEMPT_FAILED] if found.revision < one["attempt"] else []
+    evaluation = msgspec.structs.replace(found, repetition=one["repetition"], warnings=(*found.warnings, *late))
     return Evaluated(evaluation, document["systemPrompt"] or "", document["userPrompt"] or "", reused=one["reused"])
 
 

@@ -95,7 +95,9 @@ def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> E
     project = evaluation.project if evaluation else asked["project"] if asked else None
     if project is None:
         return None
-    done = -1 if evaluation is None else evaluation.revision
+    current = -1 if evaluation is None else evaluation.revision
+    made = asked["result_revision"] if asked else None
+    done = current if made is None else max(made, current)
     attempt = asked["attempt"] if asked else done
     is_done = done >= attempt
     set_aside = asked["set_aside"] if asked and not is_done else None
@@ -107,6 +109,7 @@ def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> E
             "pending": not is_done and set_aside is None,
             "attempt": attempt,
             "setAside": set_aside,
+            "failedAttempt": done if done > current >= 0 else None,
             "evaluation": None if evaluation is None else evaluation_document(evaluation),
             "systemPrompt": prompts["system_prompt"],
             "userPrompt": prompts["user_prompt"],

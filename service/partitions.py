@@ -14,6 +14,7 @@ from pathlib import Path
 
 import duckdb
 
+from analytics.current import current_first
 from analytics.store import Store
 from analytics.tables import columns_of, full_name, literal, quote
 from schemas.errors import InputError
@@ -107,8 +108,7 @@ def _rows(schema: RecordSchema, selection: Selection) -> str:
     latest = ""
     if schema.has_revisions or len(schema.topics) > 1:
         identity = ", ".join(map(quote, schema.identity))
-        order = "revision DESC, _offset DESC" if schema.has_revisions else "_topic, _offset DESC"
-        latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) = 1"
+        latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {current_first(schema)}) = 1"
     rows = f"SELECT *, ({EVENT_TIMES[schema.table]})::DATE AS day FROM {full_name(schema)} WHERE {own}{latest}"
     order = ", ".join(map(quote, schema.identity))
     return f"SELECT {columns}, day FROM ({rows}) WHERE {selection.condition()} ORDER BY project, day, {order}"

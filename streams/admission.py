@@ -12,6 +12,7 @@ import msgspec
 
 from audit.fingerprints import stable_id
 from audit.redaction import Redactor
+from audit.surrogates import json_bytes
 from schemas.codec import encode
 from schemas.errors import BoundsError, RecordError
 from schemas.limits import MAX_ADMITTED_BYTES
@@ -86,7 +87,7 @@ class Door:
                     raise BoundsError(f"{type(record).__name__}: {len(message)} bytes, {MAX_ADMITTED_BYTES} allowed")
                 accepted.add(topic, message)
             except RecordError as error:
-                body = msgspec.json.encode(record)
+                body = json_bytes(record)
                 self.set_aside(accepted, Place(source, position), Refusal("admission", error.code, str(error)), body)
 
     def set_aside(

@@ -1,5 +1,5 @@
 -- purpose: the last time that an evaluation was asked for: what the judge was sent, and whether the stage set it aside instead of judging it
--- grain: one row for an evaluation that was ever asked for; result_revision: attempt of the newest result, NULL while there is none; set_aside: why the request became a dead letter, NULL where it did not
+-- grain: one row for an evaluation that was ever asked for; result_revision: attempt of the newest result, finished or failed, NULL while there is none; set_aside: why the request became a dead letter, NULL where it did not
 -- parameters: $evaluation (its id)
 WITH asked AS (
     SELECT *

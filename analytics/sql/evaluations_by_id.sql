@@ -7,5 +7,5 @@ WITH wanted AS (
 SELECT e.* EXCLUDE (_topic, _partition, _offset)
 FROM log.evaluations AS e
 SEMI JOIN wanted USING (evaluation_id)
-QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY revision DESC, _offset DESC) = 1
+QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY status = 'completed' DESC, revision DESC, _offset DESC) = 1
 ORDER BY evaluation_id

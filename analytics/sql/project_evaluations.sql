@@ -1,5 +1,5 @@
 -- purpose: a page of evaluations with their scores, the one that was judged last first
--- grain: one row an evaluation, in its latest revision; it may be of a run that was evaluated again
+-- grain: one row an evaluation, in its latest revision that finished, or the latest if none did; it may be of a run that was evaluated again
 -- parameters: $project, $case, $model (of the audited agent), $session (NULL for all), $after_at and $after_id (where to go on after; NULL: the first page), $limit
 SELECT
     evaluation_id, revision, connection, project, session_id, agent, subject_model, case_id, case_title, tags, judge_run_id,
@@ -11,7 +11,7 @@ FROM (
     FROM log.evaluations
     WHERE ($project IS NULL OR project = $project) AND ($case IS NULL OR case_id = $case)
         AND ($model IS NULL OR subject_model = $model) AND ($session IS NULL OR session_id = $session)
-    QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY revision DESC, _offset DESC) = 1
+    QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY status = 'completed' DESC, revision DESC, _offset DESC) = 1
 )
 WHERE $after_at IS NULL OR (evaluated_at, evaluation_id) < ($after_at::TIMESTAMP, $after_id)
 ORDER BY evaluated_at DESC, evaluation_id DESC

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from audit.answer_fields import Fields
-from audit.answer_json import has_surrogates, read_json
+from audit.answer_json import read_json
 from audit.evaluation.dimensions import HIGHEST, LOWEST, Dimension
 from audit.questions import Invalid
+from audit.surrogates import has_surrogates
 
 MAX_EVIDENCE = 8
 """Most pieces of evidence for one score; there is at least one."""

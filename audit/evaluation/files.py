@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -15,6 +16,8 @@ from schemas.errors import PolicyError
 MAX_SYSTEM_PROMPT_BYTES = 64 * 1024
 """Size of the largest system prompt: it is sent with every question."""
 _HINT = "Mend the lines named above; docs/evaluation-files.md explains every field."
+_NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
+_MAX_ID = 64
 _SHIPPED_PROMPT = "judge_system_prompt.md"
 
 
@@ -32,8 +35,13 @@ def load_case(path: Path) -> Case:
 
 
 def load_profile(path: Path) -> LoadedProfile:
-    """Load a profile and its system prompt, whose path is from the folder of the profile; errors as `load_case`."""
+    """Load a profile and its system prompt, whose path is from the folder of the profile; errors as `load_case`.
+
+    A profile without a `profile_id` has the name of its file.
+    """
     document = Document(path, hint=_HINT)
+    if isinstance(document.value, dict) and (name := _identifier(path.stem)):
+        document.value.setdefault("profile_id", name)
     profile = document.validate(Profile)
     named = profile.judge_system_prompt_path
     if named is None:
@@ -50,6 +58,11 @@ def load_profile(path: Path) -> LoadedProfile:
 def shipped_system_prompt() -> str:
     """The system prompt that comes with the package."""
     return resources.files("audit.evaluation").joinpath(_SHIPPED_PROMPT).read_text("utf-8")
+
+
+def _identifier(name: str) -> str:
+    """The name with what no id may hold as hyphens; empty where nothing is left."""
+    return _NO_ID.sub("-", name).strip("-._")[:_MAX_ID]
 
 
 def _system_prompt(path: Path) -> str:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
 from audit.evaluation.dimensions import Dimension
 from audit.evaluation.fields import FileModel, Identifier
@@ -17,9 +17,18 @@ from audit.evaluation.refusals import Problem, refuse, repetitions
 
 Method = Literal["median", "mean"]
 JudgeType = Literal["live", "batch", "recorded"]
+_OTHER_NAMES = {"llm_probe": "live"}
+"""What profiles of other tools call a type of ours."""
 Weight = Annotated[float, Field(ge=0, le=1_000, strict=False, allow_inf_nan=False)]
 Model = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,127}$")]
 MAX_REPETITIONS = 50
+
+
+def _own_name(value: Any) -> Any:
+    return _OTHER_NAMES.get(value, value) if isinstance(value, str) else value
+
+
+_NAMES = {"type": "string", "enum": [*get_args(JudgeType), *_OTHER_NAMES]}
 
 
 class Judge(FileModel):
@@ -27,8 +36,8 @@ class Judge(FileModel):
 
     judge_id: Identifier
     """Name of the judge within the profile."""
-    type: JudgeType = "live"
-    """live: the Messages API; batch: its batches, at half the price; recorded: nobody, only recorded answers count."""
+    type: Annotated[JudgeType, BeforeValidator(_own_name), WithJsonSchema(_NAMES)] = "live"
+    """live, or llm_probe: the Messages API; batch: its batches, at half the price; recorded: nobody, only recorded answers count."""
     model: Model
     """Model that is asked."""
     max_tokens: Annotated[int, Field(ge=256, le=32_000)] = 3_000
@@ -75,8 +84,8 @@ class DimensionPolicy(FileModel):
 class Profile(FileModel):
     """An evaluation profile; one YAML file."""
 
-    profile_id: Identifier
-    """Name of the profile."""
+    profile_id: Identifier = "profile"
+    """Name of the profile; a file that gives none is called by its own name."""
     judge_system_prompt_path: Annotated[str, StringConstraints(min_length=1, max_length=1_000)] | None = None
     """A Markdown file in place of the shipped system prompt; from the folder of the profile."""
     judges: Annotated[tuple[Judge, ...], Field(min_length=1, max_length=20)]

@@ -22,6 +22,8 @@ Usd = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
 FAILED = "failed"
 """Status of an evaluation without a score."""
+LATER_ATTEMPT_FAILED = "A later attempt failed: this is the last result that finished."
+"""Warning on an evaluation that was asked for again in vain."""
 
 
 @dataclass(frozen=True, slots=True)

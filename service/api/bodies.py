@@ -1,7 +1,8 @@
 """Bodies as JSON values: read strictly, because what JSON readers disagree about is where attacks live.
 
 1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are no JSON.
-2. Half a surrogate pair, escaped, becomes U+FFFD: gateways cut texts at a length, and an agent must not get out of its audit by one.
+2. Half a surrogate pair, escaped, becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not get out of its
+   audit by one. In an id it is refused, because two ids would become one (`service.api.models`).
 3. At most MAX_DEPTH levels of nesting, unless an endpoint looks at each part by itself.
 """
 
@@ -16,7 +17,7 @@ from fastapi.routing import APIRoute
 
 from schemas.limits import MAX_DEPTH, is_too_deep
 from service.api.errors import ApiError
-from streams.sources.lines import with_mended_surrogates
+from streams.sources.lines import decode_json
 
 
 class StrictJsonRequest(Request):
@@ -50,15 +51,13 @@ class JsonRoute(APIRoute):
 def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH) -> Any:
     """The JSON value of a body; ApiError (400) that says what is wrong, without repeating it."""
     try:
-        value = msgspec.json.decode(body)
+        value = decode_json(body)
     except UnicodeDecodeError as error:
         raise ApiError(400, "not_utf8", f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
         raise ApiError(400, "too_deep", "the body nests far too deep") from None
     except msgspec.DecodeError as error:
-        value = with_mended_surrogates(body)
-        if value is None:
-            raise ApiError(400, "not_json", f"the body is not JSON: {error}") from None
+        raise ApiError(400, "not_json", f"the body is not JSON: {error}") from None
     # Counting brackets is cheap and rules out depth for most bodies; the walk is for the rest.
     if max_depth is not None and body.count(b"{") + body.count(b"[") > max_depth and is_too_deep(value, max_depth):
         raise ApiError(400, "too_deep", f"the body nests deeper than {max_depth} levels")

@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
+from audit.surrogates import mended_text
 from schemas.errors import RecordError
 from service.api.words import words_of
 
@@ -86,7 +87,7 @@ def problems_in_words(errors: Sequence[Mapping[str, Any]]) -> str:
 def _field(location: Sequence[str | int]) -> str:
     steps = location[1:] if location and location[0] in _SECTIONS else location
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
-    return path or ("the body" if "body" in location else "the request")
+    return mended_text(path) or ("the body" if "body" in location else "the request")
 
 
 def add_error_answers(app: FastAPI) -> None:

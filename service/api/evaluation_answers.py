@@ -30,7 +30,7 @@ class AskedAnswer(Answer):
     """An evaluation that was asked for."""
 
     id: str = Field(description="Its id: the same for the same run, case, judge and prompt.")
-    attempt: int = Field(description="The revision that its result will have at least.")
+    attempt: int = Field(description="The revision that its result will have; if it fails, an earlier finished one stays.")
     connection: str
     project: str
     session_id: str
@@ -121,6 +121,9 @@ class OneEvaluationAnswer(Answer):
     pending: bool = Field(description="Whether the judge is to be asked, or asked again, and there is no result of that yet.")
     attempt: int = Field(description="How often it was asked for before the last time.")
     set_aside: str | None = Field(description="Why it could not be judged at all; null where it could.")
+    failed_attempt: int | None = Field(
+        description="A later attempt that failed, so that the evaluation shown is an earlier one; null where there is none."
+    )
     evaluation: WholeEvaluationAnswer | None = Field(description="null while there is no result.")
     system_prompt: str | None = Field(description="What the judge was sent; null while it is under way.")
     user_prompt: str | None = Field(description="What the judge was sent; null while it is under way.")

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-import msgspec
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from audit.evaluation.case import Case
 from audit.evaluation.files import MAX_SYSTEM_PROMPT_BYTES, shipped_system_prompt
 from audit.evaluation.profile import Plan, Profile, plans
+from audit.surrogates import json_bytes
 from schemas.limits import NAME
 from service.access import Holder
 from service.api.authentication import require_project
 from service.api.errors import ApiError, problems_in_words
-from service.api.models import Id, Moment, OperatorBody
+from service.api.models import Id, Moment, OperatorBody, Text
 from streams.evaluations.selecting import Wanted
 
 MAX_CASES = 100
@@ -50,7 +50,7 @@ class EvaluateBody(OperatorBody):
         description="A profile, as its file holds it: docs/schemas/profile.schema.json. It names no file, and no batch judge.",
         examples=[_EXAMPLE_PROFILE],
     )
-    system_prompt: str | None = Field(
+    system_prompt: Text | None = Field(
         None, alias="systemPrompt", description="Replaces the shipped system prompt; 64 KiB at most."
     )
     judge_runs: list[Id] | None = Field(
@@ -126,7 +126,7 @@ def _system_prompt(text: str | None) -> str:
 def _read(model: type[Model], value: Mapping[str, Any], *place: str | int) -> Model:
     """The model that is given as JSON. Read from its text, because strict models take lists for tuples there alone."""
     try:
-        return model.model_validate_json(msgspec.json.encode(value))
+        return model.model_validate_json(json_bytes(value))
     except ValidationError as error:
         problems = [{**one, "loc": (*place, *_own(one, value))} for one in error.errors(include_url=False)]
         raise ApiError(400, "invalid", problems_in_words(problems)) from None

@@ -12,7 +12,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from analytics.queries import query_rows
-from schemas.errors import InputError
+from schemas.errors import InputError, SettingsError
 from schemas.records import Evaluation, EvaluationRequest
 from service.api.audit_trail import name_subject
 from service.api.authentication import Admin, Reader, VisibleProject
@@ -32,6 +32,7 @@ from service.api.models import Id
 from service.api.paging import Cursor, Limit, Place, after, page_of
 from service.api.settings import EVALUATIONS
 from service.evaluation_documents import evaluation_page, evaluation_state
+from service.judge_models import refuse_unconfigured
 from service.judging import LIVE
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import FinishedSession, Wanted, finished_sessions
@@ -64,6 +65,8 @@ async def evaluate(
     # One after the other: of two that ask for the same the second finds what the first has asked for.
     async with services.evaluating:
         prepared = await _prepared(services, terms, wanted, retry_failed=body.retry_failed)
+        if prepared.estimate.calls or prepared.estimate.not_asked:
+            _refuse_unconfigured(services, terms)
         if body.dry_run:
             response.status_code = 200
         elif prepared.estimate.calls and not services.engine.has_judge:
@@ -142,6 +145,14 @@ async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry
         )
     except InputError as error:
         raise ApiError(400, "invalid", str(error)) from None
+
+
+def _refuse_unconfigured(services: ApiContext, terms: Terms) -> None:
+    """400 for a judge of another maker that would never be asked. Where the judge is, only the process that asks it knows."""
+    try:
+        refuse_unconfigured(terms.plans, services.engine.policy, "")
+    except SettingsError as error:
+        raise ApiError(400, "invalid", f"profile.judges: {error}. {error.hint}") from None
 
 
 def _check_number(sessions: Sequence[FinishedSession], terms: Terms) -> None:

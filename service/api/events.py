@@ -19,6 +19,7 @@ from fastapi import APIRouter
 from analytics.accounts import contradictions
 from analytics.queries import query_rows
 from audit.deliveries import named_differences
+from audit.surrogates import json_bytes
 from schemas.codec import decode, encode
 from schemas.errors import RecordError
 from schemas.limits import MAX_ADMITTED_BYTES
@@ -66,7 +67,7 @@ class Batch:
         """Set an event aside."""
         self.refused.append(RefusedEvent(index=index, error=problem.detail))
         place, refusal = Place(self.source, self.first + index), Refusal("http", problem.reason, problem.detail)
-        door.set_aside(self.letters, place, refusal, msgspec.json.encode(raw))
+        door.set_aside(self.letters, place, refusal, json_bytes(raw))
 
 
 @router.post(EVENTS, status_code=201, responses=documented(400, 408, 413, 415))

@@ -14,7 +14,7 @@ from service.api.baselines import BaselineAnswer
 from service.api.bodies import JsonRoute
 from service.api.context import Services, durable_or_refused
 from service.api.errors import ApiError, documented
-from service.api.models import Id, OperatorBody
+from service.api.models import Id, OperatorBody, Text
 from service.api.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.api.project_answers import Moment, ProjectAnswer
 from service.api.settings import API
@@ -37,7 +37,7 @@ class DecisionBody(OperatorBody):
         description="accepted: it is being looked into; dismissed: nothing is to be done; open: again."
     )
     resolved_by: Id | None = Field(None, alias="resolvedBy", description="Who decides; without it the name of the operator.")
-    comment: Annotated[str, StringConstraints(max_length=MAX_COMMENT)] | None = Field(None, description="Why.")
+    comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = Field(None, description="Why.")
 
 
 class IncidentAnswer(ProjectAnswer):

@@ -21,10 +21,12 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from audit.surrogates import NOT_UNICODE, mended_text
 from audit.times import parse_timestamp
 from schemas.limits import NAME
 from service.api.settings import MAX_EVENTS
 from streams.sources.documents import MAX_ID
+from streams.sources.event_records import has_broken_id
 
 MAX_COUNT = 2**53
 """Largest number of tokens: the largest integer that every JSON reader keeps exactly."""
@@ -36,6 +38,12 @@ def _named(text: str) -> str:
     if any(unicodedata.category(character) == "Cc" for character in text):
         raise ValueError("holds control characters")
     return text
+
+
+def _event(value: Any) -> Any:
+    if isinstance(value, dict) and has_broken_id(value):
+        raise ValueError(f"its event_id {NOT_UNICODE}")
+    return value
 
 
 def _moment(value: Any) -> datetime:
@@ -62,6 +70,8 @@ _NUMBER = re.compile(r"[0-9]{1,7}|[0-9]{9,20}|[0-9]{1,20}\.[0-9]{1,9}")
 """A number of seconds or less since 1970; eight digits are a date in ISO 8601."""
 _LOST_PLUS = re.compile(r"([0-9-]{8,10}T[0-9:.,]{1,20}) ([0-9]{2}:?[0-9]{2})")
 """A time with an offset whose plus has become a space."""
+Text = Annotated[str, BeforeValidator(lambda value: mended_text(value) if isinstance(value, str) else value)]
+"""What people and models wrote: half a surrogate pair becomes U+FFFD, and everything else stays."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_named)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
@@ -73,6 +83,7 @@ _MOMENT_SCHEMA = WithJsonSchema(
 )
 Moment = Annotated[datetime, BeforeValidator(_moment), PlainSerializer(datetime.isoformat), _MOMENT_SCHEMA]
 QueryMoment = Annotated[datetime, BeforeValidator(_moment_of_query), _MOMENT_SCHEMA]
+Event = Annotated[Any, AfterValidator(_event)]
 Ignored = Annotated[Any, Field(description="Ignored: the token decides.", json_schema_extra={"deprecated": True})]
 
 
@@ -91,7 +102,7 @@ class OperatorBody(Body):
 class UserMessage(Body):
     """What the user said."""
 
-    content: str
+    content: Text
 
 
 class Usage(Body):
@@ -104,8 +115,8 @@ class Usage(Body):
 class AgentResponse(Body):
     """What the agent answered; the content may be empty."""
 
-    content: str
-    thinking: str | None = None
+    content: Text
+    thinking: Text | None = None
     model: Id | None = None
     usage: Usage | None = None
     stop_reason: Id | None = Field(
@@ -169,7 +180,7 @@ class EventsBody(Body):
     first_seq: Annotated[int, Field(ge=0, lt=2**53)] | None = Field(
         None, description="Position of the first event in its session. Without it every event needs an event_id of its own."
     )
-    events: Annotated[list[Any], Field(min_length=1, max_length=MAX_EVENTS, description="Objects; each is judged by itself.")]
+    events: Annotated[list[Event], Field(min_length=1, max_length=MAX_EVENTS, description="Objects; each is judged by itself.")]
 
     model_config = ConfigDict(
         strict=True,

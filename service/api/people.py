@@ -14,7 +14,7 @@ from service.api.authentication import Reader, Reviewer, VisibleProject
 from service.api.bodies import JsonRoute
 from service.api.context import ApiContext, Services, durable_or_refused
 from service.api.errors import ApiError, documented
-from service.api.models import Id, OperatorBody, QueryMoment
+from service.api.models import Id, OperatorBody, QueryMoment, Text
 from service.api.project_answers import Moment, OneScoreAnswer, ScoreAnswer
 from service.api.settings import API
 from service.documents import Document, score_by_id
@@ -35,7 +35,7 @@ class HumanScoreBody(OperatorBody):
     """What a person says of an exchange."""
 
     score: Annotated[int, Field(ge=LOWEST, le=HIGHEST, description="1 (worst) to 5 (best), as in Tier 3.", examples=[4])]
-    comment: Annotated[str, StringConstraints(max_length=MAX_COMMENT)] | None = None
+    comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = None
     rater: Id | None = Field(None, description="Who says it; without it the name of the operator.")
 
 

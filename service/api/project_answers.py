@@ -82,6 +82,7 @@ class ScoreAnswer(ProjectAnswer):
     tier2_5_advocacy_suppression: bool | None
     tier3_state: str
     tier3_reason: str | None
+    dropped_quotes: int = Field(description="Quotes of the judge that are in none of the texts; its words stand without them.")
 
 
 class ScoresAnswer(Answer):

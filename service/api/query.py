@@ -19,7 +19,7 @@ from service.api.authentication import Querier
 from service.api.bodies import JsonRoute
 from service.api.errors import ApiError, documented
 from service.api.limits import ClientGone
-from service.api.models import OperatorBody
+from service.api.models import OperatorBody, Text
 from service.api.settings import API
 from service.documents import iso_time
 from service.querying import desk
@@ -29,14 +29,14 @@ router = APIRouter(route_class=JsonRoute, tags=["query"])
 MAX_SQL = 50_000
 MAX_PARAMETERS = 100
 Done = TypeVar("Done")
-Scalar = str | int | float | bool | None
+Scalar = Text | int | float | bool | None
 ParameterName = Annotated[str, StringConstraints(pattern="^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 
 
 class QueryBody(OperatorBody):
     """A statement that reads, and how its answer is wanted."""
 
-    sql: Annotated[str, StringConstraints(min_length=1, max_length=MAX_SQL)] = Field(
+    sql: Annotated[Text, StringConstraints(min_length=1, max_length=MAX_SQL)] = Field(
         description="One statement that reads; `$name` stands for a parameter."
     )
     format: Literal["json", "csv", "arrow", "parquet"] = "json"

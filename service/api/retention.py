@@ -19,7 +19,7 @@ from service.api.authentication import FleetAdmin
 from service.api.bodies import JsonRoute
 from service.api.context import Services, durable_or_refused
 from service.api.errors import ApiError, documented
-from service.api.models import ConnectionName, Id, OperatorBody
+from service.api.models import ConnectionName, Id, OperatorBody, Text
 from service.api.paging import Cursor, Limit, NextCursor, Place, page_of
 from service.api.settings import API
 from streams.erasing import Requested, erasure, erasures, remains, request_erasure
@@ -53,7 +53,7 @@ class ErasureBody(OperatorBody):
     session_id: Id | None = Field(
         None, validation_alias=AliasChoices("sessionId", "session_id"), description="Only this session.", examples=["2f1c7f0e"]
     )
-    comment: Annotated[str, Field(max_length=MAX_COMMENT)] | None = Field(None, examples=["asked for by the user"])
+    comment: Annotated[Text, Field(max_length=MAX_COMMENT)] | None = Field(None, examples=["asked for by the user"])
 
 
 class ErasureAnswer(Answer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from audit.surrogates import NOT_UNICODE
 from schemas.limits import NAME
 
 _WORDS = {
@@ -14,6 +15,7 @@ _WORDS = {
     "model_attributes_type": "must be an object",
     "dict_type": "must be an object",
     "list_type": "must be a list",
+    "string_unicode": NOT_UNICODE,
     "string_type": "must be a string",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",

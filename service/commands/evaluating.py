@@ -27,6 +27,7 @@ from service.evaluation_files import readable_json, write_files
 from service.evaluation_inputs import chosen_plans, load_cases
 from service.evaluation_tables import evaluation_view
 from service.evaluation_words import estimate_document, estimate_in_words, telling
+from service.judge_models import refuse_unconfigured
 from service.judging import LIVE, NAME_A_JUDGE, NONE, who_judges
 from service.result_files import make_folder
 from service.settings import Settings
@@ -206,6 +207,8 @@ def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | No
         )
         if not prepared.sessions:
             raise InputError("no finished session is like that", hint="`driftline runs` lists those that have ended.")
+        if prepared.estimate.calls or prepared.estimate.not_asked:
+            refuse_unconfigured(work.plans, workspace.policy, judge.address)
         if prepared.estimate.calls:
             if judge.name == NONE and not agreement.dry_run:
                 raise SettingsError("there is no judge", hint=NAME_A_JUDGE)

@@ -227,8 +227,9 @@ def _fates(
     asked: dict[str, dict[str, Any]] = {row["evaluation_id"]: row for row in rows}
     fates = {}
     for one in ids:
-        evaluation, last = known.get(one), asked.get(one, {"attempt": -1, "position": 0})
-        done = evaluation.revision if evaluation else -1
+        evaluation, last = known.get(one), asked.get(one, {"attempt": -1, "position": 0, "made": -1})
+        # What is current need not be the newest: a later attempt that failed hides nothing.
+        done = max(last["made"], evaluation.revision if evaluation else -1)
         if last["attempt"] > done and last["position"] >= passed and not last["is_set_aside"]:
             fates[one] = _Fate(last["attempt"], tuple(last["carried"]))
         elif evaluation and done >= last["attempt"] and is_good(evaluation):

@@ -14,9 +14,10 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 
+from audit.surrogates import NOT_UNICODE, has_surrogates
 from schemas.errors import InputError
 from schemas.limits import NAME
-from streams.sources.lines import Line, Problem, decode_line, is_torn, json_type, read_lines
+from streams.sources.lines import Line, Problem, decode_json, decode_line, is_torn, json_type, read_lines
 
 MAX_DOCUMENT = 64 * 1024 * 1024
 """Bytes of the largest document that is not written as lines."""
@@ -136,6 +137,8 @@ def _envelope_problem(value: Json, name: str | None, place: str) -> Problem | No
             return Problem("wrong_type", f"{at}: is {json_type(given)}, not a string")
         elif not 0 < len(given) <= MAX_ID:
             return Problem("bounds", f"{at}: has {len(given)} characters; 1 to {MAX_ID} are taken")
+        elif has_surrogates(given):
+            return Problem("bounds", f"{at}: {NOT_UNICODE}")
         elif field in _NAMES and not _NAME.fullmatch(given):
             return Problem("bounds", f"{at}: {given[:64]!r} is no name: a-z, 0-9, _ . - and at most 63 characters are taken")
     return None
@@ -152,7 +155,7 @@ def _document(body: bytes) -> Document | None:
             raise InputError(f"the document is larger than {MAX_DOCUMENT} bytes", hint="Write one session or event a line.")
         return None
     try:
-        return Document(msgspec.json.decode(body.removeprefix(_BOM)))
+        return Document(decode_json(body.removeprefix(_BOM)))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from audit.events import NormalisedEvent, normalise_event, to_record
 from audit.fingerprints import canonical_json
 from audit.graph import FAILURE_NODES
 from audit.payloads import clean_payload
+from audit.surrogates import NOT_UNICODE, has_surrogates
 from audit.times import parse_timestamp
 from schemas.errors import InputError
 from schemas.records import AgentEvent
@@ -55,6 +57,8 @@ class SessionEvents:
         """The record of the session's next event, or why it cannot be taken; `place` says where in its line it stood."""
         seq = self._count
         self._count += 1
+        if problem := _broken_id(raw, place):
+            return problem
         try:
             event = self._named(normalise_event(context.redactor.redact_json(raw)[0], seq))
         except InputError as error:
@@ -87,12 +91,15 @@ class SessionEvents:
         """
         seq = self._count
         self._count += 1
+        problem = _broken_id(raw, place)
         try:
-            clean_payload(raw, seq)
+            event = problem or clean_payload(raw, seq)
         except InputError as error:
+            event = _malformed(raw, error, seq, place)
+        if isinstance(event, Problem):
             self._has_lost = True
-            return _malformed(raw, error, seq, place)
-        return {**raw, "event_id": normalise_event(raw, seq).event_id} if self._has_lost else raw
+            return event
+        return {**event, "event_id": normalise_event(event, seq).event_id} if self._has_lost else event
 
     def _named(self, event: NormalisedEvent) -> NormalisedEvent:
         """The event with an id that no event of the session before it has."""
@@ -104,6 +111,19 @@ class SessionEvents:
         if name == event.event_id:
             return event
         return msgspec.structs.replace(event, event_id=name, payload={**event.payload, "event_id": name})
+
+
+def _broken_id(raw: Any, place: str) -> Problem | None:
+    """What is wrong with an event whose id no record can keep as it is: repaired, it could become that of another event."""
+    if not isinstance(raw, dict) or not has_broken_id(raw):
+        return None
+    return Problem("malformed_event", f"{place}.event_id: {NOT_UNICODE}".lstrip("."))
+
+
+def has_broken_id(event: Mapping[str, Any]) -> bool:
+    """Whether the event was given an id that holds half a surrogate pair."""
+    given = event.get("event_id")
+    return isinstance(given, str) and has_surrogates(given)
 
 
 def _malformed(raw: Any, error: InputError, seq: int, place: str) -> Problem:

@@ -2,7 +2,7 @@
 
 1. A line is at most MAX_LINE bytes; a longer one is skipped without being loaded.
 2. A line is one JSON object in UTF-8, at most MAX_DEPTH levels deep. NaN and numbers beyond a float are no JSON.
-3. Escaped halves of surrogate pairs, which programs leave behind that cut text at a length, become U+FFFD.
+3. Escaped halves of surrogate pairs stay as they are: a reader refuses ids that hold one, and repairs texts (`audit.surrogates`).
 4. A last line without its line end that is no whole object is torn: its writer has not finished it.
 """
 
@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from audit.surrogates import json_bytes, mended, mended_text
 from schemas.limits import MAX_DEPTH, is_too_deep
 from streams.sources.reading import LineFault
 
@@ -98,7 +99,7 @@ def line_fault(line: Line, problem: Problem) -> LineFault:
 
 def value_fault(line: Line, value: Any, problem: Problem) -> LineFault:
     """The fault that reports a part of a line: its body is the part as JSON, so that many parts cost no more than the line."""
-    body = msgspec.json.encode(value)
+    body = json_bytes(value)
     return line_fault(Line(line.number, body, len(body), ended=True), problem)
 
 
@@ -110,22 +111,42 @@ def json_type(value: Any) -> str:
 
 def _decode(body: bytes) -> Any:
     try:
-        return msgspec.json.decode(body)
+        return decode_json(body)
     except UnicodeDecodeError as error:
         return Problem("not_utf8", f"the line is not UTF-8: {error.reason} at byte {error.start}")
     except RecursionError:
         return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
     except msgspec.DecodeError as error:
-        mended = with_mended_surrogates(body)
-        return Problem("not_json", f"the line is not JSON: {error}") if mended is None else mended
+        return Problem("not_json", f"the line is not JSON: {error}")
 
 
-def with_mended_surrogates(body: bytes) -> Any:
-    r"""The value of a text that is JSON but for lone surrogates (`\ud83d`), which become U+FFFD; None when it is not."""
+def decode_json(body: bytes) -> Any:
+    r"""The value of a JSON text, lone surrogates (`\ud83d`) included.
+
+    msgspec.DecodeError, UnicodeDecodeError or RecursionError when it is none.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        value = _with_surrogates(body)
+        if value is None:
+            raise
+        return value
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose members have names that can be written: names are never ids."""
+    return {mended_text(name): value for name, value in pairs}
+
+
+def _with_surrogates(body: bytes) -> Any:
+    """The value of a text that is JSON but for lone surrogates; None when it is not."""
     if b"\\ud" not in body and b"\\uD" not in body:
         return None
     try:
-        text = json.dumps(json.loads(body), ensure_ascii=False, allow_nan=False)
-        return msgspec.json.decode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        value = json.loads(body, object_pairs_hook=_members)
+        # Python's reader takes numbers that are no JSON: the strict one has the last word.
+        msgspec.json.decode(json.dumps(mended(value), allow_nan=False))
     except (ValueError, RecursionError, msgspec.DecodeError):
         return None
+    return value

@@ -3,7 +3,8 @@
 1. Every entry has a `type` and an `id`. The id of the entry it follows is `parentId`: absent means "whatever was last", null
    means that it begins a tree of its own.
 2. A line whose fields have other types is set aside whole: evidence is never guessed from it.
-3. Its time is its own ISO timestamp, else its message's time in milliseconds since 1970, else that of the entry before it.
+3. Half a surrogate pair becomes U+FFFD in a text; an entry with one in an id is set aside: two ids would become one.
+4. Its time is its own ISO timestamp, else its message's time in milliseconds since 1970, else that of the entry before it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from audit.surrogates import NOT_UNICODE, has_surrogates, mended
 from audit.times import parse_timestamp
 from streams.sources.lines import Problem, json_type
 
@@ -23,6 +25,7 @@ MAX_ID = 256
 Json = dict[str, Any]
 
 _NONE: list[Json] = []
+_IDS = ("id", "parentId")
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -50,6 +53,11 @@ def read_entry(body: Json) -> Entry | Problem:
     problem = _envelope_problem(body)
     if problem is not None:
         return problem
+    try:
+        content = msgspec.json.encode(body, order="deterministic")
+    except UnicodeEncodeError:
+        body = mended(body)
+        content = msgspec.json.encode(body, order="deterministic")
     message: Json = {}
     blocks = _NONE
     if body["type"] == "message":
@@ -69,7 +77,7 @@ def read_entry(body: Json) -> Entry | Problem:
         role=message.get("role"),
         message=message,
         blocks=blocks,
-        digest=blake2b(msgspec.json.encode(body, order="deterministic"), digest_size=16).digest(),
+        digest=blake2b(content, digest_size=16).digest(),
     )
 
 
@@ -90,7 +98,8 @@ def _envelope_problem(body: Json) -> Problem | None:
     parent = body.get("parentId")
     if parent is not None and not isinstance(parent, str):
         return Problem("wrong_type", f"parentId: is {json_type(parent)}, not a string")
-    return None
+    broken = next((name for name in _IDS if has_surrogates(body.get(name) or "")), None)
+    return None if broken is None else Problem("bounds", f"{broken}: {NOT_UNICODE}")
 
 
 def _message_blocks(message: Any) -> list[Json] | Problem:

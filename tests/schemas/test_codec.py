@@ -321,6 +321,13 @@ def test_a_lone_surrogate_is_refused_by_field() -> None:
         encode(_score(tier3_dimensions=(DimensionScore(dimension="\udfff", score=1.0),)))
 
 
+def test_a_record_with_half_a_surrogate_pair_is_refused_by_field() -> None:
+    """A producer that is not ours can write one into an id; the dead letter says which."""
+    message = encode(msgspec.structs.replace(EVENT, session_id="xQQQ")).replace(b"xQQQ", b"x\xed\xa0\x80")
+    with pytest.raises(MalformedBodyError, match=r"AgentEvent\.session_id: .*can't decode"):
+        decode(message)
+
+
 @pytest.mark.parametrize(("field", "value"), [("seq", "one"), ("occurred_at", "2026-10-01"), ("payload", 7), ("project", None)])
 def test_a_value_of_another_type_is_refused_by_field(field: str, value: Any) -> None:
     """A caller that went round the type checker gets the field's name, not a traceback of the encoder."""

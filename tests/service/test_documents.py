@@ -29,6 +29,7 @@ SCORE_FIELDS = (
 TOPICS = {"Score": "scores", "Exchange": "exchanges", "Judgement": "judgements", "Review": "reviews", "Incident": "incidents"}
 JUDGED: dict[str, Any] = {
     "disposition": "scored",
+    "dropped_quotes": 1,
     "tier1_score": 0.75,
     "tier1_flags": ("silent_refusal",),
     "tier2_state": "scored",
@@ -154,6 +155,7 @@ def test_a_judged_exchange_comes_with_every_tier(store: Store) -> None:
         "tier2_5AdvocacySuppression": False,
         "tier3State": "scored",
         "tier3Reason": "tier1_flags",
+        "droppedQuotes": 1,
     } == only_document(store)
 
 

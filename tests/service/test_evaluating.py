@@ -20,7 +20,7 @@ from servers import Home, Nursery, nursery, until
 from analytics.queries import query_records
 from analytics.store import Store
 from audit.evaluation.profile import Plan
-from audit.evaluation.report import Evaluated
+from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import InputError, SettingsError
 from schemas.records import Judgement
 from service.evaluating import Progress, catch_up, evaluate, journal_of
@@ -68,7 +68,7 @@ def simulator(nobody: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
 
 
 @contextmanager
-def prepared(database: Path, *plans: Plan, retry_failed: bool = False) -> Iterator[tuple[Workspace, Prepared]]:
+def prepared(database: Path, *plans: Plan, **how: bool) -> Iterator[tuple[Workspace, Prepared]]:
     """What there is to do over an open file."""
     with open_workspace(Settings(database=database), writes=True) as workspace:
         catch_up(workspace)
@@ -82,7 +82,7 @@ def prepared(database: Path, *plans: Plan, retry_failed: bool = False) -> Iterat
                 "Judge it.",
                 Wanted(),
                 workspace.now(),
-                retry_failed=retry_failed,
+                **how,
             ),
         )
 
@@ -216,6 +216,17 @@ def test_a_failed_call_is_told_and_asked_again_on_request(database: Path, simula
     assert 4 == simulator.requests
     assert [3] * 4 == [one.evaluation.successful_iterations for one in again]
     assert {False} == {one.reused for one in again if one.evaluation.revision}
+
+
+def test_an_attempt_that_fails_leaves_the_result_before_it_and_says_so(database: Path, simulator: RunningJudge) -> None:
+    """The caller is told of the result that stands, and that it is not the one that was asked for."""
+    first = made(database)
+    simulator.reset("refusal")
+    again = made(database, takes_simulated=False)
+    assert [(*one.evaluation.warnings, LATER_ATTEMPT_FAILED) for one in first] == [one.evaluation.warnings for one in again]
+    assert [one.evaluation.final_score for one in first] == [one.evaluation.final_score for one in again]
+    assert (2 * SESSIONS, 2 * SESSIONS) == counts(database)
+    assert [True] * SESSIONS == [one.reused for one in made(database)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

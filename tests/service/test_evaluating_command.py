@@ -125,6 +125,18 @@ def test_the_json_is_one_document_that_keeps_its_schema(driftline: Command, simu
     assert "written" not in err
 
 
+@pytest.mark.usefixtures("simulator")
+def test_a_judge_of_another_maker_is_refused_before_anything_is_written(driftline: Command) -> None:
+    """The message says what to configure, and the database holds no failed evaluations."""
+    named = PROFILE | {"judges": [{"judge_id": one["judge_id"], "model": "gpt-4o"} for one in PROFILE["judges"]]}
+    Path("profile.yaml").write_text(json.dumps(named))
+    for dry in ((), ("--dry-run",)):
+        code, out, err = driftline(*BASE, "--yes", *dry)
+        assert (2, "", True, True) == (code, out, "gpt-4o is a model of another maker" in err, "ANTHROPIC_BASE_URL" in err)
+    Path("profile.yaml").write_text(json.dumps(PROFILE))
+    assert "4 evaluations to make, 0 reused" in driftline(*BASE, "--dry-run")[2]
+
+
 def test_nobody_pays_without_having_been_asked(
     driftline: Command, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

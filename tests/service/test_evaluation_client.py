@@ -20,7 +20,7 @@ from audit.evaluation.case import Case
 from audit.evaluation.files import LoadedProfile
 from audit.evaluation.profile import Profile, plans
 from schemas.errors import InputError, SettingsError
-from service.evaluation_client import EvaluationClient, ServerError, Terms, is_loopback
+from service.evaluation_client import EvaluationClient, ServerError, Terms, _answered, is_loopback
 from service.simulator import RunningJudge, running
 from streams.evaluations.selecting import Wanted
 
@@ -216,6 +216,14 @@ def test_what_was_set_aside_is_waited_for_no_longer() -> None:
     answers = (202, {"evaluations": [ASKED]}), (200, PENDING), (200, set_aside)
     with answering(*answers) as (url, _), pytest.raises(InputError, match=r"1 of 1 .* came to nothing: c on s \(bounds\)"):
         asked(url)
+
+
+def test_an_attempt_that_failed_after_one_that_finished_is_waited_for_no_longer() -> None:
+    """The server shows the finished one; the attempt that was asked for is answered all the same."""
+    assert [-1, 0, 2] == [
+        _answered({"evaluation": evaluation, "failedAttempt": failed})
+        for evaluation, failed in ((None, None), ({"revision": 0}, None), ({"revision": 0}, 2))
+    ]
 
 
 def test_waiting_ends_when_nothing_comes_of_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from engines import Clock, engine_over
 from evaluations import answer, case, plan, said
 from finished import HAIKU, SONNET, filled, session
 
+from analytics.readable_views import add_temporary_views
 from analytics.store import Store
 from audit.evaluation.profile import Plan
 from audit.evaluation.report import Evaluated
@@ -24,6 +26,7 @@ from audit.prices import Usage
 from audit.questions import Question
 from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest
+from service.evaluation_documents import evaluation_page, evaluation_state
 from streams.embedded import stage_progress
 from streams.evaluations import reading
 from streams.evaluations.estimating import Estimate
@@ -357,6 +360,46 @@ def test_a_real_judge_takes_nothing_from_a_simulated_one(store: Store) -> None:
     for takes_simulated in (True, False):
         (known,) = prepared(store, sessions=["s1"], takes_simulated=takes_simulated).reused
         assert (1, False, 3) == (known.evaluation.revision, known.evaluation.simulated, len(known.evaluation.judgement_ids))
+
+
+def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
+    """A judge that is down for a minute must not take away a score that was paid for; a later one that finishes replaces it."""
+    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner(simulated=True))
+    (again,) = prepared(store, sessions=["s1"], takes_simulated=False).requests
+    evaluated(store, [again], Examiner("provider_error"))
+    with closing(store.cursor()) as cursor:
+        add_temporary_views(cursor)
+        shown = "SELECT revision, status, final_score FROM evaluations"
+        assert [(0, "completed", 7.0)] == cursor.execute(shown).fetchall()
+        assert [(0, "completed", 7.0)] == cursor.execute(
+            f"{shown.split('FROM', maxsplit=1)[0]} FROM log.counted_evaluations(NULL)"
+        ).fetchall()
+        assert [(7.0,)] == cursor.execute("SELECT score FROM evaluated_runs").fetchall()
+        assert [(0, 7.0)] == [(one["revision"], one["finalScore"]) for one in evaluation_page(cursor, None, limit=9)]
+        state = evaluation_state(cursor, again.evaluation_id)
+        assert state is not None
+        told = (state.document["pending"], state.document["failedAttempt"], state.document["evaluation"]["revision"])
+        assert (False, 1, 0) == told
+
+    (known,) = prepared(store, sessions=["s1"]).reused
+    assert 0 == known.evaluation.revision
+    (third,) = prepared(store, sessions=["s1"], takes_simulated=False).requests
+    assert 2 == third.attempt
+    evaluated(store, [third], Examiner())
+    (known,) = prepared(store, sessions=["s1"]).reused
+    assert (2, "completed", False) == (known.evaluation.revision, known.evaluation.status, known.evaluation.simulated)
+
+
+def test_a_failed_evaluation_of_a_longer_run_hides_no_finished_one(store: Store) -> None:
+    """A session that went on is evaluated anew, under another id: what is known of the run stays until that has finished."""
+    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
+    filled(store, *session("s1", 9))
+    (longer,) = prepared(store, sessions=["s1"]).requests
+    evaluated(store, [longer], Examiner("provider_error"))
+    with closing(store.cursor()) as cursor:
+        add_temporary_views(cursor)
+        found = cursor.execute("SELECT status FROM log.counted_evaluations(NULL) UNION ALL SELECT status FROM evaluated_runs")
+        assert [("completed",)] * 2 == found.fetchall()
 
 
 def test_another_price_of_the_agent_s_model_makes_no_other_evaluation(store: Store) -> None:

@@ -244,3 +244,30 @@ def test_a_shipped_example_loads(path: Path) -> None:
     load = load_profile if "profile_id:" in path.read_text("utf-8") else load_case
 
     assert load(path) is not None
+
+
+SEED = """\
+judges:
+- judge_id: gpt54_judge
+  type: llm_probe # uses the llm_probe runner path for judge calls
+  model: openai/gpt-5.4-mini
+judge_runs:
+- judge_run_id: gpt54_single
+  judge_id: gpt54_judge
+  repetitions: 3 # call the judge 3 times
+  aggregation:
+    method: median # take the median across successful iterations
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "profile_id"),
+    [("nightly.yaml", "nightly"), ("gpt 5.4 (mini).yml", "gpt-5.4-mini"), ("x" * 99, "x" * 64), ("评测.yaml", "profile")],
+)
+def test_a_profile_of_another_tool_loads_as_it_is_and_is_called_as_its_file(tmp_path: Path, name: str, profile_id: str) -> None:
+    """Whoever comes from there brings profiles that name no id, and a judge by the name it has there."""
+    path = tmp_path / name
+    path.write_text(SEED, "utf-8")
+    (plan,) = plans(load_profile(path).profile)
+    assert (profile_id, "live", "openai/gpt-5.4-mini") == (plan.profile_id, plan.judge.type, plan.judge.model)
+    assert ("gpt54_single", 3, "median") == (plan.judge_run_id, plan.repetitions, plan.method)

@@ -81,6 +81,15 @@ def test_a_page_tells_what_was_said_and_found(call: Call, tokens: Tokens, store:
         assert one in read, one
 
 
+@pytest.mark.parametrize(
+    ("dropped", "said"), [(1, "1 quote of the judge is in none"), (2, "2 quotes of the judge are in none")]
+)
+def test_quotes_that_were_left_out_are_counted(call: Call, tokens: Tokens, store: Store, dropped: int, said: str) -> None:
+    """Whoever reads a score without its quotes is told that there were some, and where they are."""
+    assert said in words(shown(call, tokens, told(store, of=score("s", 1, **JUDGED | {"dropped_quotes": dropped}))))
+    assert "in none of the texts" not in words(shown(call, tokens, told(store, of=score("s", 2, **JUDGED))))
+
+
 def test_what_tier_1_found_is_told_in_sentences(call: Call, tokens: Tokens, store: Store) -> None:
     """One after the other, as people write them."""
     of = score("s", 1, **JUDGED | {"tier1_flags": ("silent_refusal", "constraint_disclosure")})

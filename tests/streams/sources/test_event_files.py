@@ -16,6 +16,7 @@ from audit.events import normalise_session
 from audit.graph import FAILURE_NODES
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
+from audit.surrogates import NOT_UNICODE
 from schemas.errors import InputError
 from streams.sources import event_files
 from streams.sources.event_files import read_event_file, read_sessions
@@ -245,3 +246,38 @@ def test_a_file_that_cannot_be_opened_is_an_error_with_a_hint(tmp_path: Path, co
     with pytest.raises(InputError) as caught:
         list(read_event_file(tmp_path / "nowhere.jsonl", context))
     assert caught.value.hint
+
+
+BROKEN_IDS = {
+    "the session of an event": ({"session_id": "x\ud800", **CALL}, "session_id"),
+    "the agent of an event": ({"session_id": "x", "agent": "x\ud800", **CALL}, "agent"),
+    "the connection of a session": ({"session_id": "x", "connection": "x\ud800", "events": [CALL]}, "connection"),
+    "the project of a session": ({"session_id": "x", "project": "x\ud800", "events": [CALL]}, "project"),
+    "an event of a session": ({"session_id": "x", "events": [{**CALL, "event_id": "x\ud800"}]}, "events[0].event_id"),
+    "a flat event": ({"session_id": "x", **CALL, "event_id": "x\ud800"}, "event_id"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN_IDS)
+def test_an_id_that_holds_half_a_surrogate_pair_is_a_fault_that_names_its_field(what: str, context: ReadingContext) -> None:
+    """Repaired, it would be the id of another session or event, and the records of both would become one."""
+    line, field = BROKEN_IDS[what]
+    (reading,) = read_event_file(_stream([line, {"session_id": "x\ufffd", **CALL}]), context)
+    assert [(1, f"{field}: {NOT_UNICODE}")] == [(fault.line, fault.detail) for fault in reading.faults]
+    assert ["x\ufffd"] == [event.session_id for event in reading.events]
+    told: list[tuple[int, str]] = []
+    list(read_sessions(_stream([line]), "f", lambda number, detail: told.append((number, detail))))
+    assert [(1, f"{field}: {NOT_UNICODE}")] == told
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_texts_that_hold_half_a_surrogate_pair_are_repaired(indent: int | None, context: ReadingContext) -> None:
+    """A cut text is no reason to lose an event, in a line or in a document of many lines."""
+    event = {**CALL, "args": {"id": "x\ud800"}}
+    text = json.dumps({"session_id": "s", "events": [event, event]}, indent=indent).encode()
+    (reading,) = read_event_file(io.BytesIO(text), context)
+    (session,) = read_sessions(io.BytesIO(text), "s")
+    assert ["x\ufffd"] * 4 == [
+        *(json.loads(event.payload)["args"]["id"] for event in reading.events),
+        *(event["args"]["id"] for event in session.events),
+    ]

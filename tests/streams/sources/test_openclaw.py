@@ -15,6 +15,7 @@ import pytest
 from audit.fingerprints import canonical_json, digest
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
+from audit.surrogates import NOT_UNICODE
 from schemas.errors import InputError
 from streams.sources.openclaw import find_transcripts, read_transcript
 from streams.sources.reading import Reading, ReadingContext
@@ -192,6 +193,16 @@ def test_lone_surrogates_are_mended_not_lost(read: Read) -> None:
     reading = read([json.dumps(_message("u1", None, "user", "cut \ud83d here"))])
     assert ["cut � here"] == [exchange.user_message for exchange in reading.exchanges]
     assert [] == reading.faults
+
+
+@pytest.mark.parametrize(("entry_id", "parent", "field"), [("x\ud800", None, "id"), ("x", "x\ud800", "parentId")])
+def test_an_entry_id_that_holds_half_a_surrogate_pair_is_a_fault(
+    read: Read, entry_id: str, parent: str | None, field: str
+) -> None:
+    """Repaired, it would be the id of another entry, whose answer would then be set aside as a repetition."""
+    reading = read([json.dumps(_message(entry_id, parent, "user", "a")), json.dumps(_message("x\ufffd", None, "user", "b"))])
+    assert ["b"] == [exchange.user_message for exchange in reading.exchanges]
+    assert [(1, f"{field}: {NOT_UNICODE}")] == [(fault.line, fault.detail) for fault in reading.faults]
 
 
 def test_event_ids_stay_apart_when_entry_ids_hold_points(read: Read) -> None:

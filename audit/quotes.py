@@ -1,0 +1,76 @@
+"""Whether the judge's quotes are in the texts that it was shown. Judges retype: what differs in looks only is the same.
+
+1. Compared are folded texts: compatibility forms (NFKC), case, white space, kinds of dashes and of quotation marks, and invisible
+   characters make no difference, nor does white space around a dash.
+2. The judge may copy what it sees, JSON escapes and all, or what they stand for.
+3. `…`, `...` and `[...]` leave words out: the parts between them have to be in one text, in their order. One at the end of a quote
+   that was cut is an elision like others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from audit.questions import Material
+
+_ESCAPE = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|(["\\/bfnrt]))')
+_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_MARKS = '"`\u00b4\u201a\u201e\u02b9\u02ba\u02bb\u02bc\u02bd\u2032\u2033\u2034\u2035\u2036\u300c\u300d\u300e\u300f\u301d\u301e\u301f\uff02\uff07'
+"""Quotation marks that Unicode has in other categories than its own for them."""
+_MINUS_SIGNS = "\u2212\u2043\u02d7\u2500"
+_KINDS = {"Pd": "-", "Pi": "'", "Pf": "'", "Cf": ""}
+"""What characters of a category are folded to: dashes, quotation marks, and what cannot be seen."""
+_SEEN = (*range(0x1_0000), *range(0xE_0000, 0xE_0080))
+"""Code points that are looked at: the basic plane, and tags, which cannot be seen."""
+_TABLE = (
+    {code: _KINDS[kind] for code in _SEEN if (kind := unicodedata.category(chr(code))) in _KINDS}
+    | str.maketrans(dict.fromkeys(_MARKS, "'"))
+    | str.maketrans(dict.fromkeys(_MINUS_SIGNS, "-"))
+)
+_DASHES = re.compile(r" ?-(?:[ -]*-)? ?")
+_ELISION = re.compile(r"[\[(]? ?\.(?: ?\.){2,} ?[\])]?")
+
+
+class Quotable:
+    """The texts of a question, in which quotes are looked for."""
+
+    def __init__(self, materials: Sequence[Material]) -> None:
+        self._sources = [folded(text) for one in materials for text in (json.loads(one.literal), one.literal)]
+
+    def holds(self, quote: str) -> bool:
+        """Whether the words are in one of the texts; no quote at all is, one without any words is not."""
+        if not quote:
+            return True
+        ways = {folded(quote), folded(_ESCAPE.sub(_unescaped, quote))} - {""}
+        return any(_is_in(way, source) for way in ways for source in self._sources)
+
+
+def folded(text: str) -> str:
+    """The text as it is compared; texts that differ in looks only are folded to the same."""
+    if not text.isascii():
+        # Before compatibility forms: some marks would become a space and an accent.
+        text = unicodedata.normalize("NFKC", text.translate(_TABLE))
+    text = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", text.casefold()).translate(_TABLE)
+    return _DASHES.sub("-", " ".join(text.translate(_TABLE).split()))
+
+
+def _is_in(quote: str, source: str) -> bool:
+    """Whether a folded quote is in a folded text: as it is, or its parts one after the other."""
+    if quote in source:
+        return True
+    parts = [part for part in map(str.strip, _ELISION.split(quote)) if part]
+    at = 0
+    for part in parts:
+        found = source.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return bool(parts)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code, short = found.groups()
+    return chr(int(code, 16)) if code else _ESCAPES.get(short, short)

@@ -1,0 +1,114 @@
+"""Quotes are found however they are retyped, and only where they are."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.literals import literal
+from audit.questions import Material
+from audit.quotes import Quotable, folded
+
+ALIKE = {
+    "-": ["-", "\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2212", "--", " - ", " \u2013 "],
+    '"': ['"', "\u201c", "\u201d", "\u201e", "\u00ab", "'", "\u2019"],
+    "'": ["'", "\u2018", "\u2019", "\u02bc", "`", "\u00b4"],
+    " ": [" ", "\n", "\t", "\u00a0", "  ", "\u2009", " \u200b"],
+    "a": ["a", "A", "\uff41", "\u00ad" + "a"],
+    "ß": ["ß", "ss", "ẞ"],
+    "é": ["é", "e\u0301", "É"],
+}
+"""Characters of a text, and what a judge may type instead."""
+ELISIONS = ["…", "...", " … ", "[...]", " [...] ", " (…) ", ". . .", "...."]
+SOURCE = (
+    "It is “done” \u2014 she said so, didn\u2019t she? All 3 workers \u2013 every one \u2013 are up… "
+    "and C:\\new is <b>there</b>."
+)
+WORDS = st.lists(
+    st.text([*ALIKE, *"bcdxyz", ",", "\u4e16", "1"], min_size=1, max_size=6).filter(lambda word: bool(word.strip())), min_size=1
+)
+
+
+def quotable(*texts: str) -> Quotable:
+    """What a judge was shown."""
+    return Quotable([Material(f"text{place}", literal(text).text) for place, text in enumerate(texts)])
+
+
+def retyped(text: str, data: st.DataObject) -> str:
+    """The text with each character that has look-alikes as one of them."""
+    return "".join(data.draw(st.sampled_from(ALIKE[one])) if one in ALIKE else one for one in text)
+
+
+@pytest.mark.parametrize(
+    "quote",
+    [
+        'it is "done" - she said so',
+        "It is 'done'—she said so, didn't she?",
+        "All 3 workers - every one - are up",
+        "It is … every one",
+        "All 3 workers … are up…",
+        "It is “done”...",
+        "…every one",
+        "[...] workers [...] up [...]",
+        "are up... and",
+        r"C:\\new … \u003cb\u003ethere",
+        "\uff21LL \uff13 workers",
+        "are\u200b up",
+    ],
+)
+def test_looks_and_elisions_are_no_difference(quote: str) -> None:
+    """Each of these cost a whole tier, twice."""
+    assert quotable("Is it?", SOURCE).holds(quote)
+
+
+@pytest.mark.parametrize(
+    "quote",
+    [
+        "it is not done",
+        "every one … It is",
+        "It is … nowhere … up",
+        "It is … Is it?",
+        "[…] …",
+        "[...]",
+        "\u200b",
+        "All 4 workers",
+        "done - he said",
+    ],
+)
+def test_words_that_are_nowhere_or_in_another_order_are_not_found(quote: str) -> None:
+    """A quote is evidence: its parts come from one text, one after the other."""
+    assert not quotable("Is it?", SOURCE).holds(quote)
+
+
+@given(WORDS, st.data())
+def test_any_part_of_a_text_is_found_however_it_is_retyped(words: list[str], data: st.DataObject) -> None:
+    """What nobody would call another wording is no other wording."""
+    start = data.draw(st.integers(0, len(words) - 1))
+    end = data.draw(st.integers(start + 1, len(words)))
+    quote = retyped(" ".join(words[start:end]), data)
+    assert quotable("something else", retyped(" ".join(words), data)).holds(quote)
+
+
+@given(WORDS, st.data())
+def test_words_may_be_left_out_at_an_elision(words: list[str], data: st.DataObject) -> None:
+    """Parts in their order are found, whichever sign stands for what is left out."""
+    kept = sorted(data.draw(st.sets(st.integers(0, len(words) - 1), min_size=1)))
+    quote = words[kept[0]] + "".join(data.draw(st.sampled_from(ELISIONS)) + words[place] for place in kept[1:])
+    quote += data.draw(st.sampled_from(["", *ELISIONS]))
+    assert quotable(" ".join(words)).holds(retyped(quote, data))
+
+
+@given(WORDS, st.text(string.ascii_letters + " -…'", max_size=20), st.text(string.ascii_letters + " -…'", max_size=20))
+def test_a_word_that_is_in_no_text_is_never_found(words: list[str], before: str, after: str) -> None:
+    """Tolerance of looks must not become tolerance of what was said."""
+    assert not quotable(" ".join(words)).holds(f"{before}nowhere{after}")
+
+
+@given(st.text())
+def test_folding_is_done_at_once(text: str) -> None:
+    """A text and its folded form are compared alike."""
+    once = folded(text)
+    assert once == folded(once)

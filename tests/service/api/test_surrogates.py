@@ -1,0 +1,116 @@
+"""Half a surrogate pair over HTTP: refused in every id, by its field, and repaired in every text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from api_server import BodyBuilder, Call, Tokens
+
+from analytics.store import Store
+from audit.surrogates import NOT_UNICODE
+
+Json = dict[str, Any]
+BROKEN = "x\ud800"
+REPAIRED = "x\ufffd"
+API = "/api/audit"
+JSON = {"content-type": "application/json"}
+A_CALL = {"event": "tool_call", "tool": "exec", "timestamp": "2026-10-01T09:00:00Z"}
+EVENT = {**A_CALL, "event_id": BROKEN}
+SCORE = f"{API}/ops/scores/nosuch/human"
+INCIDENT = f"{API}/ops/incidents/nosuch"
+IDS: list[tuple[str, str, str, Json, str]] = [
+    ("POST", "events", "ops", {"session_id": BROKEN, "first_seq": 0, "events": [A_CALL]}, "session_id"),
+    ("POST", "events", "ops", {"session_id": "s", "agent": BROKEN, "first_seq": 0, "events": [A_CALL]}, "agent"),
+    ("POST", "events", "ops", {"session_id": "s", "events": [A_CALL, EVENT]}, "events[1]: its event_id"),
+    ("POST", "events", "ops", {"session_id": "s", "first_seq": 0, "events": [EVENT]}, "events[0]: its event_id"),
+    ("POST", "heartbeat", "ops", {"session_id": BROKEN}, "session_id"),
+    ("POST", "heartbeat", "root", {"session_id": "s", "connection": BROKEN}, "connection"),
+    ("POST", "sessions/s/finalize", "root", {"connection": BROKEN}, "connection"),
+    ("POST", "connections", "root", {"name": BROKEN, "project": "ops"}, "name"),
+    ("POST", "connections", "root", {"name": "n", "project": BROKEN}, "project"),
+    ("POST", "connections", "root", {"name": "n", "project": "ops", "agent": BROKEN}, "agent"),
+    ("POST", "operators", "root", {"name": BROKEN}, "name"),
+    ("POST", "ops/scores/nosuch/human", "root", {"score": 3, "rater": BROKEN}, "rater"),
+    ("PUT", "ops/incidents/nosuch", "root", {"status": "accepted", "resolvedBy": BROKEN}, "resolvedBy"),
+    ("POST", "ops/anchors", "root", {"exchangeIds": [BROKEN]}, "exchangeIds[0]"),
+    ("POST", "erasures", "root", {"connection": "north", "sessionId": BROKEN}, "sessionId"),
+    ("POST", "evaluations", "root", {"cases": [{}], "profile": {}, "sessions": [BROKEN]}, "sessions[0]"),
+    ("POST", "evaluations", "root", {"cases": [{}], "profile": {}, "tags": [BROKEN]}, "tags[0]"),
+]
+
+
+def escaped(body: Json) -> Json:
+    """The body as it is sent: in ASCII, so that half a pair is an escape."""
+    return {"content": json.dumps(body).encode(), "headers": JSON}
+
+
+@pytest.mark.parametrize(
+    ("field", "named"),
+    [
+        ("session_id", lambda name: {"session": name}),
+        ("exchange.id", lambda name: {"id": name}),
+        ("exchange.agent_response.model", lambda name: {"agent_response": {"content": "", "model": name}}),
+    ],
+)
+def test_an_exchange_whose_id_holds_half_a_pair_is_refused(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, field: str, named: Callable[[str], Json]
+) -> None:
+    """Repaired, two ids that differ would be one, and the second exchange would be lost as a conflict."""
+    response = call("POST", f"{API}/ingest", tokens.ops, **escaped(exchange_body(**named(BROKEN))))
+    words = f"{field}: {NOT_UNICODE}"
+    assert (400, True) == (response.status_code, words in response.json()["error"])
+    assert 201 == call("POST", f"{API}/ingest", tokens.ops, **escaped(exchange_body(**named(REPAIRED)))).status_code
+
+
+@pytest.mark.parametrize("sent", IDS, ids=lambda sent: f"{sent[1]} {sent[4]}")
+def test_every_id_that_holds_half_a_pair_is_refused_by_its_field(
+    call: Call, tokens: Tokens, store: Store, sent: tuple[str, str, str, Json, str]
+) -> None:
+    """An id that is taken names one thing, whichever call it comes in."""
+    method, path, token, body, field = sent
+    response = call(method, f"{API}/{path}", getattr(tokens, token), **escaped(body))
+    assert 400 == response.status_code
+    assert f"{field} {NOT_UNICODE}" in response.json()["error"].replace(": is", " is")
+    assert (0, 0) == (store.count("agent_events"), store.count("dead_letters"))
+
+
+def test_texts_are_repaired_wherever_they_come(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+    """Programs cut texts at a length; what an agent or a person said is taken all the same."""
+    said = exchange_body(agent_response={"content": BROKEN, "thinking": BROKEN})
+    assert 201 == call("POST", f"{API}/ingest", tokens.ops, **escaped(said)).status_code
+    event = {**A_CALL, "event_id": "e", "args": {"id": BROKEN, BROKEN: 1}}
+    taken = call(
+        "POST", f"{API}/events", tokens.ops, **escaped({"session_id": "s1", "events": [event, BROKEN]} | {"first_seq": 0})
+    )
+    assert (201, 1, 1) == (taken.status_code, taken.json()["accepted"], len(taken.json()["refused"]))
+    rows = store.cursor().execute("SELECT agent_response, agent_thinking FROM exchanges").fetchall()
+    rows += store.cursor().execute("SELECT payload->>'$.args.id', json_keys(payload, '$.args')[2] FROM agent_events").fetchall()
+    assert [(REPAIRED, REPAIRED)] * 2 == rows
+    erasure = {"connection": "north", "sessionId": "s1", "comment": BROKEN}
+    assert REPAIRED == call("POST", f"{API}/erasures", tokens.root, **escaped(erasure)).json()["erasure"]["comment"]
+
+
+def test_a_name_that_no_call_knows_is_told_even_if_it_holds_half_a_pair(call: Call, tokens: Tokens) -> None:
+    """An answer has to be writable, whatever was sent."""
+    response = call("POST", f"{API}/operators", tokens.root, **escaped({"name": "n", BROKEN: 1}))
+    assert (400, True) == (response.status_code, response.json()["error"].startswith(f"{REPAIRED}: is no field of this call"))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "part"),
+    [
+        ("POST", "sessions/x%ED%A0%80/finalize", "path"),
+        ("GET", "ops/exchanges/x%FF", "path"),
+        ("GET", "ops/scores?session=x%ED%A0%80", "query"),
+    ],
+)
+def test_an_address_that_is_not_utf_8_is_refused(call: Call, tokens: Tokens, method: str, path: str, part: str) -> None:
+    """What stands in for such bytes could name another session."""
+    response = call(method, f"{API}/{path}", tokens.ops if method == "POST" else tokens.root)
+    assert (400, f"the {part} of the address is not UTF-8 once it is unescaped") == (
+        response.status_code,
+        response.json()["error"],
+    )
