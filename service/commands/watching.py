@@ -15,11 +15,11 @@ from analytics.daily import refresh_daily
 from analytics.queries import query_records, query_rows
 from audit.drift import DAYS
 from schemas.errors import InputError
-from schemas.limits import EARLIEST
 from schemas.records import Incident
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows
 from service.commands.sessions import of_project, opened_to_show
 from service.incident_views import check_view, incident_view, incidents_table
+from service.known_projects import require_known
 from service.terminal import out, plain
 from service.watched import check_document, decisions_on, incident_document, incident_records
 from service.workspace import Workspace, open_workspace
@@ -47,7 +47,8 @@ def check_drift(
     A server does this by itself; this is for a database that none has.
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
-        checked = check_projects(workspace, None if project is None else [_known(workspace, project)])
+        require_known(workspace, project)
+        checked = check_projects(workspace, None if project is None else [project])
     if as_json:
         for one in checked:
             print_json(check_document(one, workspace.policy.for_project(one.project).methodology.version))
@@ -64,15 +65,6 @@ def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) 
     return asyncio.run(_watch(workspace).check(projects))
 
 
-def _known(workspace: Workspace, project: str) -> str:
-    """The project; InputError when it never had a score: a slip of the finger is no project in which all is well."""
-    refresh_daily(workspace.store)
-    rows = query_rows(workspace.store.cursor(), "watched_projects", {"since": EARLIEST})
-    if project not in {row["project"] for row in rows}:
-        raise InputError(f"--project: there are no scores of {plain(project, 64)!r}", hint="`driftline scores` shows projects.")
-    return project
-
-
 @incidents_app.command("list")
 def list_incidents(
     project: Project = None,
@@ -86,7 +78,7 @@ def list_incidents(
     """List the incidents, newest first."""
     if status is not None and status not in STATUSES:
         raise InputError(f"--status {plain(status, 40)} is no state", hint=f"There are: {', '.join(STATUSES)}.")
-    with opened_to_show(database) as workspace:
+    with opened_to_show(database, project) as workspace:
         found = incident_records(workspace.store.cursor(), project, status=status, limit=limit)
     rows = [incident_document(one, with_sql=False) for one in found]
     show_rows(rows, incidents_table, as_json=as_json, none=f"no incident{of_project(project)}")

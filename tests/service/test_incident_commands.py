@@ -61,8 +61,8 @@ def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFi
 
 def test_without_incidents_it_says_so(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An empty answer looks like a broken one."""
-    assert 0 == run(["incidents", "list", "--project", "web", "--db", str(database)])
-    assert "no incident of project web" in capsys.readouterr().err
+    assert 0 == run(["incidents", "list", "--project", "ops", "--db", str(database)])
+    assert "no incident of project ops" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_without_incidents_it_says_so(database: Path, capsys: pytest.CaptureFixt
         (["incidents", "accept", "1a2b"], "no incident begins with '1a2b'"),
         (["incidents", "list", "--status", "closed"], "--status closed is no state"),
         (["check-drift", "--as-of", "soon"], "--as-of: "),
-        (["check-drift", "--project", "nobody"], "--project: there are no scores of 'nobody'"),
+        (["check-drift", "--project", "nobody"], "--project: there is no project 'nobody'"),
     ],
 )
 def test_what_cannot_be_done_is_said(
