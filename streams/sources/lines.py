@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from schemas.limits import MAX_DEPTH, is_too_deep
+from schemas.validation_words import decoding_words
 from streams.sources.reading import LineFault
 
 MAX_LINE = 16 * 1024 * 1024
@@ -117,7 +118,7 @@ def _decode(body: bytes) -> Any:
         return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
     except msgspec.DecodeError as error:
         mended = with_mended_surrogates(body)
-        return Problem("not_json", f"the line is not JSON: {error}") if mended is None else mended
+        return Problem("not_json", f"the line is not JSON: {decoding_words(error)}") if mended is None else mended
 
 
 def with_mended_surrogates(body: bytes) -> Any:
