@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from audit.file_kinds import HEAD, binary_kind
 from schemas.errors import PolicyError
 from schemas.limits import MAX_DEPTH
 from schemas.validation_words import words_of
@@ -166,6 +167,8 @@ def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
+    except IsADirectoryError:
+        raise PolicyError(f"{path}:1: document: is a folder", hint="Name a file in it.") from None
     except OSError as error:
         raise PolicyError(
             f"{path}:1: document: cannot be read: {error.strerror}", hint="Check the path and its rights."
@@ -174,6 +177,8 @@ def _read(path: Path) -> str:
         raise PolicyError(
             f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes", hint="Such a file is a page or two of settings."
         )
+    if kind := binary_kind(data[:HEAD]):
+        raise PolicyError(f"{path}:1: document: is {kind.name}, not YAML or JSON", hint=kind.hint)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
