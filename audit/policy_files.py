@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from audit.file_kinds import HEAD, binary_kind
 from schemas.errors import PolicyError
 from schemas.limits import MAX_DEPTH
+from schemas.validation_words import words_of
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -23,13 +25,12 @@ Model = TypeVar("Model", bound=BaseModel)
 POLICY_HINT = "Mend the lines named above; examples/policy.yaml explains every field."
 """What to do about problems in a policy or methodology."""
 _KEYS = {"string_pattern_mismatch": "project name"}
-_TYPES_IN_WORDS = {
-    "tuple_type": "a list is expected here",
+_TYPES_IN_WORDS = {  # what a file says otherwise than a call
     "model_type": "fields are expected here, one a line: `name: value`",
     "model_attributes_type": "fields are expected here, one a line: `name: value`",
     "missing": "is required",
     "extra_forbidden": "there is no such field",
-    "string_type": "Input should be a valid string; put it in quotes",
+    "string_type": "must be a string; put it in quotes",
 }
 
 
@@ -166,6 +167,8 @@ def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
+    except IsADirectoryError:
+        raise PolicyError(f"{path}:1: document: is a folder", hint="Name a file in it.") from None
     except OSError as error:
         raise PolicyError(
             f"{path}:1: document: cannot be read: {error.strerror}", hint="Check the path and its rights."
@@ -174,6 +177,8 @@ def _read(path: Path) -> str:
         raise PolicyError(
             f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes", hint="Such a file is a page or two of settings."
         )
+    if kind := binary_kind(data[:HEAD]):
+        raise PolicyError(f"{path}:1: document: is {kind.name}, not YAML or JSON", hint=kind.hint)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -199,10 +204,10 @@ def _is_consequence(own: Location, problem: Any, places: Iterable[Location]) -> 
 def _in_words(problem: Any, model: type[BaseModel]) -> str:
     kind, location = problem["type"], problem["loc"]
     if location and location[-1] == "[key]":
-        return f"not a {_KEYS.get(kind, 'name')}: {problem['msg'].lower()}"
+        return f"not a {_KEYS.get(kind, 'name')}: {words_of(problem)}"
     if kind in _KIND_PROBLEMS:
         return _about_kinds(problem, model)
-    reason = _TYPES_IN_WORDS.get(kind) or problem["msg"].removeprefix("Value error, ").replace("Tuple should", "List should")
+    reason = _TYPES_IN_WORDS.get(kind) or words_of(problem)
     if kind == "extra_forbidden":
         names = _field_names(model) - {str(location[-1])}
         return reason + _nearest(str(location[-1]), names)

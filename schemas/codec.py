@@ -28,6 +28,7 @@ from schemas.errors import (
 from schemas.limits import MAX_RECORD_BYTES
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import MARKER, Json, RecordSchema, schema_of, schemas_by_prefix
+from schemas.validation_words import decoding_words
 
 PREFIX_BYTES = 10
 REGISTRY_MAGIC = b"\x00"
@@ -147,4 +148,4 @@ def record_from(record_type: type[AnyRecord], fields: dict[str, Any]) -> AnyReco
     try:
         return msgspec.convert(fields, record_type)
     except msgspec.ValidationError as error:
-        raise RecordError(f"{record_type.__name__}: {error}") from error
+        raise RecordError(f"{record_type.__name__}: {decoding_words(error)}") from error

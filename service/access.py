@@ -197,6 +197,10 @@ class AccessStore:
         holders = [_holder(row) for row in rows]
         return [(holder, states.get(holder.name, [])) for holder in holders]
 
+    def projects(self) -> set[str]:
+        """The projects that a connection or an operator is for."""
+        return {project for (project,) in self._file.rows("SELECT DISTINCT project FROM holders WHERE project IS NOT NULL")}
+
     def holder(self, kind: Kind, name: str) -> Holder | None:
         """The holder of that name."""
         rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? AND name = ?", [kind, name])  # noqa: S608 - a literal

@@ -21,6 +21,7 @@ from analytics.queries import query_rows
 from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
 from schemas.errors import InputError, StoreError
 from schemas.limits import NAME
+from service.known_projects import unknown_project
 from service.terminal import plain
 from streams.replay.merging import outcome_in
 from streams.replay.plan import LIVE, folder_of
@@ -68,6 +69,9 @@ def compare(first: Side, second: Side, project: str | None, top: int) -> Documen
         sides = {name: reading(name, "scores") for name in _SIDES} | {"project": project}
         exchanges = query_rows(connection, "compared_exchanges", sides)
         if not any(row["in_both"] for row in exchanges):
+            known = {row["project"] for row in query_rows(connection, "compared_exchanges", sides | {"project": None})}
+            if project is not None and known and project not in known:
+                raise unknown_project(project, sorted(known))
             where = "" if project is None else f" of project {plain(project, 64)}"
             raise InputError(
                 f"{first.label} and {second.label} have no exchange{where} in common",

@@ -9,6 +9,7 @@ from audit.evaluation.case import Case
 from audit.evaluation.files import LoadedProfile, load_case
 from audit.evaluation.profile import Plan, plans
 from schemas.errors import InputError, SettingsError
+from service.input_files import files_below
 
 CASE_FILES = ("*.yaml", "*.yml")
 """What a folder of cases holds."""
@@ -16,7 +17,7 @@ CASE_FILES = ("*.yaml", "*.yml")
 
 def load_cases(paths: Sequence[Path]) -> list[Case]:
     """The cases of files, and of the folders among them in the order of names; InputError where two have one id or there is none."""
-    files = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (files_below(path, CASE_FILES) if path.is_dir() else [path])]
     found: dict[str, Path] = {}
     cases = []
     for file in dict.fromkeys(files):
@@ -29,13 +30,6 @@ def load_cases(paths: Sequence[Path]) -> list[Case]:
         found[case.case_id] = file
         cases.append(case)
     return cases
-
-
-def _files_in(folder: Path) -> list[Path]:
-    found = sorted({file for pattern in CASE_FILES for file in folder.glob(pattern)})
-    if not found:
-        raise InputError(f"{folder}: there is no case in it", hint=f"Cases are files such as {', '.join(CASE_FILES)}.")
-    return found
 
 
 def chosen_plans(loaded: LoadedProfile, judge_runs: Sequence[str] | None, profile: Path) -> list[Plan]:

@@ -94,14 +94,15 @@ class Importer:
             report(stat.st_size)
         return self._finish()
 
-    def events(self, path: Path, report: Report = lambda _: None) -> ImportSummary:
-        """Import one file of runtime events."""
-        stat, complete = path.stat(), True
-        for records in self._reader.events(path):
-            complete &= records.complete
-            self._take(records)
-        self._note(EVENTS, path, stat, complete=complete)
-        report(stat.st_size)
+    def events(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
+        """Import files of runtime events."""
+        for path in files:
+            stat, complete = path.stat(), True
+            for records in self._reader.events(path):
+                complete &= records.complete
+                self._take(records)
+            self._note(EVENTS, path, stat, complete=complete)
+            report(stat.st_size)
         return self._finish()
 
     def _changed(self, files: Iterable[Path], report: Report) -> list[tuple[Path, os.stat_result]]:

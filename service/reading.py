@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from audit.file_kinds import HEAD, SQLITE, binary_kind
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
@@ -70,7 +71,7 @@ class FileReader:
 
     def openclaw(self, path: Path) -> FileRecords:
         """A transcript or a session database, whole."""
-        if path.suffix == ".sqlite":
+        if path.suffix == ".sqlite" or _is_database(path):
             return _merged(self._parts(path, read_database(path, self._context)))
         return _merged(self._parts(path, _one(path, self._context)))
 
@@ -99,6 +100,15 @@ class FileReader:
 
 def _one(path: Path, context: ReadingContext) -> Iterator[Reading]:
     yield read_transcript(path, context)
+
+
+def _is_database(path: Path) -> bool:
+    """Whether a file is a SQLite database, whatever it is called; one that cannot be read says so when it is."""
+    try:
+        with path.open("rb") as stream:
+            return binary_kind(stream.read(HEAD)) is SQLITE
+    except OSError:
+        return False
 
 
 def _merged(parts: Iterable[FileRecords]) -> FileRecords:

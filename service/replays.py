@@ -18,9 +18,9 @@ from analytics.store import Store
 from schemas.errors import InputError, SettingsError, StoreError
 from service.judging import NAME_A_JUDGE, NONE, OpenedJudge, who_judges
 from service.kafka import connection_of
+from service.known_projects import unknown_project
 from service.replay_jobs import Aim, ReplayJob
 from service.settings import Settings
-from service.terminal import plain
 from service.workspace import policy_of, require_database, stages_behind, utc_now
 from streams.replay.estimating import Estimate
 from streams.replay.merging import merge, outcome_in
@@ -34,7 +34,6 @@ _HELD = (
     "A server or an import has the file: stop it, or replay from the topics (--from topics), or from Parquet that `driftline export` "
     "has written."
 )
-_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -203,9 +202,8 @@ def _check_same(options: Plan, known: Plan) -> None:
 
 def _nothing(scope: Scope, contents: Contents | None) -> InputError:
     """That there is nothing to replay, and why."""
-    if contents is not None and scope.project is not None and scope.project not in contents.projects:
-        names = ", ".join(contents.projects[:_NAMED]) or "none"
-        return InputError(f"--project: there is no exchange of {plain(scope.project, 64)!r}", hint=f"There are: {names}.")
+    if contents is not None and contents.projects and scope.project is not None and scope.project not in contents.projects:
+        return unknown_project(scope.project, contents.projects)
     if contents is None or contents.first is None:
         return InputError("there is no exchange to replay", hint="Check --project, --since, --until and the source.")
     return InputError(

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 from audit.diagnosis import diagnose_events
 from schemas.errors import InputError
+from service.input_files import SESSIONS, STANDARD_INPUT, input_files, require_stream
 from service.terminal import counted, err, plain
 from streams.sources.event_files import read_sessions
 
-STANDARD_INPUT = "-"
 FAULTS_SHOWN = 20
 """How many lines that could not be read are named; the rest are counted."""
 
@@ -41,9 +41,9 @@ class FaultReport:
 def diagnose_files(names: Iterable[str], report: FaultReport) -> Iterator[dict[str, Any]]:
     """One diagnosis a session, in the order of the input; lines that cannot be read are reported and the others go on.
 
-    InputError when a file cannot be opened.
+    InputError when a file cannot be opened, is empty or is something else.
     """
-    for name in names:
+    for name in _each(names, report):
         with _opened(name) as stream:
             for session in read_sessions(stream, name, partial(report, name)):
                 for fault in session.faults:
@@ -55,9 +55,24 @@ def diagnose_files(names: Iterable[str], report: FaultReport) -> Iterator[dict[s
     report.finish()
 
 
+def _each(names: Iterable[str], report: FaultReport) -> list[str]:
+    """The files that are named and those in the folders among them, once each; what is passed over in these counts as a fault."""
+    files: dict[str, None] = {}
+    for name in names:
+        if name == STANDARD_INPUT:
+            files[name] = None
+            continue
+        found = input_files([Path(name)], SESSIONS)
+        found.report()
+        report.count += len(found.refused)
+        files.update(dict.fromkeys(map(str, found.files)))
+    return list(files)
+
+
 @contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
     if name == STANDARD_INPUT:
+        require_stream(sys.stdin.buffer, SESSIONS)
         yield sys.stdin.buffer
         return
     try:

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from audit.anchor_names import is_reserved
 from schemas.errors import SettingsError
 from schemas.limits import NAME
+from schemas.validation_words import words_of
 from service.alerts.quiet import quiet_hours_of
 from streams.kafka.connection import SaslMechanism, SecurityProtocol
 
@@ -134,5 +135,4 @@ def load_settings(**given: object) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = str(first["loc"][0]) if first["loc"] else "settings"
-        problem = first["msg"].removeprefix("Value error, ")
-        raise SettingsError(f"{PREFIX}{name.upper()}: {problem}", hint="Correct the variable or the option.") from error
+        raise SettingsError(f"{PREFIX}{name.upper()}: {words_of(first)}", hint="Correct the variable or the option.") from error

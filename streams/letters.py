@@ -25,6 +25,7 @@ from schemas.errors import RecordError
 from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import RECORD_TYPES, DeadLetter, EvaluationRequest, Exchange, JudgingRequest, Record, Review, ScoringTask
 from schemas.registry import MARKER, schema_of, topics
+from schemas.validation_words import decoding_words
 from streams.topology import TOPOLOGY
 
 KIND = "dead_letter"
@@ -130,7 +131,9 @@ def _record_of(body: bytes) -> Record:
     try:
         fields = msgspec.json.decode(body, type=dict[str, object])
     except msgspec.MsgspecError as error:
-        raise RecordError(f"the bytes are no record: {error}", hint="Mend them at the source and bring them again.") from error
+        raise RecordError(
+            f"the bytes are no record: {decoding_words(error)}", hint="Mend them at the source and bring them again."
+        ) from error
     types = [one for one in RECORD_TYPES.values() if set(fields) == set(one.__struct_fields__)]
     if len(types) != 1:
         raise RecordError("the bytes are of no record type of this version", hint="Bring the record again from its source.")

@@ -19,6 +19,7 @@ from audit.outcomes import UNSCORED, TierState
 from audit.questions import Material, Question
 from schemas.errors import RecordError
 from schemas.records import CheckOutcome, EvaluationRequest
+from schemas.validation_words import decoding_words, words_of
 
 EVALUATION = "evaluation"
 """Purpose of the questions."""
@@ -93,7 +94,13 @@ def _read(field: str, text: str, read: Any) -> Any:
     try:
         return read(text)
     except (ValidationError, msgspec.DecodeError, RecursionError) as error:
-        words = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        words = _words(error)
         raise RecordError(
             f"EvaluationRequest.{field}: {words}", hint="Ask for the evaluation again: driftline evaluate makes the request."
         ) from error
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        return words_of(error.errors(include_url=False)[0])
+    return decoding_words(error) if isinstance(error, msgspec.MsgspecError) else "nests too deep"

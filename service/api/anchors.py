@@ -102,13 +102,13 @@ class BegunAnswer(Answer):
     anchors: int
 
 
-@router.get(ANCHORS_PATH, responses=documented(400))
+@router.get(ANCHORS_PATH, responses=documented(400, 404))
 async def anchors(project: VisibleProject, _: Reader, services: Services) -> AnchorsAnswer:
     """List the anchors of a project, and say whether its judge has changed."""
     return AnchorsAnswer.model_validate(await services.ask(lambda cursor: anchors_document(cursor, project)))
 
 
-@router.post(ANCHORS_PATH, status_code=201, responses=documented(400, 408, 413, 415))
+@router.post(ANCHORS_PATH, status_code=201, responses=documented(400, 404, 408, 413, 415))
 async def choose_anchors(
     project: VisibleProject, caller: Reviewer, services: Services, body: AnchorsBody | None = None
 ) -> ChosenAnswer:
@@ -137,7 +137,7 @@ async def withdraw_anchor(
     return OneAnchorAnswer(anchor=AnchorAnswer.model_validate(anchor_document(found)))
 
 
-@router.post(f"{ANCHORS_PATH}/run", status_code=202, responses=documented(400, 408, 409, 413, 415))
+@router.post(f"{ANCHORS_PATH}/run", status_code=202, responses=documented(400, 404, 408, 409, 413, 415))
 async def begin_round(project: VisibleProject, _: Admin, services: Services) -> BegunAnswer:
     """Have the anchors judged again now, at most once a minute. 409 without a judge, or where the project is not audited."""
     engine = services.engine

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.limits import NAME
 from service.access import AccessStore, Holder
+from service.api.context import Services
 from service.api.cookies import cookie_of
 from service.api.errors import ApiError, refuse
 from service.api.limits import header_values, is_same_origin
@@ -221,12 +222,18 @@ def require_project(caller: Holder, project: str | None) -> None:
         raise ApiError(403, "other_project", "the token is for another project")
 
 
-def _visible_project(
-    caller: Operator, project: Annotated[str, Path(pattern=f"^{NAME}$", description="Name of the project.", examples=["ops"])]
+async def _visible_project(
+    caller: Operator,
+    services: Services,
+    project: Annotated[str, Path(pattern=f"^{NAME}$", description="Name of the project.", examples=["ops"])],
 ) -> str:
     require_project(caller, project)
+    await services.require_project(project)
     return project
 
 
 VisibleProject = Annotated[str, Depends(_visible_project)]
-"""The project in the address, which the operator may see. What may be done there another dependency says: Reader, Reviewer, Admin."""
+"""The project in the address, which the operator may see; 404 for one that is not known.
+
+What may be done there another dependency says: Reader, Reviewer, Admin.
+"""

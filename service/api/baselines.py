@@ -68,13 +68,13 @@ class OneBaselineAnswer(Answer):
     message: str | None = Field(None, description="Why there is none.")
 
 
-@router.get(BASELINE, responses=documented(), response_model_exclude_unset=True)
+@router.get(BASELINE, responses=documented(404), response_model_exclude_unset=True)
 async def baseline(_: Reader, project: VisibleProject, services: Services) -> OneBaselineAnswer:
     """The latest baseline of a project. One is computed after scores came, and again when it is older than a day."""
     return _answer(services, project, await services.watch.baseline(project))
 
 
-@router.post(f"{BASELINE}/recompute", responses=documented(400, 408, 413, 415), response_model_exclude_unset=True)
+@router.post(f"{BASELINE}/recompute", responses=documented(400, 404, 408, 413, 415), response_model_exclude_unset=True)
 async def recompute(_: Admin, project: VisibleProject, services: Services, body: WindowBody | None = None) -> OneBaselineAnswer:
     """Compute a baseline over a window that ends now, and measure by it from now on."""
     window = None if body is None or body.window is None else int(body.window.removesuffix("d"))

@@ -16,6 +16,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from schemas.limits import MAX_DEPTH, is_too_deep
+from schemas.validation_words import decoding_words
 from service.api.errors import ApiError
 from streams.sources.lines import decode_json
 
@@ -57,7 +58,7 @@ def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH) -> Any:
     except RecursionError:
         raise ApiError(400, "too_deep", "the body nests far too deep") from None
     except msgspec.DecodeError as error:
-        raise ApiError(400, "not_json", f"the body is not JSON: {error}") from None
+        raise ApiError(400, "not_json", f"the body is not JSON: {decoding_words(error)}") from None
     # Counting brackets is cheap and rules out depth for most bodies; the walk is for the rest.
     if max_depth is not None and body.count(b"{") + body.count(b"[") > max_depth and is_too_deep(value, max_depth):
         raise ApiError(400, "too_deep", f"the body nests deeper than {max_depth} levels")

@@ -19,6 +19,7 @@ from service.access import AccessStore
 from service.api.errors import ApiError
 from service.api.metrics import Metrics
 from service.api.settings import ApiSettings
+from service.known_projects import is_known, known_projects, named_projects, nearest
 from service.score_times import ScoreTimes
 from streams.auditing import Auditing
 from streams.watch.watching import Watch
@@ -59,6 +60,15 @@ class ApiContext:
                 return question(cursor)
 
         return await anyio.to_thread.run_sync(asked, limiter=self._readers)
+
+    async def require_project(self, project: str) -> None:
+        """ApiError (404) that names the nearest project when nothing is known of the one asked for."""
+        named = named_projects(self.engine.policy, self.access)
+        if project in named or await self.ask(lambda cursor: is_known(cursor, project, named)):
+            return
+        known = await self.ask(lambda cursor: known_projects(cursor, named))
+        said = nearest(project, known) or "nothing is stored yet"
+        raise ApiError(404, "not_found", f"there is no project {project}; {said}")
 
     def turn_of(self, connection: str, session_id: str) -> asyncio.Lock:
         """The lock under which a session's batches take turns; sessions may share one."""

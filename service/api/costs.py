@@ -71,7 +71,7 @@ async def fleet_costs(
     return await _costs(services, {"by": by, "project": caller.project, "from": start, "to": end}, limit, cursor)
 
 
-@router.get(f"{PROJECT}/costs", responses=documented())
+@router.get(f"{PROJECT}/costs", responses=documented(404))
 async def costs(
     _: Reader,
     project: VisibleProject,

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from audit.surrogates import mended_text
 from schemas.errors import RecordError
-from service.api.words import words_of
+from schemas.validation_words import words_of
 
 MAX_PROBLEMS = 5
 """Problems of one body that are told."""
@@ -26,6 +26,7 @@ DRAINED_SECONDS = 2.0
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """Methods that are named in answers, records and figures; others could be anything."""
+_NO_FIELD = "is no field of this call; its fields are in the description at /docs"
 _SECTIONS = frozenset({"body", "query", "path", "header"})
 
 
@@ -80,8 +81,12 @@ def _answered(error: HTTPException, method: str) -> HTTPException:
 
 def problems_in_words(errors: Sequence[Mapping[str, Any]]) -> str:
     """The problems of a body or query, each with the field it is about; no value is repeated."""
-    told = [f"{_field(error['loc'])}: {words_of(error)}" for error in errors[:MAX_PROBLEMS]]
+    told = [f"{_field(error['loc'])}: {_words_of(error)}" for error in errors[:MAX_PROBLEMS]]
     return "; ".join(told) + (f"; and {len(errors) - MAX_PROBLEMS} more" if len(errors) > MAX_PROBLEMS else "")
+
+
+def _words_of(error: Mapping[str, Any]) -> str:
+    return _NO_FIELD if error["type"] == "extra_forbidden" else words_of(error)
 
 
 def _field(location: Sequence[str | int]) -> str:

@@ -84,7 +84,7 @@ async def evaluate(
     )
 
 
-@router.get("/api/audit/{project}/evaluations", responses=documented())
+@router.get("/api/audit/{project}/evaluations", responses=documented(404))
 async def evaluations(
     _: Reader,
     project: VisibleProject,

@@ -114,7 +114,7 @@ class CheckAnswer(Answer):
     opened: list[str]
 
 
-@router.get(f"{PROJECT}/incidents", responses=documented())
+@router.get(f"{PROJECT}/incidents", responses=documented(404))
 async def incidents(
     _: Reader,
     project: VisibleProject,
@@ -162,7 +162,7 @@ async def decide(
     return await _with_decisions(services, incident_document(found))
 
 
-@router.post(f"{PROJECT}/check", responses=documented(408, 409, 413, 415))
+@router.post(f"{PROJECT}/check", responses=documented(404, 408, 409, 413, 415))
 async def check(_: Admin, project: VisibleProject, services: Services) -> CheckAnswer:
     """Look for drift and anomaly spikes now, as the server does by itself after scores came; answers what was found."""
     with durable_or_refused():

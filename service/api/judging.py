@@ -15,7 +15,7 @@ from service.api.settings import API
 router = APIRouter(route_class=JsonRoute, tags=["judging"])
 
 
-@router.post(f"{API}/{{project}}/rejudge", status_code=202, responses=documented(400, 408, 409, 413, 415))
+@router.post(f"{API}/{{project}}/rejudge", status_code=202, responses=documented(400, 404, 408, 409, 413, 415))
 async def rejudge(_: Admin, project: VisibleProject, services: Services, body: RejudgeBody | None = None) -> Requested:
     """Ask for the exchanges of a project that stayed unscored to be judged again; each session's cap holds. 409 without a judge."""
     wanted = body or RejudgeBody()

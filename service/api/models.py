@@ -21,9 +21,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from audit.surrogates import NOT_UNICODE, mended_text
+from audit.surrogates import mended_text
 from audit.times import parse_timestamp
-from schemas.limits import NAME
+from schemas.limits import NAME, NOT_UNICODE
 from service.api.settings import MAX_EVENTS
 from streams.sources.documents import MAX_ID
 from streams.sources.event_records import has_broken_id

@@ -135,7 +135,7 @@ async def history(project: VisibleProject, score_id: ScoreId, _: Reader, service
     return HumanScoresAnswer(human_scores=[HumanScoreAnswer.model_validate(one) for one in found], count=len(found))
 
 
-@router.get(f"{PROJECT}/review/next", responses=documented(400, 409))
+@router.get(f"{PROJECT}/review/next", responses=documented(400, 404, 409))
 async def next_review(
     project: VisibleProject,
     caller: Reviewer,
@@ -152,7 +152,7 @@ async def next_review(
     return ReviewAnswer(review=None if found is None else ReviewItem.model_validate(found))
 
 
-@router.get(f"{PROJECT}/agreement", responses=documented(400))
+@router.get(f"{PROJECT}/agreement", responses=documented(400, 404))
 async def agree(
     project: VisibleProject, _: Reader, services: Services, since: Since = None, until: Until = None
 ) -> AgreementAnswer:

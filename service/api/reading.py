@@ -53,7 +53,7 @@ def _wanted(
 Asked = Annotated[Wanted, Depends(_wanted)]
 
 
-@router.get(f"{PROJECT}/scores", responses=documented())
+@router.get(f"{PROJECT}/scores", responses=documented(404))
 async def scores(
     _: Reader,
     project: VisibleProject,
@@ -66,7 +66,7 @@ async def scores(
     return ScoresAnswer(scores=found, count=len(found), next_cursor=following)
 
 
-@router.get(f"{PROJECT}/anomalies", responses=documented())
+@router.get(f"{PROJECT}/anomalies", responses=documented(404))
 async def anomalies(_: Reader, project: VisibleProject, services: Services, asked: Asked) -> AnomaliesAnswer:
     """List the scores of a project that have an anomaly, newest exchange first.
 
@@ -85,7 +85,7 @@ async def score(_: Reader, project: VisibleProject, services: Services, score_id
     return OneScoreAnswer(score=ScoreAnswer.model_validate(found))
 
 
-@router.get(f"{PROJECT}/summary", responses=documented())
+@router.get(f"{PROJECT}/summary", responses=documented(404))
 async def summary(_: Reader, project: VisibleProject, services: Services) -> SummaryAnswer:
     """Say where a project stands: what became of its exchanges, means of the tiers, what is open."""
     version = services.engine.policy.for_project(project).methodology.version
@@ -93,7 +93,7 @@ async def summary(_: Reader, project: VisibleProject, services: Services) -> Sum
     return SummaryAnswer.model_validate(await services.ask(lambda cursor: project_summary(cursor, project, baseline)))
 
 
-@router.get(f"{PROJECT}/banner", response_class=PlainTextResponse, responses=documented())
+@router.get(f"{PROJECT}/banner", response_class=PlainTextResponse, responses=documented(404))
 async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
     """The banner that an agent is shown when its session starts, with the settings in force."""
     known = await services.ask(lambda cursor: project_summary(cursor, project))

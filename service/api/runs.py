@@ -56,7 +56,7 @@ class OneRunAnswer(Answer):
     diagnosis: dict[str, Any]
 
 
-@router.get(f"{PROJECT}/runs", responses=documented())
+@router.get(f"{PROJECT}/runs", responses=documented(404))
 async def runs(_: Reader, project: VisibleProject, services: Services, limit: Limit = 100, cursor: Cursor = None) -> RunsAnswer:
     """List the finished runs of a project."""
     before = None if cursor is None else cursor.number

@@ -89,7 +89,7 @@ class SamplingMixAnswer(ProjectAnswer):
     mix: list[SamplingAnswer]
 
 
-@router.get(f"{PROJECT}/trends", responses=documented())
+@router.get(f"{PROJECT}/trends", responses=documented(404))
 async def trends(
     _: Reader,
     project: VisibleProject,
@@ -104,7 +104,7 @@ async def trends(
     return TrendsAnswer(project=project, window=window, data_points=[_day(row) for row in rows])
 
 
-@router.get(f"{PROJECT}/wrap-quality", responses=documented())
+@router.get(f"{PROJECT}/wrap-quality", responses=documented(404))
 async def wrap_quality(
     _: Reader, project: VisibleProject, services: Services, limit: Limit = 20, cursor: Cursor = None
 ) -> WrapsAnswer:
@@ -115,7 +115,7 @@ async def wrap_quality(
     return WrapsAnswer(project=project, sessions=[_wrap(row) for row in shown], next_cursor=following)
 
 
-@router.get(f"{PROJECT}/sampling", responses=documented())
+@router.get(f"{PROJECT}/sampling", responses=documented(404))
 async def sampling(
     _: Reader, project: VisibleProject, services: Services, start: From = None, end: To = None
 ) -> SamplingMixAnswer:

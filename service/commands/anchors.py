@@ -14,6 +14,7 @@ from schemas.errors import InputError, SettingsError
 from service.anchors import anchor_document, anchors_document
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.judging import NAME_A_JUDGE, open_judge
+from service.known_projects import require_known
 from service.terminal import MISSING, counted, err, out, plain, table
 from service.workspace import Workspace, open_workspace
 from streams.anchors import candidates, choose, named, run_round, withdraw
@@ -30,6 +31,7 @@ OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The p
 def list_anchors(project: OfProject, database: Database = None, as_json: AsJson = False) -> None:
     """List the anchors of a project, their last round, and what they say of the judge."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
+        require_known(workspace, project)
         found = anchors_document(cursor, project)
     if as_json:
         print_json(found)
@@ -58,8 +60,8 @@ def add_anchors(
     """Choose anchors: the exchanges that are named, or as many as the policy says. Each round is paid for, up to a session's cap."""
     if exchanges and count is not None:
         raise InputError("exchanges and --count: give one or the other", hint="Leave one of them out.")
-
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
+        require_known(workspace, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
             if exchanges:
                 chosen = named(cursor, project, exchanges, connection)
@@ -84,6 +86,7 @@ def withdraw_anchor(
 ) -> None:
     """Judge an anchor no more; what was said of it stays."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
+        require_known(workspace, project)
         found = asyncio.run(withdraw(_log_of(workspace), project, anchor_id, getpass.getuser()))
     if found is None:
         raise InputError(f"no anchor {plain(anchor_id)!r} in project {project}", hint="`driftline anchors list` shows them.")
@@ -94,6 +97,7 @@ def withdraw_anchor(
 def run_anchors(project: OfProject, database: Database = None, policy: PolicyFile = None, as_json: AsJson = False) -> None:
     """Have the anchors judged again now, and wait for it."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
+        require_known(workspace, project)
         judged = asyncio.run(_round(workspace, project))
         with contextlib.closing(workspace.store.cursor()) as cursor:
             found = anchors_document(cursor, project)

@@ -91,7 +91,7 @@ def _import_transcripts(folder: Path, settings: Settings) -> None:
             summary = Importer(workspace).openclaw(files, report)
         show(summary, settings.database, as_json=False)
         with file_progress(events.stat().st_size) as report:
-            show(Importer(workspace).events(events, report), settings.database, as_json=False)
+            show(Importer(workspace).events([events], report), settings.database, as_json=False)
 
 
 def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[RenderableType]:

@@ -29,6 +29,7 @@ from service.evaluation_tables import evaluation_view
 from service.evaluation_words import estimate_document, estimate_in_words, telling
 from service.judge_models import refuse_unconfigured
 from service.judging import LIVE, NAME_A_JUDGE, NONE, who_judges
+from service.known_projects import require_known
 from service.result_files import make_folder
 from service.settings import Settings
 from service.terminal import counted, err, out
@@ -192,6 +193,7 @@ def _wanted(
 def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | None:
     """Evaluations made in this process, over the database that the settings name; None where it was agreed to make none."""
     with open_workspace(work.settings, writes=True) as workspace:
+        require_known(workspace, work.wanted.project)
         catch_up(workspace)
         judge = who_judges(work.settings, workspace.policy)
         prepared = prepare(

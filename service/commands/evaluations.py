@@ -21,6 +21,7 @@ from service.evaluation_documents import evaluation_page, evaluation_state
 from service.evaluation_history import beside_people, models_compared, quality_by_case
 from service.evaluation_summary import summary_markdown
 from service.evaluation_tables import SIMULATED_NOTE, model_name, usd
+from service.known_projects import require_known
 from service.terminal import MISSING, err, out, plain, table
 from service.workspace import open_workspace
 
@@ -66,6 +67,7 @@ def evaluations(
 ) -> None:
     """List evaluations, the newest first; show one whole; or say what they come to by case, by model or beside people."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
+        require_known(workspace, project)
         if evaluation_id is not None:
             _show_one(cursor, evaluation_id, output)
             return

@@ -11,6 +11,7 @@ import typer
 from schemas.errors import InputError
 from service.commands.options import AsJson, Database, print_json, settings_of
 from service.exporting import export_tables
+from service.known_projects import require_known
 from service.partitions import KEYS, days_of, export_partitions
 from service.terminal import counted, out
 from service.workspace import open_workspace
@@ -34,6 +35,7 @@ def export(
     _check(by, selected=any(value is not None for value in (project, since, until)))
     days = days_of(since and since.date(), until and until.date())
     with open_workspace(settings_of(database)) as workspace:
+        require_known(workspace, project)
         if by is None:
             written = export_tables(workspace.store, folder)
         else:

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from schemas.errors import InputError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, for_database, print_json, settings_of
 from service.importing import Importer, ImportSummary, Report, transcripts_in
+from service.input_files import EVENTS, TRANSCRIPTS, checked, input_files
 from service.terminal import counted, err, out
 from service.workspace import Workspace, open_workspace
 
@@ -54,18 +55,22 @@ def import_openclaw(
     clock, files = clock_of(as_of), transcripts_in(paths)
     if not files and not follow:
         raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint="Transcripts are agents/*/sessions/*.jsonl.")
+    found = checked(files, paths, TRANSCRIPTS, allow_empty=follow)
+    found.report()
     with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
-        with file_progress(sum(map(size_of, files))) as report:
-            summary = Importer(workspace, agent=agent).openclaw(files, report)
+        with file_progress(sum(map(size_of, found.files))) as report:
+            summary = Importer(workspace, agent=agent).openclaw(found.files, report)
         show(summary, workspace.settings.database, as_json=as_json)
         if follow:
             _follow(workspace, paths, agent, interval, as_json=as_json)
-    raise typer.Exit(1 if summary.faults else 0)
+    raise typer.Exit(1 if summary.faults or found.refused else 0)
 
 
 @app.command("events")
 def import_events(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Event JSON lines, or a session.json.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH…", help="Event JSON lines, a session.json, or folders that hold them.")
+    ],
     project: Into = None,
     connection: Via = None,
     agent: Agent = None,
@@ -74,16 +79,15 @@ def import_events(
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Import a file of runtime events; importing twice changes nothing."""
+    """Import files of runtime events; importing twice changes nothing."""
     settings = settings_of(database, policy, project=project, connection=connection)
-    clock = clock_of(as_of)
-    if not file.is_file():
-        raise InputError(f"{file}: there is no such file", hint="Name a file of event JSON lines, or a session.json.")
+    clock, found = clock_of(as_of), input_files(paths, EVENTS)
+    found.report()
     with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
-        with file_progress(file.stat().st_size) as report:
-            summary = Importer(workspace, agent=agent).events(file, report)
+        with file_progress(sum(map(size_of, found.files))) as report:
+            summary = Importer(workspace, agent=agent).events(found.files, report)
         show(summary, workspace.settings.database, as_json=as_json)
-    raise typer.Exit(1 if summary.faults else 0)
+    raise typer.Exit(1 if summary.faults or found.refused else 0)
 
 
 def size_of(path: Path) -> int:

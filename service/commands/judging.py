@@ -16,9 +16,10 @@ from service.commands.options import AsJson, Database, PolicyFile, Project, prin
 from service.commands.sessions import of_project, opened_to_show
 from service.documents import project_summary
 from service.judging import who_judges
-from service.terminal import out, plain
+from service.known_projects import require_known
+from service.terminal import err, out, plain
 from service.views import costs_table
-from service.workspace import open_workspace
+from service.workspace import Workspace, open_workspace
 
 
 class By(StrEnum):
@@ -46,7 +47,7 @@ def costs(
     as_json: AsJson = False,
 ) -> None:
     """Say what judging cost: calls, tokens, money, by session, project, day or model, the dearest first."""
-    with opened_to_show(database) as workspace:
+    with opened_to_show(database, project) as workspace:
         rows = query_rows(
             workspace.store.cursor(), "judge_costs", {"by": by.value, "project": project, "from": None, "to": None}
         )
@@ -68,6 +69,7 @@ def banner(
             hint="A name has a-z, 0-9, _ . - and at most 63 characters.",
         )
     with open_workspace(settings_of(database, policy)) as workspace:
+        _note_unknown(workspace, project)
         settings = workspace.policy.for_project(project).settings
         open_incidents = project_summary(workspace.store.cursor(), project)["openIncidents"]
         text = banner_text(settings, open_incidents, who_judges(workspace.settings, workspace.policy).name)
@@ -75,3 +77,11 @@ def banner(
         print_json({"project": project, "banner": text})
     else:
         out.print(text, markup=False, soft_wrap=True)
+
+
+def _note_unknown(workspace: Workspace, project: str) -> None:
+    """Say of a project that is not known that it is new, or misspelt: a banner is shown before the first record, too."""
+    try:
+        require_known(workspace, project, place="PROJECT")
+    except InputError as error:
+        err.print(f"note: {error}. {error.hint}", style="yellow", markup=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import difflib
 import re
@@ -25,8 +26,10 @@ from analytics.result_formats import FORMATS
 from analytics.store import Store
 from schemas.errors import QueryError, SettingsError, StoreError
 from service.commands.options import AsJson, Database, Project, json_line, moment_of, print_json, settings_of
+from service.known_projects import require_known
+from service.settings import Settings
 from service.terminal import MISSING, counted, err, leave_quietly, out, plain, table
-from service.workspace import require_database, utc_now
+from service.workspace import open_workspace, require_database, utc_now
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """What can only be the name of a query: a statement has more than one word."""
@@ -93,12 +96,14 @@ def sql(
         raise SettingsError("sql: nothing is asked", hint=f"Give a statement, or the name of a query: {SEE_LIST}")
     form = Form.JSONL if as_json else Form.CSV if as_csv else form
     _check(form, output)
-    path = settings_of(database).database
+    settings = settings_of(database)
+    path = settings.database
     require_database(path)
     if NAME.fullmatch(statement):
         moment = utc_now() if as_of is None else moment_of(as_of, "--as-of")
         query = _named(statement)
         parameters = _parameters(query, _Given(project, moment, limit, _pairs(values or ())))
+        _require_known(settings, parameters.get("project"))
         _add_up(path)
         _show(*frame_of_query(path, query, parameters, limit), form, output, limit)
         return
@@ -178,6 +183,14 @@ def _value(name: str, text: str) -> Any:
     except ValueError as error:
         kind = "a number" if name in NUMBERS else "a list in JSON"
         raise QueryError(f"--set {name}={text}: this is not {kind}", hint=SEE_LIST) from error
+
+
+def _require_known(settings: Settings, project: str | None) -> None:
+    """InputError for a project that the database does not know; where another process has the database, the query says what it has."""
+    if project is None:
+        return
+    with contextlib.suppress(StoreError), open_workspace(settings) as workspace:
+        require_known(workspace, project)
 
 
 def _add_up(path: Path) -> None:

@@ -16,6 +16,7 @@ from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of
 from service.judging import NAME_A_JUDGE, NONE, PRICE_IT, SIMULATED, OpenedJudge, is_unpriced, open_judge, who_judges
+from service.known_projects import require_known
 from service.settings import Settings
 from service.terminal import counted, err, out, plain
 from service.workspace import Workspace, open_workspace
@@ -47,6 +48,7 @@ def rejudge(
     """Have the exchanges judged that stayed unscored; says what it is expected to cost before it asks."""
     settings = settings_of(database, policy)
     with open_workspace(settings, writes=True) as workspace:
+        require_known(workspace, project)
         found = who_judges(settings, workspace.policy)
         _say_who_judges(found, dry_run=dry_run)
         workspace.runner.run()

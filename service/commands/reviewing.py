@@ -14,6 +14,7 @@ from schemas.errors import InputError
 from service.agreement_table import agreement_cells
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.documents import score_by_id
+from service.known_projects import require_known
 from service.people import agreement_document, next_to_review, with_human_score
 from service.terminal import MISSING, err, out, plain, table
 from service.workspace import open_workspace
@@ -38,6 +39,7 @@ def review_next(
 ) -> None:
     """Show the exchange that is most worth a look: anomalies first, then where the judge was unsure or has not scored."""
     with open_workspace(settings_of(database, policy)) as workspace:
+        require_known(workspace, project)
         require_human_scores(workspace.policy, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
             found = next_to_review(cursor, project, _who(rater), skip or [], blind=blind)
@@ -63,6 +65,7 @@ def review_score(
 ) -> None:
     """Score an exchange as a person. It stands beside the judge's score; of each rater the newest counts."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
+        require_known(workspace, project)
         require_human_scores(workspace.policy, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
             known = score_by_id(cursor, project, score_id)
@@ -84,6 +87,7 @@ def agreement(
 ) -> None:
     """Say how far people and the judge agree: weighted kappa and bias with intervals, by rater and over all."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
+        require_known(workspace, project)
         found = agreement_document(cursor, project)
     if as_json:
         print_json(found)

@@ -13,6 +13,7 @@ from analytics.queries import query_rows
 from schemas.errors import InputError, SettingsError, StoreError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows
 from service.gate import READINESS, Gate, failures
+from service.known_projects import require_known
 from service.runs import export_runs, run_documents, runs_of, wrap_rows
 from service.session_files import FaultReport, diagnose_files
 from service.sessions import finalize_session
@@ -41,7 +42,7 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List the runs: trust score, readiness level, primary failure, tool calls."""
-    with opened_to_show(database) as workspace:
+    with opened_to_show(database, project) as workspace:
         rows = runs_of(workspace.store, project)
     none = f"no run{of_project(project)} yet: a session becomes one when it ends (driftline finalize SESSION)"
     show_rows(rows, runs_table, as_json=as_json, none=none)
@@ -54,7 +55,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Show one run: verdict, causes as steps, evidence, what to do."""
-    with opened_to_show(database) as workspace:
+    with opened_to_show(database, project) as workspace:
         found = list(run_documents(workspace.store, session, project))
     if not found:
         raise InputError(f"no run of a session {plain(session)!r}", hint="`driftline runs` lists them.")
@@ -71,7 +72,7 @@ def export(
     database: Database = None,
 ) -> None:
     """Write every run as files: runs/run_001.json, runs/run_001/session.json and runs/run_001/diagnosis.json."""
-    with opened_to_show(database) as workspace:
+    with opened_to_show(database, project) as workspace:
         written = export_runs(workspace.store, folder, project)
     if not written:
         raise InputError("there is no run to export", hint="`driftline runs` lists them.")
@@ -104,6 +105,7 @@ def check(
         verdicts = list(gate.verdicts(diagnose_files(files, report), session))
     else:
         with open_workspace(settings_of(database)) as workspace:
+            require_known(workspace, project)
             if lag := stages_behind(workspace.store):
                 raise StoreError(lag, hint=CATCH_UP)
             verdicts = list(gate.verdicts(runs_of(workspace.store, project), session))
@@ -128,7 +130,7 @@ def scores(
     as_json: AsJson = False,
 ) -> None:
     """List the scores, newest exchange first: Tier 1, why each was sampled or not, anomalies."""
-    with opened_to_show(database) as workspace:
+    with opened_to_show(database, project) as workspace:
         values = {"project": project, "session": session, "anomalies": anomalies, "limit": limit}
         rows = query_rows(workspace.store.cursor(), "scores", values)
     show_rows(rows, scores_table, as_json=as_json, none="no score fits")
@@ -143,14 +145,16 @@ def wrap_quality(
 ) -> None:
     """Say how well sessions were wrapped up: version, changelog, learnings, next session, commit."""
     with open_workspace(settings_of(database, policy)) as workspace:
+        require_known(workspace, project)
         rows = wrap_rows(workspace, project, limit)
     show_rows(rows, wrap_table, as_json=as_json, none="no exchange yet")
 
 
 @contextmanager
-def opened_to_show(database: Path | None) -> Iterator[Workspace]:
-    """The workspace of a database; says so when what it shows is not yet all there is."""
+def opened_to_show(database: Path | None, project: str | None = None) -> Iterator[Workspace]:
+    """The workspace of a database; says so when what it shows is not yet all there is. InputError for a project that it does not know."""
     with open_workspace(settings_of(database)) as workspace:
+        require_known(workspace, project)
         if lag := stages_behind(workspace.store):
             err.print(f"note: {lag}. {CATCH_UP}", style="yellow", soft_wrap=True)
         yield workspace

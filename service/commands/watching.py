@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -15,14 +16,15 @@ from analytics.daily import refresh_daily
 from analytics.queries import query_records, query_rows
 from audit.drift import DAYS
 from schemas.errors import InputError
-from schemas.limits import EARLIEST
 from schemas.records import Incident
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows
 from service.commands.sessions import of_project, opened_to_show
 from service.incident_views import check_view, incident_view, incidents_table
+from service.known_projects import require_known
 from service.terminal import out, plain
 from service.watched import check_document, decisions_on, incident_document, incident_records
 from service.workspace import Workspace, open_workspace
+from streams.reviewing import MAX_COMMENT
 from streams.store_log import StoreLog
 from streams.watch.baselines import OPEN
 from streams.watch.checking import Checked
@@ -32,7 +34,11 @@ from streams.watch.watching import Watch
 incidents_app = typer.Typer(no_args_is_help=True, help="Drift and anomaly spikes that were found, and what people decided.")
 IncidentId = Annotated[str, typer.Argument(metavar="INCIDENT", help="Id of the incident, or how it begins.")]
 Who = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; without it the name of your account.")]
-Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why.")]
+Reason = Annotated[
+    str | None,
+    typer.Option("--reason", "--comment", metavar="TEXT", help="Why. Required; on a terminal it is asked for."),
+]
+SAY_WHY = 'Say why, in a few words: --reason "new prompt". Shown to whoever sees this next.'
 
 
 def check_drift(
@@ -47,7 +53,8 @@ def check_drift(
     A server does this by itself; this is for a database that none has.
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
-        checked = check_projects(workspace, None if project is None else [_known(workspace, project)])
+        require_known(workspace, project)
+        checked = check_projects(workspace, None if project is None else [project])
     if as_json:
         for one in checked:
             print_json(check_document(one, workspace.policy.for_project(one.project).methodology.version))
@@ -64,15 +71,6 @@ def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) 
     return asyncio.run(_watch(workspace).check(projects))
 
 
-def _known(workspace: Workspace, project: str) -> str:
-    """The project; InputError when it never had a score: a slip of the finger is no project in which all is well."""
-    refresh_daily(workspace.store)
-    rows = query_rows(workspace.store.cursor(), "watched_projects", {"since": EARLIEST})
-    if project not in {row["project"] for row in rows}:
-        raise InputError(f"--project: there are no scores of {plain(project, 64)!r}", hint="`driftline scores` shows projects.")
-    return project
-
-
 @incidents_app.command("list")
 def list_incidents(
     project: Project = None,
@@ -86,7 +84,7 @@ def list_incidents(
     """List the incidents, newest first."""
     if status is not None and status not in STATUSES:
         raise InputError(f"--status {plain(status, 40)} is no state", hint=f"There are: {', '.join(STATUSES)}.")
-    with opened_to_show(database) as workspace:
+    with opened_to_show(database, project) as workspace:
         found = incident_records(workspace.store.cursor(), project, status=status, limit=limit)
     rows = [incident_document(one, with_sql=False) for one in found]
     show_rows(rows, incidents_table, as_json=as_json, none=f"no incident{of_project(project)}")
@@ -106,33 +104,28 @@ def show_incident(incident: IncidentId, database: Database = None, as_json: AsJs
 
 
 @incidents_app.command("accept")
-def accept(
-    incident: IncidentId, by: Who = None, comment: Comment = None, database: Database = None, as_of: AsOf = None
-) -> None:
+def accept(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
     """Accept an incident: it is real, and being looked into."""
-    _decide(incident, ACCEPTED, by, comment, database, as_of)
+    _decide(incident, ACCEPTED, by, reason, database, as_of)
 
 
 @incidents_app.command("dismiss")
-def dismiss(
-    incident: IncidentId, by: Who = None, comment: Comment = None, database: Database = None, as_of: AsOf = None
-) -> None:
+def dismiss(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
     """Dismiss an incident: nothing is to be done about it."""
-    _decide(incident, DISMISSED, by, comment, database, as_of)
+    _decide(incident, DISMISSED, by, reason, database, as_of)
 
 
 @incidents_app.command("reopen")
-def reopen(
-    incident: IncidentId, by: Who = None, comment: Comment = None, database: Database = None, as_of: AsOf = None
-) -> None:
+def reopen(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
     """Open an incident again."""
-    _decide(incident, OPEN, by, comment, database, as_of)
+    _decide(incident, OPEN, by, reason, database, as_of)
 
 
-def _decide(incident: str, status: str, by: str | None, comment: str | None, database: Path | None, as_of: str | None) -> None:
+def _decide(incident: str, status: str, by: str | None, reason: str | None, database: Path | None, as_of: str | None) -> None:
+    why = _reason(reason)  # asked for before the database is held
     with open_workspace(settings_of(database), now=clock_of(as_of), writes=True) as workspace:
         found = _found(workspace, incident)
-        said = workspace.redactor.redact(comment)[0] if comment else None
+        said = workspace.redactor.redact(why)[0]
         who = by or getpass.getuser()
         made = asyncio.run(_watch(workspace).decide(found.project, found.incident_id, status, who, said))
     if made is None or made.status != status:
@@ -141,6 +134,18 @@ def _decide(incident: str, status: str, by: str | None, comment: str | None, dat
             hint="`driftline incidents list --status open` lists it.",
         )
     out.print(f"{made.incident_id} is {made.status}: {made.title}", markup=False, soft_wrap=True)
+
+
+def _reason(given: str | None) -> str:
+    """Why an incident is decided so: what was given, or asked for on a terminal. InputError where it is blank or too long."""
+    if given is None and sys.stdin.isatty():
+        given = typer.prompt("Reason", err=True)
+    said = (given or "").strip()
+    if not said:
+        raise InputError(f"--reason: {'is missing' if given is None else 'is blank'}", hint=SAY_WHY)
+    if len(said) > MAX_COMMENT:
+        raise InputError(f"--reason: has {len(said)} characters; at most {MAX_COMMENT} are taken", hint=SAY_WHY)
+    return said
 
 
 def _found(workspace: Workspace, incident: str) -> Incident:

@@ -15,7 +15,6 @@ from fastapi.responses import HTMLResponse
 from analytics.queries import query_records
 from schemas.records import Baseline, Incident
 from service.api.context import ApiContext, Services
-from service.api.errors import ApiError
 from service.api.projects import EMPTY_PROJECT, RECENT_DAYS, project_rows
 from service.banner import banner_text
 from service.dashboard.change_days import marked_days, telling
@@ -43,7 +42,6 @@ _links = Links()
 Row = Mapping[str, Any]
 _OPEN, _LATEST, _LISTED = 100, 30, 8
 """How many open incidents are read, of how many of the latest ones the days are marked too, and how many open ones are listed."""
-_NAMELESS = "no exchange, run or incident is of it, and no connection and no policy names it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,6 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
     )
     row: Row = rows[0] if rows else with_health(EMPTY_PROJECT)
     has_data = bool(row["exchanges"] or row["scores"]) or await _has_costs(services, project, asked, today)
-    if not (rows or latest or has_data or days.baselines or project in services.engine.policy.projects):
-        raise ApiError(404, "not_found", f"Nothing is known of a project {project}: {_NAMELESS}")
     settings = services.engine.policy.for_project(project).settings
     values = {
         "project": project,

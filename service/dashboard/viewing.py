@@ -11,6 +11,7 @@ from fastapi import Depends, Path, Request
 from schemas.limits import NAME
 from service.access import Holder
 from service.api.authentication import require_project
+from service.api.context import Services
 from service.api.errors import ApiError
 from service.dashboard.links import Links
 
@@ -30,13 +31,14 @@ Viewer = Annotated[Holder, Depends(_viewer)]
 """The operator who looks; without one the answer leads to the sign-in."""
 
 
-def _shown_project(viewer: Viewer, project: Annotated[str, Path(pattern=f"^{NAME}$")]) -> str:
+async def _shown_project(viewer: Viewer, services: Services, project: Annotated[str, Path(pattern=f"^{NAME}$")]) -> str:
     require_project(viewer, project)
+    await services.require_project(project)
     return project
 
 
 ShownProject = Annotated[str, Depends(_shown_project)]
-"""The project in the address, which the viewer may see."""
+"""The project in the address, which the viewer may see; 404 for one that is not known."""
 
 
 def local_path(address: str) -> str:

@@ -17,6 +17,8 @@ from polars import selectors
 from analytics.connection import connect, fetch, store_error
 from analytics.file_lock import FileLock
 from analytics.tables import LOG, columns_of, default_of, literal, quote
+from audit.file_kinds import HEAD, binary_kind, unlike_json
+from audit.file_kinds import PARQUET as PARQUET_FILE
 from schemas.arrow import rows_as_records
 from schemas.errors import InputError
 from schemas.records import Judgement
@@ -219,7 +221,13 @@ def origin_of_tables(database: Path) -> Origin:
 
 def origin_of_parquet(folder: Path) -> Origin:
     """Parquet files as `driftline export` writes them; InputError when there is none with exchanges."""
+    if folder.is_file():
+        raise InputError(
+            f"--from: {folder} is a file", hint="Name tables, topics, or the folder that `driftline export` has written."
+        )
     files = [folder / f"{schema_of(name).table}.parquet" for name in _READ]
+    for file in filter(Path.is_file, files):
+        _require_parquet(file)
     if not (folder / "exchanges.parquet").is_file():
         raise InputError(
             f"--from: {folder} holds no exchanges.parquet",
@@ -227,6 +235,18 @@ def origin_of_parquet(folder: Path) -> Origin:
         )
     known = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
     return Origin(PARQUET, str(folder.resolve()), hashlib.sha256(repr(known).encode()).hexdigest()[:16])
+
+
+def _require_parquet(file: Path) -> None:
+    """InputError when a file is none that `driftline export` has written."""
+    with file.open("rb") as stream:
+        head = stream.read(HEAD)
+    if binary_kind(head) is not PARQUET_FILE:
+        kind = unlike_json(head)
+        raise InputError(
+            f"--from: {file} is {kind.name if kind else 'JSON'}{', not a Parquet file' if head else ''}",
+            hint="Write the folder anew with `driftline export`.",
+        )
 
 
 def parts_of_tables(tables: Tables, number: int) -> tuple[Part, ...]:

@@ -14,9 +14,9 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 
-from audit.surrogates import NOT_UNICODE, has_surrogates
+from audit.surrogates import has_surrogates
 from schemas.errors import InputError
-from schemas.limits import NAME
+from schemas.limits import NAME, NOT_UNICODE
 from streams.sources.lines import Line, Problem, decode_json, decode_line, is_torn, json_type, read_lines
 
 MAX_DOCUMENT = 64 * 1024 * 1024

@@ -17,6 +17,7 @@ import msgspec
 
 from audit.surrogates import json_bytes, mended, mended_text
 from schemas.limits import MAX_DEPTH, is_too_deep
+from schemas.validation_words import decoding_words
 from streams.sources.reading import LineFault
 
 MAX_LINE = 16 * 1024 * 1024
@@ -117,7 +118,7 @@ def _decode(body: bytes) -> Any:
     except RecursionError:
         return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
     except msgspec.DecodeError as error:
-        return Problem("not_json", f"the line is not JSON: {error}")
+        return Problem("not_json", f"the line is not JSON: {decoding_words(error)}")
 
 
 def decode_json(body: bytes) -> Any:

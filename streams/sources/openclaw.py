@@ -49,10 +49,12 @@ def find_transcripts(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise InputError(f"{path}: no such file or directory", hint="Give a transcript or the directory that holds `agents/`.")
+        raise InputError(
+            f"{path}: there is no such file or folder", hint="Give a transcript or the directory that holds `agents/`."
+        )
     found = []
     for file in path.rglob("*.jsonl"):
-        if _has_link(file, path) or not file.is_file():
+        if file.name.startswith(".") or _has_link(file, path) or not file.is_file():
             continue
         if _is_in_sessions(file) or _begins_with_session(file):
             found.append(file)

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from audit.surrogates import NOT_UNICODE, has_surrogates, mended
+from audit.surrogates import has_surrogates, mended
 from audit.times import parse_timestamp
+from schemas.limits import NOT_UNICODE
 from streams.sources.lines import Problem, json_type
 
 MAX_ID = 256

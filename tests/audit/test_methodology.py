@@ -88,8 +88,8 @@ def test_the_digest_is_of_what_is_measured(tmp_path: Path) -> None:
     ("change", "problem"),
     [
         ((GOOD, "tier2: []\n"), "house.yaml:1: schemaVersion: is required"),
-        (('"2.1"', "2.1"), "house.yaml:1: schemaVersion: Input should be a valid string; put it in quotes (it is 2.1)"),
-        (("type: pattern", "type: script"), "house.yaml:4: tier1[0].type: Input should be 'pattern' (it is 'script')"),
+        (('"2.1"', "2.1"), "house.yaml:1: schemaVersion: must be a string; put it in quotes (it is 2.1)"),
+        (("type: pattern", "type: script"), "house.yaml:4: tier1[0].type: must be 'pattern' (it is 'script')"),
         (
             ("drop table", "(?=drop)"),
             "house.yaml:5: tier1[0].patterns[1]: check 'destructive_command': pattern '(?=drop)' does not compile: invalid perl operator: (?=",
@@ -114,7 +114,7 @@ def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, change: tuple[str, 
 def test_an_unknown_when_lists_the_known_ones(tmp_path: Path) -> None:
     """A dimension with a misspelt filter would never be judged."""
     (problem,) = refusal(tmp_path, GOOD.replace("code_change", "code_changes"))
-    assert problem.startswith("house.yaml:9: tier3[0].when: Input should be 'always', 'execution_task'")
+    assert problem.startswith("house.yaml:9: tier3[0].when: must be 'always', 'execution_task'")
 
 
 def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:

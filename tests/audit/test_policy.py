@@ -200,7 +200,7 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
     ("text", "problems"),
     [
         ("defaults: {}", ["p.yaml:1: version: is required, and 1 in this version of the format"]),
-        ("version: 2", ["p.yaml:1: version: Input should be 1 (it is 2)"]),
+        ("version: 2", ["p.yaml:1: version: must be 1 (it is 2)"]),
         (
             "version: 1\ndefaults:\n  sampling:\n    routineIntervall: 4\n",
             ["p.yaml:4: defaults.sampling.routineIntervall: there is no such field; did you mean routineInterval?"],
@@ -212,14 +212,14 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
         (
             "version: 1\nprojects:\n  a:\n    costCapPerSession: -1\n    enabled: 'yes'\n",
             [
-                "p.yaml:4: projects.a.costCapPerSession: Input should be greater than or equal to 0 (it is -1)",
-                "p.yaml:5: projects.a.enabled: Input should be a valid boolean (it is 'yes')",
+                "p.yaml:4: projects.a.costCapPerSession: must be 0 or more (it is -1)",
+                "p.yaml:5: projects.a.enabled: must be true or false (it is 'yes')",
             ],
         ),
         (
             "version: 1\nprojects:\n  ../etc: {}\n",
             [
-                "p.yaml:3: projects.../etc: not a project name: string should match pattern '^[a-z0-9][a-z0-9_.-]{0,62}$'",
+                "p.yaml:3: projects.../etc: not a project name: must be 1 to 63 of a-z, 0-9, dot, dash and underscore, and begin with a letter or digit",
             ],
         ),
         (
@@ -251,13 +251,13 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
         ),
         (
             "version: 1\ndefaults: {costCapPerSession: .nan}",
-            ["p.yaml:2: defaults.costCapPerSession: Input should be a finite number (it is nan)"],
+            ["p.yaml:2: defaults.costCapPerSession: must be a finite number (it is nan)"],
         ),
         (
             "version: 1\nprices:\n  a:\n    input: -1\n    source: x\n    readOn: 2026-11-21\n    inptu: 1\n",
             [
                 "p.yaml:3: prices.a.output: is required",
-                "p.yaml:4: prices.a.input: Input should be greater than or equal to 0 (it is -1)",
+                "p.yaml:4: prices.a.input: must be 0 or more (it is -1)",
                 "p.yaml:7: prices.a.inptu: there is no such field; did you mean input?",
             ],
         ),

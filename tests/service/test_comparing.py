@@ -260,8 +260,8 @@ def test_another_text_under_the_same_id_is_said(driftline: Command, tmp_path: Pa
         (("strict", "strict"), "strict was to be compared with itself", "Name two labels"),
         (
             ("live", "strict", "--project", "web"),
-            "live and strict have no exchange of project web in common",
-            "Replay the same",
+            "--project: there is no project 'web'",
+            "There are ops.",
         ),
     ],
 )

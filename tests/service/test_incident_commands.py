@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from analytics.queries import query_records
 from analytics.store import Store
 from schemas.records import Incident
 from service.cli import run
+from streams.reviewing import MAX_COMMENT
 
 AS_OF = "2026-11-01T12:00:00Z"
 
@@ -43,12 +45,13 @@ def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsy
     for expected in ("2026-10-27", "sequential: Tier 2 fell", "consecutive_days: ", "first_turns", "ops-1-1", "daily_averages"):
         assert expected in shown
     for command, status in (("accept", "accepted"), ("reopen", "open"), ("dismiss", "dismissed")):
-        assert 0 == run(["incidents", command, short, "--by", "ann", "--comment", f"to be {status}", *of])
+        assert 0 == run(["incidents", command, short, "--by", "ann", "--reason", f"to be {status}", *of])
         assert f"is {status}: Tier 2 fell" in capsys.readouterr().out
     assert 0 == run(["incidents", "show", short, "--json", *of])
     document = json.loads(capsys.readouterr().out)
     assert ("dismissed", "ann") == (document["incident"]["status"], document["incident"]["resolvedBy"])
     assert ["accepted", "open", "dismissed"] == [one["status"] for one in document["decisions"]]
+    assert ["to be accepted", "to be open", "to be dismissed"] == [one["comment"] for one in document["decisions"]]
 
 
 def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,10 +72,10 @@ def test_without_incidents_it_says_so(database: Path, capsys: pytest.CaptureFixt
     ("arguments", "words"),
     [
         (["incidents", "show", "1a2b"], "no incident begins with '1a2b'"),
-        (["incidents", "accept", "1a2b"], "no incident begins with '1a2b'"),
+        (["incidents", "accept", "1a2b", "--reason", "known"], "no incident begins with '1a2b'"),
         (["incidents", "list", "--status", "closed"], "--status closed is no state"),
         (["check-drift", "--as-of", "soon"], "--as-of: "),
-        (["check-drift", "--project", "nobody"], "--project: there are no scores of 'nobody'"),
+        (["check-drift", "--project", "nobody"], "--project: there is no project 'nobody'"),
     ],
 )
 def test_what_cannot_be_done_is_said(
@@ -89,9 +92,50 @@ def test_an_incident_is_not_opened_again_beside_another_one(database: Path, caps
     run(["check-drift", "--as-of", AS_OF, *of])
     run(["incidents", "list", "--json", *of])
     first = json.loads(capsys.readouterr().out.splitlines()[-1])["id"]
-    run(["incidents", "dismiss", first, "--as-of", AS_OF, *of])
+    run(["incidents", "dismiss", first, "--reason", "known", "--as-of", AS_OF, *of])
     with Store(database) as store:
         (known,) = query_records(store.cursor(), "incident_by_id", Incident, {"project": None, "incident": first})
         put(store, "incidents", [msgspec.structs.replace(known, incident_id="another", revision=0, status="open")])
-    assert 2 == run(["incidents", "reopen", first, *of])
+    assert 2 == run(["incidents", "reopen", first, "--reason", "it is back", *of])
     assert "cannot be opened again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["accept", "dismiss", "reopen"])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], "--reason: is missing"),
+        (["--reason", "  "], "--reason: is blank"),
+        (["--reason", "x" * (MAX_COMMENT + 1)], f"--reason: has {MAX_COMMENT + 1} characters; at most {MAX_COMMENT} are taken"),
+    ],
+)
+def test_a_decision_needs_a_reason(
+    database: Path, capsys: pytest.CaptureFixture[str], command: str, given: list[str], words: str
+) -> None:
+    """As on the page: whoever sees the same change next reads why it was decided so."""
+    assert 2 == run(["incidents", command, "1a2b", *given, "--db", str(database)])
+    assert f"error: {words}\n       Say why" in capsys.readouterr().err
+
+
+class Terminal(StringIO):
+    """A standard input at which somebody types."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+def test_on_a_terminal_the_reason_is_asked_for(
+    database: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And kept as it was typed; the option of old names it, too."""
+    of = ["--db", str(database)]
+    run(["check-drift", "--as-of", AS_OF, *of])
+    run(["incidents", "list", "--json", *of])
+    incident = json.loads(capsys.readouterr().out.splitlines()[-1])["id"]
+    monkeypatch.setattr("sys.stdin", Terminal("a new prompt\n"))
+    assert 0 == run(["incidents", "accept", incident, *of])
+    assert 0 == run(["incidents", "dismiss", incident, "--comment", "as planned", *of])
+    run(["incidents", "show", incident, "--json", *of])
+    decisions = json.loads(capsys.readouterr().out.splitlines()[-1])["decisions"]
+    assert ["a new prompt", "as planned"] == [one["comment"] for one in decisions]

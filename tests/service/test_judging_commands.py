@@ -104,9 +104,9 @@ def test_no_judgement_is_said_and_is_no_error(driftline: Command, tmp_path: Path
     """The first thing a newcomer has is a database that no judge has seen."""
     database_of(tmp_path, [])
     assert (0, "") == driftline("costs", "--json")[:2]
-    code, out, err = driftline("costs", "--project", "ops")
+    code, out, err = driftline("costs")
     assert (0, "") == (code, out)
-    assert "the judge was never asked of project ops: nothing was spent" == err.strip()
+    assert "the judge was never asked: nothing was spent" == err.strip()
 
 
 def test_an_unknown_grouping_is_refused(driftline: Command, tmp_path: Path) -> None:

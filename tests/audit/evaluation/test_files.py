@@ -142,19 +142,19 @@ def test_the_largest_prompt_is_taken(tmp_path: Path) -> None:
         ("case", "    min: 1\n    max: 5\n", "", "11: deterministic_checks[1].min: give min, max or both: without them any count passes"),
         ("case", "min: 1", "min: 6", "14: deterministic_checks[1].min: is above max, 5: no count passes (it is 6)"),
         ("case", "check_id: calls", "check_id: answers", "11: deterministic_checks[1].check_id: deterministic_checks[0] has the same; each needs its own (it is 'answers')"),
-        ("case", "[efficiency, process]", "[speed]", "13: deterministic_checks[1].dimensions[0]: Input should be 'task', 'process', 'autonomy', 'closeness', 'efficiency' or 'spark' (it is 'speed')"),
+        ("case", "[efficiency, process]", "[speed]", "13: deterministic_checks[1].dimensions[0]: must be 'task', 'process', 'autonomy', 'closeness', 'efficiency' or 'spark' (it is 'speed')"),
         ("case", "[efficiency, process]", "[task, task]", "13: deterministic_checks[1].dimensions: names a dimension twice"),
-        ("case", "min: 1", "min: one", "14: deterministic_checks[1].min: Input should be a valid integer (it is 'one')"),
+        ("case", "min: 1", "min: one", "14: deterministic_checks[1].min: must be a whole number (it is 'one')"),
         ("case", "min: 1", "tol: ls", "14: deterministic_checks[1].tol: there is no such field; did you mean tool?"),
         ("case", "score: 10", "score: 0", "20: rubric.scale_anchors[1].score: scale_anchors[0] has the same; each needs its own (it is 0.0)"),
-        ("case", "role: user", "role: tool", "5: input.messages[0].role: Input should be 'system', 'user' or 'assistant' (it is 'tool')"),
+        ("case", "role: user", "role: tool", "5: input.messages[0].role: must be 'system', 'user' or 'assistant' (it is 'tool')"),
         ("profile", "judge_id: sonnet, repetitions", "judge_id: sonet, repetitions", "7: judge_runs[1].judge_id: there is no such judge; did you mean sonnet? (it is 'sonet')"),
         ("profile", "judge_id: haiku}", "judge_id: gpt}", "6: judge_runs[0].judge_id: there is no such judge; there are haiku, sonnet (it is 'gpt')"),
         ("profile", "judge_id: sonnet, type", "judge_id: haiku, type", "4: judges[1].judge_id: judges[0] has the same; each needs its own (it is 'haiku')"),
         ("profile", "thorough", "quick", "7: judge_runs[1].judge_run_id: judge_runs[0] has the same; each needs its own (it is 'quick')"),
         ("profile", "judge_weight: 2, deterministic_weight: 1", "judge_weight: 0, deterministic_weight: 0", "9: dimension_policies.task.judge_weight: both weights are 0: one of them must count"),
-        ("profile", "  task: {", "  tusk: {", "9: dimension_policies.tusk: not a name: input should be 'task', 'process', 'autonomy', 'closeness', 'efficiency' or 'spark'"),
-        ("profile", "repetitions: 3", "repetitions: 0", "7: judge_runs[1].repetitions: Input should be greater than or equal to 1 (it is 0)"),
+        ("profile", "  task: {", "  tusk: {", "9: dimension_policies.tusk: not a name: must be 'task', 'process', 'autonomy', 'closeness', 'efficiency' or 'spark'"),
+        ("profile", "repetitions: 3", "repetitions: 0", "7: judge_runs[1].repetitions: must be 1 or more (it is 0)"),
     ],
 )  # fmt: skip
 def test_a_problem_is_told_with_its_line_and_field(tmp_path: Path, kind: str, old: str, new: str, problem: str) -> None:
@@ -165,14 +165,14 @@ def test_a_problem_is_told_with_its_line_and_field(tmp_path: Path, kind: str, ol
     assert f"{kind}.yaml:{problem}" in refusal(tmp_path, kind, text.replace(old, new))
 
 
-@pytest.mark.parametrize(("repetitions", "reason"), [("0", "greater than or equal to 1"), ("true", "a valid integer")])
+@pytest.mark.parametrize(("repetitions", "reason"), [("0", "must be 1 or more"), ("true", "must be a whole number")])
 def test_a_list_is_not_called_empty_because_of_a_problem_in_it(tmp_path: Path, repetitions: str, reason: str) -> None:
     """Whoever is told of two problems looks for the second one, which is not there."""
     (told,) = refusal(tmp_path, "profile", PROFILE.replace("repetitions: 3", f"repetitions: {repetitions}"))
     assert "judge_runs[1].repetitions" in told
     assert reason in told
     (told,) = refusal(tmp_path, "profile", PROFILE.partition("judge_runs:")[0] + "judge_runs: []\n")
-    assert "judge_runs: List should have at least 1 item" in told
+    assert "judge_runs: must hold 1 or more" in told
 
 
 def test_a_pattern_that_re2_refuses_is_refused_with_the_reason(tmp_path: Path) -> None:

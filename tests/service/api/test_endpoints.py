@@ -249,9 +249,37 @@ def test_an_empty_project(ask: Asked, tokens: Tokens) -> None:
     """Nothing yet is an answer: no error, and nothing of any other project."""
 
     def told(key: Key, row: Row) -> int:
-        return ask(key, tokens.root, body=row.body, project="new").status_code
+        return ask(key, tokens.root, body=row.body, project="web").status_code
 
     assert [] == wrong(OF_PROJECTS, told, lambda _, row: row.empty)
+
+
+def test_a_project_that_is_not_known(filled: Asked, tokens: Tokens) -> None:
+    """A slip of the finger must not read as a project in which all is well; the answer names the nearest one."""
+
+    def told(key: Key, row: Row) -> tuple[int, Any]:
+        response = filled(key, tokens.root, body=row.body, project="opps")
+        return response.status_code, response.json()
+
+    refusal = {"error": "there is no project opps; did you mean ops?", "code": "not_found"}
+    assert [] == wrong(OF_PROJECTS, told, lambda *_: (404, refusal))
+
+
+def test_what_is_stored_the_policy_and_tokens_make_a_project_known(call: Call, access: AccessStore, store: Store) -> None:
+    """A project is asked for before its first exchange, and after its last connection was removed."""
+    root = access.add(Holder("operator", "root", None))
+
+    def told(project: str) -> tuple[int, Any]:
+        response = call("GET", f"/api/audit/{project}/summary", root)
+        return response.status_code, response.json().get("error")
+
+    empty = "there is no project {}; nothing is stored yet"
+    assert [(404, empty.format(name)) for name in ("stored", "connected")] == [told("stored"), told("connected")]
+    put(store, "scores", history(fallen(0), 1, end=NOW))
+    access.add(Holder("connection", "north", "connected"))
+    access.add(Holder("operator", "reader", "operated"))
+    assert [(200, None)] * 3 == [told("ops"), told("connected"), told("operated")]
+    assert (404, "there is no project nothing-near; there are connected, operated, ops") == told("nothing-near")
 
 
 def test_bad_input(ask: Asked, tokens: Tokens) -> None:

@@ -124,7 +124,7 @@ def test_eight_digits_are_a_day(call: Call, tokens: Tokens) -> None:
 
 def test_nothing_is_known_of_a_project_nobody_named(call: Call, tokens: Tokens) -> None:
     """Projects come into being with their first record."""
-    assert {"scores": [], "count": 0, "nextCursor": None} == call("GET", "/api/audit/new/scores", tokens.root).json()
+    assert {"scores": [], "count": 0, "nextCursor": None} == call("GET", "/api/audit/web/scores", tokens.root).json()
     assert {"anomalies": [], "count": 0, "nextCursor": None} == call("GET", "/api/audit/new/anomalies", tokens.root).json()
 
 

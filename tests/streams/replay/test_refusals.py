@@ -18,7 +18,7 @@ from analytics.store import Store
         (["--since", "yesterday"], "--since: 'yesterday' is neither ISO 8601"),
         (["--since", "2026-11-02", "--until", "2026-11-01"], "the first must be the earlier one"),
         (["--since", "2031-01-01"], "nothing was said in that time"),
-        (["--project", "nobody"], "--project: there is no exchange of 'nobody'"),
+        (["--project", "nobody"], "--project: there is no project 'nobody'"),
         (["--label", "Über"], "cannot be the label of a replay"),
         (["--label", ""], "cannot be the label of a replay"),
         (["--label", "live"], "cannot be the label of a replay"),

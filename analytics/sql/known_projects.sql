@@ -1,0 +1,17 @@
+-- purpose: the projects of which anything is stored, by name
+-- grain: one row per project, those that hold anchors left out
+-- parameters: none
+SELECT DISTINCT project
+FROM (
+    SELECT DISTINCT project FROM log.exchanges
+    UNION ALL SELECT DISTINCT project FROM log.agent_events
+    UNION ALL SELECT DISTINCT project FROM log.scores
+    UNION ALL SELECT DISTINCT project FROM log.run_numbers
+    UNION ALL SELECT DISTINCT project FROM log.incidents
+    UNION ALL SELECT DISTINCT project FROM log.baselines
+    UNION ALL SELECT DISTINCT project FROM log.evaluations
+    UNION ALL SELECT DISTINCT project FROM log.heartbeats
+    UNION ALL SELECT DISTINCT project FROM log.judgements
+)
+WHERE log.is_asked(project, NULL)
+ORDER BY project

@@ -1,0 +1,124 @@
+"""What a file is, told by its first bytes: so that a file that is something else is refused in one line, and not line by line."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+HEAD = 8192
+"""Bytes of a file's beginning that are looked at."""
+
+
+class Kind(NamedTuple):
+    """A kind of file: its name with its article, and what to do with one."""
+
+    name: str
+    hint: str
+
+
+_CONVERT = "Write its rows as JSON lines first, in DuckDB for example: COPY (FROM 'FILE') TO 'events.jsonl' (FORMAT json)."
+_UNPACK = "Unpack it first, and name what was in it."
+_NONE = "Name another file."
+EMPTY = Kind("empty", _NONE)
+PARQUET = Kind("a Parquet file", _CONVERT)
+SQLITE = Kind("a SQLite database", "OpenClaw's databases are taken by `driftline import openclaw`.")
+CSV = Kind("CSV", _CONVERT)
+TRANSCRIPT = Kind("an OpenClaw transcript", "Take it in with `driftline import openclaw`.")
+EVENTS = Kind("a file of runtime events", "Take it in with `driftline import events`.")
+BINARY = Kind("binary data", _NONE)
+TEXT = Kind("text without JSON", _NONE)
+_UTF16 = Kind("text in UTF-16 or UTF-32", "Save it as UTF-8.")
+_WEB = Kind("XML or HTML", _NONE)
+_PICTURE = Kind("a picture", _NONE)
+MAGIC = (
+    (0, b"PAR1", PARQUET),
+    (0, b"SQLite format 3\0", SQLITE),
+    (8, b"DUCK", Kind("a DuckDB database", "A database is named with --db.")),
+    (0, b"Obj\x01", Kind("an Avro container", "Produce its records to a topic, or write them as JSON lines first.")),
+    (0, b"ORC", Kind("an ORC file", _CONVERT)),
+    (0, b"ARROW1", Kind("an Arrow file", _CONVERT)),
+    (0, b"\xff\xff\xff\xff", Kind("an Arrow stream", _CONVERT)),
+    (0, b"\x1f\x8b", Kind("a gzip file", _UNPACK)),
+    (0, b"\x28\xb5\x2f\xfd", Kind("a Zstandard file", _UNPACK)),
+    (0, b"BZh", Kind("a bzip2 file", _UNPACK)),
+    (0, b"\xfd7zXZ\0", Kind("an xz file", _UNPACK)),
+    (0, b"\x04\x22\x4d\x18", Kind("an LZ4 file", _UNPACK)),
+    (0, b"7z\xbc\xaf\x27\x1c", Kind("a 7-Zip archive", _UNPACK)),
+    (0, b"PK\x03\x04", Kind("a ZIP archive", _UNPACK)),
+    (0, b"PK\x05\x06", Kind("a ZIP archive", _UNPACK)),
+    (257, b"ustar", Kind("a tar archive", _UNPACK)),
+    (0, b"%PDF-", Kind("a PDF", _NONE)),
+    (0, b"\x89PNG", _PICTURE),
+    (0, b"\xff\xd8\xff", _PICTURE),
+    (0, b"GIF8", _PICTURE),
+    (0, b"\x89HDF", Kind("an HDF5 file", _CONVERT)),
+    (0, b"\x7fELF", Kind("a program", _NONE)),
+    (0, b"\xff\xfe", _UTF16),
+    (0, b"\xfe\xff", _UTF16),
+    (0, b"\0\0\xfe\xff", _UTF16),
+)
+"""Bytes that stand at a place of every file of a kind."""
+_BOM = b"\xef\xbb\xbf"
+_JSON_LINE = re.compile(rb"^[ \t]*(?:\{|\[[ \t]*(?:[\{\]\r\n]|$))", re.MULTILINE)
+"""The beginning of a line that may be JSON: an object, or a list of them. A log's `[2026-11-01 …` is none."""
+_MARKUP = re.compile(rb"\s*<(?:\?xml|!doctype|html|[a-z]+[ >])", re.IGNORECASE)
+_SEPARATORS = (b",", b";", b"\t", b"|")
+_SESSION = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session"')
+_EVENT = re.compile(rb'"events?"\s*:')
+_SESSION_ID = re.compile(rb'"session_id"\s*:')
+
+
+def binary_kind(head: bytes) -> Kind | None:
+    """What a file is that is no text in UTF-8, by its first bytes; None for one that may be."""
+    for place, magic, kind in MAGIC:
+        if head[place : place + len(magic)] == magic:
+            return kind
+    return None
+
+
+def unlike_json(head: bytes) -> Kind | None:
+    """What a file is in which nothing can be JSON, lines or a document; None for one in which something may be."""
+    if not head.removeprefix(_BOM).strip():
+        return EMPTY if len(head) < HEAD else None
+    found = binary_kind(head)
+    if found is not None or _JSON_LINE.search(head.removeprefix(_BOM)):
+        return found
+    if b"\0" in head or not _is_utf8(head):
+        return BINARY
+    if _MARKUP.match(head):
+        return _WEB
+    return CSV if _has_columns(head) else TEXT
+
+
+def unlike_events(head: bytes) -> Kind | None:
+    """What a file is that holds no runtime events; None for one that may."""
+    return unlike_json(head) or (TRANSCRIPT if _is_transcript(head) else None)
+
+
+def unlike_transcript(head: bytes) -> Kind | None:
+    """What a file is that is no OpenClaw transcript and no SQLite database, which may hold some; None for one that may be."""
+    found = unlike_json(head)
+    if found is not None:
+        return None if found is SQLITE else found
+    is_events = not _is_transcript(head) and _EVENT.search(head) and _SESSION_ID.search(head)
+    return EVENTS if is_events else None
+
+
+def _is_transcript(head: bytes) -> bool:
+    return bool(_SESSION.match(head.removeprefix(_BOM))) and b'"events"' not in head.split(b"\n", 1)[0]
+
+
+def _is_utf8(head: bytes) -> bool:
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        return len(head) == HEAD and error.start > HEAD - 4  # cut within a character
+    return True
+
+
+def _has_columns(head: bytes) -> bool:
+    """Whether the first lines have the same separators, as a table's have."""
+    lines = [line for line in head.splitlines()[:5] if line.strip()]
+    if len(head) == HEAD:
+        lines = lines[:-1] or lines
+    return any(0 < lines[0].count(mark) == lines[-1].count(mark) for mark in _SEPARATORS) if lines else False

@@ -1,0 +1,130 @@
+"""The files that a command reads: one rule for all commands that are given paths.
+
+1. A path is a file or a folder, and several may be given. A folder stands for the files of the command's sort below it, in the
+   order of their names; hidden files and symbolic links are left out.
+2. A file that is named and is missing, empty or something else is refused, before anything is written.
+3. A file in a folder that is something else is named and passed over, and the exit code is 1. An empty one holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from audit.file_kinds import HEAD, Kind, unlike_events, unlike_json, unlike_transcript
+from schemas.errors import InputError
+from service.terminal import err, plain
+
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a command reads: in words, what such files are called, and what a file is that is something else."""
+
+    words: str
+    patterns: tuple[str, ...]
+    unlike: Callable[[bytes], Kind | None]
+
+
+EVENTS = Reads("event JSON lines or a session.json", ("*.jsonl", "*.ndjson", "*.json"), unlike_events)
+SESSIONS = Reads("sessions, event JSON lines or a transcript", EVENTS.patterns, unlike_json)
+TRANSCRIPTS = Reads("an OpenClaw transcript or session database", ("*.jsonl", "*.sqlite"), unlike_transcript)
+
+
+class Found(NamedTuple):
+    """The files to be read, and those in folders that are something else."""
+
+    files: list[Path]
+    refused: list[InputError]
+
+    def report(self) -> None:
+        """Name what was passed over on the error output."""
+        for error in self.refused:
+            err.print(f"{plain(error, 1000)}: passed over. {error.hint}", markup=False, soft_wrap=True)
+
+
+def input_files(paths: Iterable[Path], reads: Reads) -> Found:
+    """The files at the paths, each once. InputError for a path that is refused, or where nothing is left to be read."""
+    given = list(paths)
+    files = (file for path in given for file in (files_below(path, reads.patterns) if path.is_dir() else [path]))
+    return checked(dict.fromkeys(files), given, reads)
+
+
+def checked(files: Iterable[Path], paths: Sequence[Path], reads: Reads, *, allow_empty: bool = False) -> Found:
+    """Those of the files that can be read. A file that is one of the paths is refused with an InputError, others are passed over.
+
+    It is an InputError, too, where no file holds anything, unless that is allowed.
+    """
+    found, named, empty = Found([], []), set(paths), 0
+    for file in files:
+        if file not in named and _is_empty(file):
+            empty += 1
+            continue
+        try:
+            require(file, reads, allow_empty=allow_empty)
+        except InputError as error:
+            if file in named:
+                raise
+            found.refused.append(error)
+        else:
+            found.files.append(file)
+    if found.refused and not found.files:
+        raise found.refused[0]
+    if empty and not found.files and not allow_empty:
+        where = ", ".join(map(str, paths))
+        raise InputError(f"{where}: every file in it is empty", hint=f"Name {reads.words}, or a folder of these.")
+    return found
+
+
+def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """The files of these names below a folder, by name; InputError where there is none."""
+    found = {file for pattern in patterns for file in folder.rglob(pattern) if file.is_file()}
+    files = sorted(file for file in found if not _is_left_out(file, folder))
+    if not files:
+        raise InputError(f"{folder}: holds no {_either(patterns)}", hint="Name a file, or a folder that holds some.")
+    return files
+
+
+def require(file: Path, reads: Reads, *, allow_empty: bool = False) -> None:
+    """InputError when a file is missing, empty or something else than a command reads. Pipes and devices are not looked into."""
+    if not file.exists():
+        raise InputError(f"{file}: there is no such file or folder", hint=f"Name {reads.words}, or a folder of these.")
+    if not file.is_file():
+        return
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(HEAD)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}", hint="Check the path and its permissions.") from error
+    if head or not allow_empty:
+        _refuse(str(file), head, reads)
+
+
+def require_stream(stream: BinaryIO, reads: Reads) -> None:
+    """InputError when standard input is empty or something else; nothing of it is taken. It waits for the first bytes."""
+    peek = getattr(stream, "peek", None)
+    if peek is not None:
+        _refuse("standard input", peek(HEAD)[:HEAD], reads)
+
+
+def _refuse(name: str, head: bytes, reads: Reads) -> None:
+    kind = reads.unlike(head)
+    if kind is not None:
+        but = f", not {reads.words}" if head.strip() else ""
+        raise InputError(f"{name}: is {kind.name}{but}", hint=kind.hint)
+
+
+def _is_empty(file: Path) -> bool:
+    return file.is_file() and not file.stat().st_size
+
+
+def _is_left_out(file: Path, folder: Path) -> bool:
+    return file.name.startswith(".") or any(step.is_symlink() for step in (file, *file.parents) if folder in step.parents)
+
+
+def _either(patterns: Sequence[str]) -> str:
+    """`*.jsonl, *.json or *.ndjson`."""
+    return f"{', '.join(patterns[:-1])} or {patterns[-1]}"

@@ -1,0 +1,72 @@
+"""Known projects: something is stored of them, or the policy, a connection or an operator names them.
+
+A misspelt name must not read as a project in which all is well, so commands, endpoints and pages refuse what is not known and
+name the nearest known project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Collection, Iterable, Sequence
+
+import duckdb
+
+from analytics.queries import query_rows
+from audit.policy import Policy
+from schemas.errors import InputError
+from service.access import AccessStore, access_file
+from service.terminal import plain
+from service.workspace import Workspace
+
+NAMED = 10
+"""Projects that a message lists."""
+IMPORT_FIRST = "Import something first, or start a server: driftline import --help."
+"""What to do about a database that holds nothing."""
+
+
+def is_known(cursor: duckdb.DuckDBPyConnection, project: str, named: Collection[str]) -> bool:
+    """Whether a project is known; `named` are those of the policy and of tokens, which are looked through first."""
+    return project in named or bool(query_rows(cursor, "known_project", {"project": project}))
+
+
+def known_projects(cursor: duckdb.DuckDBPyConnection, named: Iterable[str]) -> list[str]:
+    """Every known project by name; `named` are those of the policy and of tokens."""
+    stored = {row["project"] for row in query_rows(cursor, "known_projects")}
+    return sorted(stored.union(named))
+
+
+def named_projects(policy: Policy, access: AccessStore | None) -> set[str]:
+    """The projects that the policy, a connection or an operator names."""
+    return {*policy.projects, *(access.projects() if access is not None else ())}
+
+
+def nearest(project: str, known: Sequence[str]) -> str:
+    """`did you mean support?`, or which projects there are where none is near; empty where there is none."""
+    near = difflib.get_close_matches(project, known, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
+    return f"there are {', '.join(known[:NAMED])}{more}" if known else ""
+
+
+def unknown_project(project: str, known: Sequence[str], *, place: str = "--project") -> InputError:
+    """The error for a project that is not known; `place` is the option or argument that names it."""
+    words = f"{place}: there is no project {plain(project, 64)!r}"
+    if not known:
+        return InputError(f"{words}: the database is empty", hint=IMPORT_FIRST)
+    said = nearest(project, known)
+    return InputError(words, hint=f"{said[0].upper()}{said[1:]}{'' if said.endswith('?') else '.'}")
+
+
+def require_known(workspace: Workspace, project: str | None, *, place: str = "--project") -> None:
+    """InputError that names the nearest project when a database does not know the one asked for; None asks for all of them."""
+    if project is None:
+        return
+    file = access_file(workspace.settings.database)
+    with contextlib.ExitStack() as stack:
+        cursor = stack.enter_context(contextlib.closing(workspace.store.cursor()))
+        access = stack.enter_context(AccessStore(file, workspace.now)) if file.exists() else None
+        named = named_projects(workspace.policy, access)
+        if not is_known(cursor, project, named):
+            raise unknown_project(project, known_projects(cursor, named), place=place)

@@ -1,0 +1,261 @@
+"""Files that commands read: one rule for a folder, several files, an empty file, and a file that is something else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import sqlite3
+import zipfile
+from collections.abc import Callable
+from contextlib import closing
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import duckdb
+import fastavro
+import polars as pl
+import pytest
+
+from analytics.store import Store
+
+Command = Callable[..., tuple[int, str, str]]
+EVENT = {"session_id": "s1", "event": "tool_call", "tool": "exec", "timestamp": "2026-10-01T09:00:00Z"}
+TRANSCRIPT = '{"type": "session", "id": "t1", "timestamp": "2026-10-01T09:00:00Z"}\n'
+READERS = {
+    "import events": ["import", "events"],
+    "import openclaw": ["import", "openclaw"],
+    "diagnose": ["diagnose"],
+    "check": ["check"],
+}
+"""Commands that read what agents said and did; those that read settings are below."""
+OF_SETTINGS = {
+    "policy check": ["policy", "check"],
+    "evaluate --case": ["evaluate", "--profile", "p.yaml", "--case"],
+    "evaluate --profile": ["evaluate", "--case", "c.yaml", "--profile"],
+}
+CASE = {"case_id": "c", "title": "C", "input": {"messages": [{"role": "user", "content": "Is it up?"}]}}
+ROWS = [{"session_id": "s1", "event": "tool_call", "count": number} for number in range(1031)]
+
+
+def lines(*events: dict[str, object]) -> bytes:
+    """Event JSON lines."""
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+def made(kind: str, path: Path) -> Path:
+    """A file of a kind."""
+    if kind == "a Parquet file":
+        pl.DataFrame(ROWS).write_parquet(path)
+    elif kind == "CSV":
+        pl.DataFrame(ROWS).write_csv(path)
+    elif kind == "an Arrow file":
+        pl.DataFrame(ROWS).write_ipc(path)
+    elif kind == "a gzip file":
+        path.write_bytes(gzip.compress(lines(EVENT)))
+    elif kind == "a ZIP archive":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("events.jsonl", lines(EVENT))
+    elif kind == "a SQLite database":
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("CREATE TABLE t (a)")
+    elif kind == "a DuckDB database":
+        duckdb.connect(str(path)).close()
+    elif kind == "an Avro container":
+        with path.open("wb") as file:
+            fastavro.writer(file, {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}, [{"a": 1}])
+    else:
+        path.write_bytes(BYTES[kind])
+    return path
+
+
+BYTES = {
+    "a PDF": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n",
+    "a Zstandard file": b"\x28\xb5\x2f\xfd\x24\x05",
+    "a picture": b"\x89PNG\r\n\x1a\n",
+    "text in UTF-16 or UTF-32": "﻿".encode("utf-16-le") + lines(EVENT).decode().encode("utf-16-le"),
+    "binary data": b"\0\1\2\3" * 500,
+    "XML or HTML": b"<!DOCTYPE html>\n<html><body>not found</body></html>\n",
+    "text without JSON": b"[2026-11-01 12:00:00] started\n[2026-11-01 12:00:01] stopped\n",
+}
+COMPUTED = [
+    "a Parquet file",
+    "CSV",
+    "an Arrow file",
+    "a gzip file",
+    "a ZIP archive",
+    "a SQLite database",
+    "a DuckDB database",
+    "an Avro container",
+]
+
+
+@pytest.mark.parametrize("kind", [*COMPUTED, *BYTES])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_that_is_something_else_is_refused_in_one_line(
+    driftline: Command, tmp_path: Path, reader: str, kind: str
+) -> None:
+    """A Parquet file was a thousand broken lines, each of them a dead letter."""
+    if (reader, kind) == ("import openclaw", "a SQLite database"):
+        return  # it may be a database of OpenClaw's
+    path = made(kind, tmp_path / "given.jsonl")
+    code, out, err = driftline(*READERS[reader], str(path))
+    assert (2, "") == (code, out)
+    message, hint = err.splitlines()
+    assert message.startswith(f"error: {path}: is {kind}, not ")
+    assert hint.strip()
+    assert not (tmp_path / "driftline.duckdb").exists()
+
+
+@pytest.mark.parametrize("kind", COMPUTED[:2] + COMPUTED[3:])
+@pytest.mark.parametrize("command", OF_SETTINGS)
+def test_so_is_one_that_is_given_for_settings(driftline: Command, tmp_path: Path, command: str, kind: str) -> None:
+    """`not UTF-8` sends people to their editor."""
+    (tmp_path / "c.yaml").write_text(json.dumps(CASE))
+    path = made(kind, tmp_path / "given.yaml")
+    code, out, err = driftline(*OF_SETTINGS[command], str(path))
+    words = "fields are expected here" if kind == "CSV" else f"is {kind}, not YAML or JSON"
+    assert (2, "", True) == (code, out, words in err)
+    assert err.startswith(f"error: {path}:1: document: ")
+
+
+@pytest.mark.parametrize("command", [*READERS, *OF_SETTINGS])
+def test_an_empty_file_is_refused(driftline: Command, tmp_path: Path, command: str) -> None:
+    """A job that forgot to write its file must not look as if it had nothing to say."""
+    (tmp_path / "c.yaml").write_text(json.dumps(CASE))
+    path = tmp_path / "empty"
+    path.touch()
+    code, out, err = driftline(*(READERS | OF_SETTINGS)[command], str(path))
+    assert (2, "", True) == (code, out, "empty\n" in err)
+    assert err.startswith(f"error: {path}:")
+
+
+@pytest.mark.parametrize("command", [*READERS, *OF_SETTINGS])
+def test_a_missing_file_is_refused(driftline: Command, tmp_path: Path, command: str) -> None:
+    """With exit code 2, naming it."""
+    (tmp_path / "c.yaml").write_text(json.dumps(CASE))
+    path = tmp_path / "missing"
+    code, out, err = driftline(*(READERS | OF_SETTINGS)[command], str(path))
+    assert (2, "") == (code, out)
+    assert f"error: {path}:" in err
+    assert "no such file" in err.lower()
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_folder_and_several_files_are_the_files_in_them(driftline: Command, tmp_path: Path, reader: str) -> None:
+    """Each once, in the order of names, however they are named; hidden files and links are no input."""
+    folder = tmp_path / "agents" / "one" / "sessions"
+    folder.mkdir(parents=True)
+    for number in (1, 2):
+        text = TRANSCRIPT.replace("t1", f"t{number}").encode()
+        events = lines(EVENT | {"session_id": f"s{number}"})
+        (folder / f"{number}.jsonl").write_bytes(text if reader == "import openclaw" else events)
+    (folder / "empty.jsonl").touch()
+    (folder / ".hidden.jsonl").write_bytes(b"\0")
+    (folder / "link.jsonl").symlink_to(folder / "1.jsonl")
+    (folder / "notes.txt").write_text("no events\n")
+    given = [str(folder), str(folder / "1.jsonl"), str(folder / "2.jsonl")]
+    found = []
+    for arguments in (given[:1], given[1:], given):
+        shutil.rmtree(tmp_path / "driftline.access", ignore_errors=True)
+        (tmp_path / "driftline.duckdb").unlink(missing_ok=True)
+        code, out, err = driftline(*READERS[reader], *arguments, "--json")
+        found.append((code, err, sessions_in(reader, out)))
+    assert [(0, "", 2)] * 3 == found
+
+
+def sessions_in(reader: str, out: str) -> int:
+    """How many sessions a command says that it has read."""
+    if reader == "diagnose":
+        return len(out.splitlines())
+    document = json.loads(out)
+    return document["checked"] if reader == "check" else document["sessions"]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_folder_without_a_file_of_the_sort_is_refused(driftline: Command, tmp_path: Path, reader: str) -> None:
+    """Nothing to do is a slip in the path; empty files are nothing."""
+    folder = tmp_path / "agents" / "one" / "sessions"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("no events\n")
+    code, out, err = driftline(*READERS[reader], str(folder))
+    assert (2, "", True) == (code, out, str(folder) in err)
+    (folder / "1.jsonl").touch()
+    code, out, err = driftline(*READERS[reader], str(folder))
+    assert (2, "", True) == (code, out, f"{folder}: every file in it is empty" in err)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_in_a_folder_that_is_something_else_is_named_and_passed_over(
+    driftline: Command, tmp_path: Path, reader: str
+) -> None:
+    """One broken upload does not keep ten thousand transcripts out; no dead letters, and the exit code says so."""
+    folder = tmp_path / "agents" / "one" / "sessions"
+    folder.mkdir(parents=True)
+    good = TRANSCRIPT.encode() if reader == "import openclaw" else lines(EVENT)
+    (folder / "good.jsonl").write_bytes(good)
+    broken = made("a Parquet file", folder / "broken.jsonl")
+    code, out, err = driftline(*READERS[reader], str(folder), "--json")
+    assert (1, 1) == (code, sessions_in(reader, out))
+    assert err.startswith(f"{broken}: is a Parquet file, not ")
+    if reader.startswith("import"):
+        with Store(tmp_path / "driftline.duckdb") as store:
+            assert [] == store.cursor().execute("FROM log.dead_letters").fetchall()
+
+
+def test_transcripts_and_events_lead_to_each_other_s_command(driftline: Command, tmp_path: Path) -> None:
+    """Both are JSON lines; each was a dead letter per line to the other command."""
+    transcript, events = tmp_path / "t.jsonl", tmp_path / "e.jsonl"
+    transcript.write_text(TRANSCRIPT)
+    events.write_bytes(lines(EVENT))
+    code, _, err = driftline("import", "events", str(transcript))
+    assert (2, True) == (code, "is an OpenClaw transcript" in err)
+    assert "driftline import openclaw" in err
+    code, _, err = driftline("import", "openclaw", str(events))
+    assert (2, True) == (code, "is a file of runtime events" in err)
+    assert "driftline import events" in err
+
+
+@pytest.mark.parametrize("first", [b'{"session_id": "s1", "ev', b"\0" * 64, b"garbage", b"a,b"])
+def test_a_broken_line_is_still_a_broken_line(driftline: Command, tmp_path: Path, first: bytes) -> None:
+    """A file that was cut at its beginning or lost a block is no other sort of file: what can be taken is."""
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(first + b"\n" + lines(EVENT))
+    code, out, _ = driftline("import", "events", str(path), "--json")
+    summary = json.loads(out)
+    assert (1, 1, 1) == (code, summary["events"], summary["faults"])
+
+
+@pytest.mark.parametrize("command", ["diagnose", "check"])
+@pytest.mark.parametrize(("content", "words"), [(b"", "is empty"), (b"PK\x03\x04", "is a ZIP archive")])
+def test_standard_input_is_looked_at_like_a_file(
+    driftline: Command, monkeypatch: pytest.MonkeyPatch, command: str, content: bytes, words: str
+) -> None:
+    """A pipe whose first command failed is empty."""
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(_peekable(content)))
+    code, out, err = driftline(command, "-")
+    assert (2, "", True) == (code, out, f"error: standard input: {words}" in err)
+
+
+def _peekable(content: bytes) -> BytesIO:
+    class Peekable(BytesIO):
+        def peek(self, _: int) -> bytes:
+            return content
+
+    return Peekable(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "exchanges.parquet is empty"), (b"a,b\n1,2\n", "exchanges.parquet is CSV, not a Parquet file")],
+)
+def test_a_replay_of_files_that_are_none_of_an_export_is_refused(
+    driftline: Command, tmp_path: Path, content: bytes, words: str
+) -> None:
+    """By the same first bytes."""
+    file = tmp_path / "exchanges.parquet"
+    file.write_bytes(content)
+    code, _, err = driftline("replay", "--from", str(tmp_path))
+    assert (2, True) == (code, words in err)
+    code, _, err = driftline("replay", "--from", str(file))
+    assert (2, True) == (code, f"--from: {file} is a file" in err)
