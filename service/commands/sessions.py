@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from analytics.queries import query_rows
+from audit.diagnosis import LOWEST_TRUST
 from schemas.errors import InputError, SettingsError, StoreError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows
 from service.gate import READINESS, Gate, failures
@@ -41,7 +42,7 @@ def runs(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs: trust score, readiness level, primary failure, tool calls."""
+    """List the runs: readiness level, trust score, primary failure, tool calls."""
     with opened_to_show(database, project) as workspace:
         rows = runs_of(workspace.store, project)
     none = f"no run{of_project(project)} yet: a session becomes one when it ends (driftline finalize SESSION)"
@@ -83,10 +84,17 @@ def check(
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE…]", help="Diagnose these instead of reading the runs.")
     ] = None,
-    min_trust: Annotated[int, typer.Option(min=0, max=100, help="Lowest trust score that passes.")] = 0,
     min_readiness: Annotated[
         str, typer.Option(metavar="LEVEL", help=f"Lowest level that passes: {', '.join(READINESS)}.")
     ] = READINESS[0],
+    min_trust: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=100,
+            help=f"Lowest trust score that passes. No run has less than {LOWEST_TRUST}: at or below that it fails none.",
+        ),
+    ] = 0,
     session: Annotated[
         list[str] | None, typer.Option("--session", metavar="ID", help="Only this session; may be repeated.")
     ] = None,
@@ -96,9 +104,11 @@ def check(
 ) -> None:
     """Exit 1 when a run is below what is asked for, 0 when none is: a gate for builds.
 
-    A run without evidence passes no gate. That there is nothing to check is an error (exit 2).
+    Gate on readiness: a critical failure makes a run unsafe_for_production while its trust may still be 90. A run without evidence passes no gate. That there is nothing to check is an error (exit 2).
     """
     gate, report = Gate.of(min_trust, min_readiness), FaultReport()
+    for warning in gate.warnings:
+        err.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     if files:
         if project is not None:
             raise SettingsError("--project goes with the runs of a database, not with files", hint="Leave one of them out.")

@@ -17,6 +17,7 @@ from service.api.errors import ApiError
 from service.api.incidents import IncidentStatus, IncidentType
 from service.api.models import Id
 from service.api.paging import Cursor, Place, after, page_of
+from service.api.projects import project_row
 from service.dashboard.exchange_words import SAMPLING
 from service.dashboard.incident_charts import chart_of
 from service.dashboard.incident_queries import found_again
@@ -24,6 +25,7 @@ from service.dashboard.incident_words import EXPLAINED, NAMES, NO_CAUSE, Figure,
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.documents import Document
+from service.project_checks import CHECK_OLDER, check_state, check_words
 from service.runs import Wanted, worst_runs
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
@@ -81,6 +83,7 @@ async def incidents(
     def asked(reading: duckdb.DuckDBPyConnection) -> list[Incident]:
         return incident_records(reading, project, status=status, kind=kind, before=after(cursor), limit=PAGE + 1)
 
+    row = await project_row(services, project)
     shown, following = page_of(await services.ask(asked), PAGE, lambda one: Place(one.detected_at, one.incident_id))
     values = {
         "project": project,
@@ -92,6 +95,8 @@ async def incidents(
         "types": TYPES,
         "rules": NAMES,
         "may_check": "admin" in viewer.scopes,
+        "check": check_words(row),
+        "how_to_check": CHECK_OLDER if check_state(row) in {"never", "behind"} else "",
     }
     return page(request, "incidents.html", values)
 
