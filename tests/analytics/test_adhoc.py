@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+import duckdb
 import polars as pl
 import pytest
 from builders import START, event, exchange
 
-from analytics.adhoc import LOCKED, read_only_rows
+from analytics.adhoc import LOCKED, only_statement, read_only_rows
 from analytics.store import Store
 from schemas.codec import encode
 from schemas.errors import QueryError, StoreError
@@ -134,6 +135,39 @@ REACHING = (
     "FROM 'https://127.0.0.1:9/secret.parquet'",
     "SELECT getenv('HOME')",
 )
+WRITING = (
+    "EXPLAIN ANALYZE COPY t TO 'x.csv'",
+    "explain /* it */ (analyze) copy t TO 'x.csv'",
+    "EXPLAIN (FORMAT json) COPY t TO 'x.csv'",
+    "EXPLAIN ANALYZE CREATE TABLE y AS SELECT 1",
+    "EXPLAIN ANALYZE SET threads = 1",
+    "EXPLAIN ANALYZE CHECKPOINT",
+    "EXPLAIN ANALYZE CALL pragma_version()",
+    "EXPLAIN ANALYZE WITH x AS (SELECT 1) INSERT INTO t FROM x",
+    "EXPLAIN ANALYZE WITH x AS (DELETE FROM t RETURNING *) SELECT 1",
+    "WITH x AS (COPY (SELECT 1) TO 'x.csv') SELECT 1",
+    "WITH x AS NOT MATERIALIZED (((DELETE FROM t RETURNING *))) SELECT 1",
+    "WITH x AS (SELECT 1), y(a) AS (UPDATE t SET a = 1 RETURNING *) SELECT 1",
+    "WITH x AS (WITH y AS (SELECT 1) DELETE FROM t RETURNING *) SELECT 1",
+    "COPY (PIVOT t ON a USING count(*)) TO 'x.csv'",
+    "EXPLAIN ANALYZE COPY (PIVOT t ON a USING count(*)) TO 'x.csv'",
+    "WITH x AS (PIVOT t ON a USING count(*)) DELETE FROM t",
+    "CREATE TABLE y AS PIVOT t ON a USING count(*)",
+)
+HARMLESS = (
+    "EXPLAIN (ANALYZE, FORMAT json) SELECT 1",
+    "EXPLAIN (SELECT 1)",
+    "EXPLAIN (FORMAT json) (SELECT 1)",
+    "EXPLAIN (WITH x AS (SELECT 1) SELECT 1)",
+    "explain -- COPY\n analyze SELECT 'COPY t TO'",
+    "EXPLAIN SHOW TABLES",
+    "SELECT * FROM (SELECT 1 AS copy) AS update",
+    "WITH x AS (SELECT ')' AS \"copy\", '(' AS delete) SELECT (copy), delete FROM x",
+    "WITH a AS (SELECT 1), b(i) AS NOT MATERIALIZED (VALUES (1)) (SELECT i FROM b)",
+    "WITH RECURSIVE r(i) USING KEY (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 3) FROM r",
+    "SELECT sum(a) OVER w FROM t WINDOW w AS (PARTITION BY a)",
+    "WITH x AS (SELECT 1 AS i) PIVOT x ON i IN (1) USING count(*)",
+)
 ROOT = Path(__file__).parents[2]
 IMPORTABLE = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
 """An environment in which another process finds the packages and the tests' builders."""
@@ -225,6 +259,23 @@ def test_what_reaches_beyond_the_database_is_refused(statement: str, database: P
 
     assert ("SHOW TABLES" in refused.value.hint) == ("Catalog Error" in str(refused.value))
     assert "key,secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("statement", WRITING)
+def test_a_statement_that_contains_one_that_writes_is_refused_before_it_runs(statement: str) -> None:
+    """EXPLAIN ANALYZE runs what it explains, and DuckDB tells its type alone; that no file can be reached is another layer."""
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("CREATE TABLE t (a INTEGER)")
+        with pytest.raises(QueryError, match="is not answered"):
+            only_statement(connection, statement)
+
+
+@pytest.mark.parametrize("statement", HARMLESS)
+def test_a_statement_that_only_looks_like_one_that_writes_is_answered(statement: str) -> None:
+    """Words that write may be names, texts and comments."""
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("CREATE TABLE t (a INTEGER)")
+        connection.execute(only_statement(connection, statement)).fetchall()
 
 
 @pytest.mark.parametrize("name", ["a_frame", "A_FRAME", "LOCKED", "statement", "rows"])

@@ -1,0 +1,101 @@
+"""One process has the database, whatever it is asked for: two that write one file lose data, or the file."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from api_server import Call, Tokens
+from clients import bearer, exchange_body
+from locks import OPENED, assert_ours, opened_elsewhere
+from servers import LONG, ROOT, Home, Nursery, nursery, until
+
+from analytics.compacting import compact_at_start
+from analytics.store import Store
+from service.cli import run
+from service.exporting import export_tables
+from service.partitions import days_of, export_partitions
+from streams.engine import Engine
+from streams.retention import purge
+
+EVENTS = ROOT / "examples" / "session.json"
+QUERY = "/api/audit/query"
+WORK: dict[str, Callable[[Call, Tokens, Engine, Path], object]] = {
+    "a query": lambda call, tokens, _engine, _folder: call("POST", QUERY, tokens.root, json={"sql": "FROM turns"}),
+    "pages": lambda call, tokens, _engine, _folder: [
+        call("GET", path, tokens.root) for path in ("/", "/projects/ops", "/projects/ops/runs", "/sql", "/metrics", "/readyz")
+    ],
+    "retention": lambda call, tokens, _engine, _folder: call(
+        "POST", "/api/audit/retention/run", tokens.root, json={"retentionDays": 1}
+    ),
+    "a purge": lambda _call, _tokens, engine, _folder: purge(engine.store, engine.policy, engine.now(), 1),
+    "an export": lambda _call, _tokens, engine, folder: export_tables(engine.store, folder / "exported"),
+    "partitions": lambda _call, _tokens, engine, folder: export_partitions(engine.store, folder / "lake", days_of(None, None)),
+    "a backup": lambda _call, _tokens, engine, folder: subprocess.run(
+        ["cp", str(engine.store.path), str(folder / "backup.duckdb")],  # noqa: S607
+        check=True,
+    ),
+    "a start that compacts": lambda _call, _tokens, engine, _folder: compact_at_start(engine.store.path or Path()),
+    "doctor": lambda _call, _tokens, engine, _folder: run(["doctor", "--db", str(engine.store.path)]),
+    "sql": lambda _call, _tokens, engine, _folder: run(["sql", "SELECT 1", "--db", str(engine.store.path)]),
+    "compact": lambda _call, _tokens, engine, _folder: run(["compact", "--db", str(engine.store.path)]),
+}
+"""What is done in the process that has the database, or asked of it."""
+
+
+@pytest.fixture(scope="module")
+def nursed() -> Iterator[Nursery]:
+    """Where servers come from."""
+    with nursery() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_the_process_keeps_the_database_through(what: str, call: Call, tokens: Tokens, engine: Engine, tmp_path: Path) -> None:
+    """DuckDB's lock is gone as soon as anything in the process opens the file and closes it: nothing may."""
+    assert 201 == call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body("s", 1, "It is done.")).status_code
+    WORK[what](call, tokens, engine, tmp_path)
+
+    assert engine.store.path is not None
+    assert_ours(engine.store.path)
+
+
+def test_the_database_is_kept_after_it_was_compacted(tmp_path: Path) -> None:
+    """A new file has taken the place of the old one, and with it another lock."""
+    path = tmp_path / "fleet.duckdb"
+    Store(path).close()
+    assert 0 == run(["compact", "--db", str(path)])
+    assert OPENED == opened_elsewhere(path)
+    with Store(path):
+        assert_ours(path)
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_an_import_beside_a_server_is_refused_and_nothing_is_lost(tmp_path: Path, nursed: Nursery, end: signal.Signals) -> None:
+    """It was let in after the first query of an analyst, and its events were gone, or the file, when the server had ended."""
+    home = Home(tmp_path)
+    deliver, operate = bearer(home.connection("north")), bearer(home.operator())
+    server = nursed.serve(home, "--judge", "none")
+    with httpx2.Client(base_url=server.serving(), timeout=LONG) as client:
+
+        def told(turn: int) -> int:
+            return client.post("/api/audit/ingest", json=exchange_body("s", turn, "It is done."), headers=deliver).status_code
+
+        assert 201 == told(1)
+        asked = lambda: client.post(QUERY, json={"sql": "SELECT 1"}, headers=operate).is_success  # noqa: E731
+        until(asked, "an answer to an analyst", LONG)
+        code, printed = nursed.run(home, "import", "events", str(EVENTS))
+        assert (2, "") == (code, printed)
+        assert f"{home.database}: in use by process {server.pid}" in " ".join(server.logged.split())
+        assert 201 == told(2)
+    server.send(end)
+    server.wait()
+
+    assert 0 == nursed.run(home, "import", "events", str(EVENTS))[0]
+    with Store(home.database) as store:
+        assert (2, len(json.loads(EVENTS.read_text())["events"])) == (store.count("exchanges"), store.count("agent_events"))
