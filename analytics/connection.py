@@ -25,6 +25,10 @@ _OPEN_HINTS = {
 }
 
 
+# A CSV, JSON or Parquet file is opened as a view in a database in memory: what is written to that is lost.
+_KEPT_IN = "SELECT path FROM duckdb_databases() WHERE database_name = current_database()"
+
+
 def fetch(connection: duckdb.DuckDBPyConnection, statement: str, values: Mapping[str, Any] | None = None) -> pl.DataFrame:
     """The result of a query as a frame."""
     return pl.DataFrame(connection.sql(statement, params=dict(values or {})))
@@ -41,6 +45,9 @@ def connect(path: Path | None) -> duckdb.DuckDBPyConnection:
         connection = duckdb.connect(":memory:" if path is None else str(path), config=settings)
     except duckdb.Error as error:
         raise store_error(path, error) from error
+    if path is not None and connection.execute(_KEPT_IN).fetchone() == (None,):
+        connection.close()
+        raise StoreError(f"{path}: is no DuckDB database", hint="Name the file of a database, or one that is not there yet.")
     connection.execute("SET GLOBAL TimeZone = 'UTC'")  # else cursors go by the machine's zone
     return connection
 

@@ -158,6 +158,8 @@ _FORMS = {
 """Patterns in words; another is shown as it is."""
 _OWN = ("Value error, ", "Assertion failed, ")
 """What pydantic puts before the words of a rule of ours."""
+_TEXT_TYPE = "Value"
+"""What pydantic calls the type of a secret that is too short or too long; others are lists."""
 _KINDS = {
     "str": "a string",
     "int": "a whole number",
@@ -186,6 +188,8 @@ def words_of(error: Mapping[str, Any]) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind == "string_pattern_mismatch":
         return _FORMS.get(context["pattern"], f"must be of the form {context['pattern']}")
+    if context.get("field_type") == _TEXT_TYPE:
+        kind = f"string_{kind}"
     if kind not in WORDS:
         return _without(str(error["msg"]))
     return WORDS[kind].format_map(

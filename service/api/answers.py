@@ -38,6 +38,8 @@ class ScoredAnswer(Answer):
     tier1: Tier1
     anomaly: bool
     duplicate: Literal[True] | None = Field(None, description="Set when the log had the exchange already.")
+    project: str | None = Field(None, description="Project that it is filed under; set when the body names another one.")
+    note: str | None = Field(None, description="Why it is filed there; set with the project.")
 
 
 class LeftOutAnswer(Answer):
@@ -49,6 +51,8 @@ class LeftOutAnswer(Answer):
     tier1: Tier1
     cost_cap: CostCap | None = Field(None, description="Set when the reason is cost_cap_exceeded.")
     duplicate: Literal[True] | None = Field(None, description="Set when the log had the exchange already.")
+    project: str | None = Field(None, description="Project that it is filed under; set when the body names another one.")
+    note: str | None = Field(None, description="Why it is filed there; set with the project.")
 
 
 class QueuedAnswer(Answer):
@@ -61,6 +65,8 @@ class QueuedAnswer(Answer):
     tier1: Tier1
     anomaly: bool
     duplicate: Literal[True] | None = Field(None, description="Set when the log had the exchange already.")
+    project: str | None = Field(None, description="Project that it is filed under; set when the body names another one.")
+    note: str | None = Field(None, description="Why it is filed there; set with the project.")
 
 
 class RefusedEvent(Answer):
@@ -76,6 +82,8 @@ class EventsAnswer(Answer):
     accepted: int
     known: int
     refused: list[RefusedEvent]
+    project: str | None = Field(None, description="Project that they are filed under; set when the body names another one.")
+    note: str | None = Field(None, description="Why they are filed there; set with the project.")
 
 
 class Done(Answer):

@@ -7,6 +7,7 @@ right token costs no more than a look at its head.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -76,6 +77,7 @@ from service.dashboard import (
 )
 from service.dashboard.problems import add_problem_pages
 from service.querying.desk import QueryDesk
+from service.rounding import rounded
 from service.version import version
 from streams.auditing import Auditing
 
@@ -139,6 +141,7 @@ def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> 
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        default_response_class=RoundedJson,
         dependencies=[Depends(refuse_unknown), Depends(keep_write)],
         generate_unique_id_function=_operation_id,
     )
@@ -160,6 +163,14 @@ def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> 
     app.add_middleware(HostCheck, settings=settings)
     app.add_middleware(RequestRecord, metrics=metrics)
     return app
+
+
+class RoundedJson(JSONResponse):
+    """An answer in JSON, its numbers rounded to what they mean."""
+
+    def render(self, content: Any) -> bytes:
+        """The content as JSON."""
+        return super().render(rounded(content))
 
 
 async def _busy(_: Request, error: Exception) -> JSONResponse:

@@ -30,7 +30,7 @@ from service.api.authentication import Connection
 from service.api.bodies import JsonRoute
 from service.api.context import ApiContext, Services, durable_or_refused
 from service.api.errors import ApiError, documented
-from service.api.ingest import agent_of, require_audit
+from service.api.ingest import agent_of, filed_elsewhere, require_audit
 from service.api.models import NO_MOMENT, EventsBody
 from service.api.settings import EVENTS
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
@@ -70,7 +70,7 @@ class Batch:
         door.set_aside(self.letters, place, refusal, json_bytes(raw))
 
 
-@router.post(EVENTS, status_code=201, responses=documented(400, 408, 413, 415))
+@router.post(EVENTS, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
 async def take_events(body: EventsBody, caller: Connection, services: Services) -> EventsAnswer:
     """Take a batch of one session's runtime events in. It is durable when this is answered."""
     engine = services.engine
@@ -93,7 +93,8 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
         await engine.publish(DEAD_LETTERS, [decode(letter) for letter in batch.letters.messages.get(DEAD_LETTERS, [])])
     refused = sorted(batch.refused, key=lambda one: one.index)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(refused)})
-    return EventsAnswer(accepted=published.written, known=published.known, refused=refused)
+    more = filed_elsewhere(body.project, caller)
+    return EventsAnswer(accepted=published.written, known=published.known, refused=refused, **more)
 
 
 def require_own_ids(events: Sequence[Any]) -> None:

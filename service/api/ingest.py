@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -73,7 +73,7 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
         differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
         raise ApiError(409, "conflict", conflict_words(differing))
     response.status_code = 201 if taken.fate == "written" else 200
-    return answer_of(exchange.exchange_id, taken)
+    return answer_of(exchange.exchange_id, taken, filed_elsewhere(body.project, caller))
 
 
 def require_audit(engine: Auditing, caller: Holder) -> str:
@@ -161,10 +161,21 @@ def agent_of(caller: Holder, named: str | None, redactor: Redactor) -> str | Non
     return caller.agent or (None if named is None else redactor.redact(named)[0])
 
 
-def answer_of(exchange_id: str, taken: Taken) -> IngestAnswer:
-    """What is answered; the first time and to a duplicate."""
+def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
+    """What an answer says beside the rest where the body names another project than the token: the one that counts, and why.
+
+    The name that was sent is not repeated: it may be a secret in the wrong place.
+    """
+    if named is None or named == caller.project:
+        return {}
+    note = f"the project in the body is ignored: the token of {caller.name} files its records under {caller.project}"
+    return {"project": caller.project or "", "note": note}
+
+
+def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> IngestAnswer:
+    """What is answered, the first time and to a duplicate; `more` is said beside it."""
     tier1 = Tier1(score=taken.tier1_score, flags=taken.tier1_flags)
-    again: dict[str, Any] = {"duplicate": True} if taken.fate == "known" else {}
+    again: dict[str, Any] = {**({"duplicate": True} if taken.fate == "known" else {}), **more}
     kind = _answered(taken)
     if kind == "scored":
         return ScoredAnswer(

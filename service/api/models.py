@@ -84,7 +84,13 @@ _MOMENT_SCHEMA = WithJsonSchema(
 Moment = Annotated[datetime, BeforeValidator(_moment), PlainSerializer(datetime.isoformat), _MOMENT_SCHEMA]
 QueryMoment = Annotated[datetime, BeforeValidator(_moment_of_query), _MOMENT_SCHEMA]
 Event = Annotated[Any, AfterValidator(_event)]
-Ignored = Annotated[Any, Field(description="Ignored: the token decides.", json_schema_extra={"deprecated": True})]
+Ignored = Annotated[
+    Any,
+    Field(
+        description="Ignored: the token decides. The answer says so where it names another project.",
+        json_schema_extra={"deprecated": True},
+    ),
+]
 
 
 class Body(BaseModel):
@@ -176,6 +182,7 @@ class EventsBody(Body):
     """A batch of runtime events of one session, in order."""
 
     session_id: Id
+    project: Ignored = None
     agent: Id | None = Field(None, description="Name of the agent; a connection that has one of its own wins.")
     first_seq: Annotated[int, Field(ge=0, lt=2**53)] | None = Field(
         None, description="Position of the first event in its session. Without it every event needs an event_id of its own."

@@ -26,7 +26,7 @@ def diagnose(
     report = FaultReport()
     for document in diagnose_files(files, report):
         if as_json:
-            print_json(document)
+            print_json(document, exact=True)
         else:
             out.print(diagnosis_view(document), "")
     raise typer.Exit(1 if report.count else 0)

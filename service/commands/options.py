@@ -15,6 +15,7 @@ from rich.console import RenderableType
 
 from audit.times import parse_timestamp
 from schemas.errors import SettingsError
+from service.rounding import rounded
 from service.settings import Settings, load_settings
 from service.terminal import err, leave_quietly, out
 from service.workspace import Clock, utc_now
@@ -73,9 +74,9 @@ def show_rows(rows: Sequence[Row], as_table: Callable[[Sequence[Row]], Renderabl
         err.print(none)
 
 
-def print_json(value: Any) -> None:
-    """Print the value as JSON on one line."""
-    print_text(json_line(value) + "\n")
+def print_json(value: Any, *, exact: bool = False) -> None:
+    """Print the value as JSON on one line, its numbers rounded to what they mean unless they are to be exact."""
+    print_text(json_line(value if exact else rounded(value)) + "\n")
 
 
 def print_text(text: str) -> None:

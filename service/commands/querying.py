@@ -234,7 +234,7 @@ def _show(frame: pl.DataFrame, more: bool, form: Form, output: Path | None, limi
 def _print_rows(columns: Sequence[str], rows: Sequence[tuple[Any, ...]], more: bool, form: Form, limit: int) -> None:
     if form is Form.JSONL:
         for row in rows:
-            print_json(dict(zip(columns, row, strict=True)))
+            print_json(dict(zip(columns, row, strict=True)), exact=True)
     elif form is Form.CSV:
         try:
             csv.writer(sys.stdout).writerows([columns, *([_cell(value) for value in row] for row in rows)])

@@ -62,7 +62,7 @@ def run(
         raise InputError(f"no run of a session {plain(session)!r}", hint="`driftline runs` lists them.")
     for row, document in found:
         if as_json:
-            print_json({"run_id": row["run_id"], "project": row["project"], **document})
+            print_json({"run_id": row["run_id"], "project": row["project"], **document}, exact=True)
         else:
             out.print(diagnosis_view(document, row))
 

@@ -259,3 +259,14 @@ def test_a_replay_of_files_that_are_none_of_an_export_is_refused(
     assert (2, True) == (code, words in err)
     code, _, err = driftline("replay", "--from", str(file))
     assert (2, True) == (code, f"--from: {file} is a file" in err)
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows"])
+def test_a_file_that_is_no_database_is_refused_as_one(driftline: Command, tmp_path: Path, name: str) -> None:
+    """DuckDB opens tables of other formats as views in memory: an import into one said that it had taken its events in."""
+    (tmp_path / name).write_text("a,b\n1,2\n")
+    (tmp_path / "events.jsonl").write_bytes(lines(EVENT))
+    for arguments in (["runs"], ["import", "events", "events.jsonl"]):
+        code, out, err = driftline(*arguments, "--db", name)
+        assert (2, "", True) == (code, out, f"{name}: " in err)
+    assert "a,b\n1,2\n" == (tmp_path / name).read_text()

@@ -113,11 +113,11 @@ def test_a_list_of_no_database_says_so(driftline: Command) -> None:
         ("ALERT_WEBHOOK", "hooks.example/hush", "begins with https://"),
         ("ALERT_SLACK", "file:///hush", "begins with https://"),
         ("ALERT_SLACK", "https://hooks example/hush", "begins with https://"),
-        ("ALERT_SECRET", "hush", "at least 16"),
+        ("ALERT_SECRET", "hush", "must have 16 or more characters"),
         ("QUIET_HOURS", "ten to seven", "like 22:00-07:00"),
         ("QUIET_FOR", "nobody", "'warning' or 'all'"),
-        ("PUBLIC_URL", "audit.example", "match pattern"),
-        ("PUBLIC_URL", "https://audit.example/|x>", "match pattern"),
+        ("PUBLIC_URL", "audit.example", "must be an address such as"),
+        ("PUBLIC_URL", "https://audit.example/|x>", "must be an address such as"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_refused_by_name(

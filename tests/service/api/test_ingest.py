@@ -275,3 +275,25 @@ def test_a_time_is_taken_in_every_usual_form(
     """Gateways write times as they like."""
     assert 201 == call("POST", INGEST, tokens.ops, json=exchange_body(timestamp=timestamp)).status_code
     assert [("2026-10-01 09:01:00",)] == stored(store, "occurred_at::VARCHAR")
+
+
+@pytest.mark.parametrize("status", [201, 200])
+def test_a_project_in_the_body_that_the_token_contradicts_is_said(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, status: int
+) -> None:
+    """Who files under another project than they think looks for their scores in the wrong place."""
+    plain = call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1) | {"project": "ops"})
+    number = 1 if status == 200 else 2
+    answer = call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number) | {"project": "sk-secret"})
+    note = "the project in the body is ignored: the token of north files its records under ops"
+    assert (status, "ops", note) == (answer.status_code, answer.json()["project"], answer.json()["note"])
+    assert {"project", "note"} == answer.json().keys() - plain.json().keys() - {"duplicate"}
+
+
+def test_so_is_one_of_a_batch_of_events(call: Call, tokens: Tokens) -> None:
+    """The same words; without a project, or with the token's, there are none."""
+    events = [{"event": "tool_call", "tool": "exec", "timestamp": "2026-10-01T09:00:00Z"}]
+    body = {"session_id": "s", "first_seq": 0, "events": events}
+    assert {"accepted", "known", "refused"} == call("POST", "/api/audit/events", tokens.ops, json=body).json().keys()
+    answer = call("POST", "/api/audit/events", tokens.ops, json=body | {"project": "web"}).json()
+    assert ("ops", True) == (answer["project"], answer["note"].startswith("the project in the body is ignored"))

@@ -1,0 +1,38 @@
+"""Numbers as JSON says them: rounded to what they mean, so that 3.845 is not 3.8449999999999998. What is stored stays as it is.
+
+1. A score, a mean, a share: three decimals; below 0.1, four significant digits.
+2. Money, and the chance of being sampled, which people count on with: nine decimals, the billionths that costs are kept in.
+3. A document that is kept whole, and the parameters by which a query is asked again: exactly as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+DECIMALS, EXACT_DECIMALS, DIGITS = 3, 9, 4
+SMALL = 0.1
+"""Below this, decimals alone would leave too little of a number."""
+WHOLE = frozenset({"parameters", "diagnosis", "finalResult", "judgeResult", "final_result", "judge_result", "result"})
+"""Fields that hold documents of their own."""
+_EXACT = re.compile(r"usd|cost|cap$|probability|spent", re.IGNORECASE)
+
+
+def rounded(value: Any, name: str = "") -> Any:
+    """The value with its numbers rounded, at every depth; `name` is the field that holds it."""
+    if isinstance(value, float):
+        return _number(value, name)
+    if isinstance(value, dict):
+        return {key: one if key in WHOLE else rounded(one, str(key)) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(one, name) for one in value]
+    return value
+
+
+def _number(value: float, name: str) -> float:
+    if not math.isfinite(value):
+        return value
+    if _EXACT.search(name):
+        return round(value, EXACT_DECIMALS)
+    return round(value, DECIMALS) if abs(value) >= SMALL else float(f"{value:.{DIGITS}g}")
