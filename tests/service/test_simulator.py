@@ -128,6 +128,31 @@ REQUEST_WORDS = [
 ]
 
 
+# The counts
+
+
+def test_a_prompt_is_counted_as_it_is_billed_and_a_count_is_no_message(
+    judge: RunningJudge, client: anthropic.Anthropic
+) -> None:
+    """Reservations rest on the count: one that says less than the bill would let a session pass its cap."""
+    judge.reset("overloaded")
+    asked = _request(_question())
+    del asked["max_tokens"]
+    counted = client.messages.count_tokens(**asked).input_tokens
+    assert 0 == judge.requests, "a script for messages does nothing to counts"
+    judge.reset("answer")
+    assert counted == client.messages.create(**asked, max_tokens=500).usage.input_tokens
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 5}, {"messages": []}, {"temperature": 0}])
+def test_a_count_that_the_api_would_refuse_is_refused(judge: RunningJudge, fields: dict[str, Any]) -> None:
+    """A request that the simulator takes and the API does not would be found out only with a key in hand."""
+    asked = {name: value for name, value in _request(_question()).items() if name != "max_tokens"} | fields
+    status, _, body = _post(judge, json.dumps(asked).encode(), path="/v1/messages/count_tokens")
+    assert (400, "invalid_request_error") == (status, body["error"]["type"])
+    assert 401 == _post(judge, b"{}", path="/v1/messages/count_tokens", x_api_key="")[0]
+
+
 # The answers
 
 
