@@ -103,7 +103,6 @@ async def working(
     finally:
         await worker.stop(grace)
     assert [] == failures
-    assert worker.app._crash_reason is None
 
 
 @asynccontextmanager
@@ -126,6 +125,7 @@ async def processing(
     }
     async with working(kafka, processors) as worker:
         yield worker
+    assert worker.app._crash_reason is None
     await producer.stop()
     for topic in states.values():
         topic.close()
