@@ -1,5 +1,5 @@
 -- purpose: how two scorings of the same exchanges differ, measure by measure, where both have a number, with the sums that a confidence interval of the mean difference takes, sessions as clusters
--- grain: one row a project and measure (tier and dimension; tier: 1, 2, 2.5, 3, anomaly (0 or 1) or cost (USD); dimension: empty for the tier itself); shares are a session's part of the pairs, its residual the sum of its differences less what the mean would give them
+-- grain: one row a project and measure (tier and dimension; tier: 1, 2, 2.5, 3, anomaly (0 or 1) or cost (USD, of exchanges that neither side left unscored: what was not answered says nothing of what it would cost); dimension: empty for the tier itself); shares are a session's part of the pairs, its residual the sum of its differences less what the mean would give them
 -- parameters: $a, $b (statements that read the rows of `log.scores` of each side; NULL: those of this database), $project (NULL for all)
 WITH latest_a AS (
     SELECT score_id, max((revision, _offset)) AS version
@@ -9,7 +9,8 @@ WITH latest_a AS (
     FROM query(coalesce($b, 'FROM log.scores')) WHERE $project IS NULL OR project = $project GROUP BY score_id
 ), side_a AS (
     SELECT
-        score_id, project, (connection, session_id) AS session, tier1_score, anomaly, cost_usd,
+        score_id, project, (connection, session_id) AS session, tier1_score, anomaly,
+        CASE WHEN disposition <> 'unscored' THEN cost_usd END AS cost_usd,
         CASE WHEN tier2_state = 'scored' THEN tier2_score END AS tier2,
         CASE WHEN tier2_state = 'scored' THEN list_transform(tier2_dimensions, lambda one: (one.dimension, one.score)) END AS dimensions2,
         CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END AS alignment,
@@ -20,7 +21,8 @@ WITH latest_a AS (
     SEMI JOIN latest_a AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
 ), side_b AS (
     SELECT
-        score_id, project, (connection, session_id) AS session, tier1_score, anomaly, cost_usd,
+        score_id, project, (connection, session_id) AS session, tier1_score, anomaly,
+        CASE WHEN disposition <> 'unscored' THEN cost_usd END AS cost_usd,
         CASE WHEN tier2_state = 'scored' THEN tier2_score END AS tier2,
         CASE WHEN tier2_state = 'scored' THEN list_transform(tier2_dimensions, lambda one: (one.dimension, one.score)) END AS dimensions2,
         CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END AS alignment,

@@ -41,7 +41,7 @@ def bounds_of(option: str, text: str) -> Bounds:
     if found := [_OFFSET_OF.fullmatch(one.strip()) for one in text.split(",")]:
         given = [match.groups() for match in found if match is not None]
         if len(given) == len(found):
-            return Bounds({None if number is None else int(number): int(offset) for number, offset in given})
+            return _by_partition(option, [(None if number is None else int(number), int(offset)) for number, offset in given])
     try:
         moment = parse_timestamp(text)
     except ValueError:
@@ -52,6 +52,20 @@ def bounds_of(option: str, text: str) -> Bounds:
             hint="Give an offset, PARTITION:OFFSET (several with commas), or an ISO time such as 2026-11-01T12:00:00Z.",
         )
     return Bounds({}, int(moment.timestamp() * 1000))
+
+
+def _by_partition(option: str, given: Sequence[tuple[int | None, int]]) -> Bounds:
+    """The offsets by partition; SettingsError for two of one partition: which of them is meant, nobody can tell."""
+    found: dict[int | None, int] = {}
+    for partition, offset in given:
+        if partition in found:
+            named = "every partition that is not named" if partition is None else f"partition {partition}"
+            raise SettingsError(
+                f"{option}: {named} is given twice, with offset {found[partition]} and offset {offset}",
+                hint="Give each partition one offset.",
+            )
+        found[partition] = offset
+    return Bounds(found)
 
 
 async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Bounds) -> tuple[Part, ...]:

@@ -151,11 +151,14 @@ class Rescoring:
         """Score the tasks of one session, one after the other."""
         spent, made = state.spent, Accepted()
         for task in tasks:
-            ledger = Ledger(self._policy.for_project(task.project).cap, spent)
+            ledger = self._ledger(task, spent)
             try:
                 counted = self._counted(task, known.get(SCORING.subject_of(task), ()))
                 if self._is_wanted(task):
                     score = await court.judge(_bare(task), counted, ledger)
+                    if isinstance(score, Score) and _leaves_unused(score, counted):
+                        ledger = self._ledger(task, spent)
+                        score = await court.judge(_bare(task), self._answers(task, counted), ledger)
                     if score is not None:
                         made.add("scores", encode(score))
                 else:
@@ -172,20 +175,34 @@ class Rescoring:
     def _counted(self, task: ScoringTask, found: Sequence[Judgement]) -> list[Judgement]:
         """What is known of a task's exchange and counts: in what it carries and in what was found.
 
-        Who looks only at what was recorded takes all of it, as the scores were made. Who pays looks for answers to the questions of now.
+        Who pays looks for answers to the questions of now alone. Who looks only at what was recorded takes all of it, because
+        nearly always all of it answers them; see `_leaves_unused`.
         """
         if self._asking is Asking.NONE:
             return []
         known = SCORING.known_of(task, found)
         if not known or not self._asking.pays:
             return known
+        return self._answers(task, known)
+
+    def _answers(self, task: ScoringTask, known: Sequence[Judgement]) -> list[Judgement]:
+        """What of everything that is known answers a question of the policy in force."""
         return of_these_questions(encoded_exchange(task.exchange), self._policy.for_project(task.project), known)
+
+    def _ledger(self, task: ScoringTask, spent: int) -> Ledger:
+        return Ledger(self._policy.for_project(task.project).cap, spent)
 
     def _is_wanted(self, task: ScoringTask) -> bool:
         scope = self._scope
         if scope.since is None and scope.until is None:
             return scope.project is None or scope.project == task.project
         return scope.holds(task.project, encoded_exchange(task.exchange).occurred_at)
+
+
+def _leaves_unused(score: Score, known: Sequence[Judgement]) -> bool:
+    """Whether something is known that answers no question of the score: it may be another policy's, and is then not to be charged."""
+    used = {one.fingerprint for one in known if one.judgement_id in score.judgement_ids}
+    return any(one.fingerprint not in used for one in known)
 
 
 def _bare(task: ScoringTask) -> ScoringTask:

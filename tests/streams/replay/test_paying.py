@@ -17,6 +17,7 @@ from replayed import Command, merged_scores_in, replay, result, scored_live, sco
 
 from analytics.store import Store
 from audit.prices import nano_of
+from schemas.codec import decode
 from schemas.records import Judgement
 from service.simulator import RunningJudge, running
 from streams.judges.batch import BatchLimits
@@ -87,6 +88,28 @@ def test_only_questions_that_a_policy_changes_are_paid_for(
     others = scores_in(judged, lambda score: score.project != "shop")
     made = merged_scores_in(result(judged, "newer"))
     assert len(others) + TURNS == len(made)
+
+
+@pytest.mark.parametrize("methodology", ["tilt", "prawduct"])
+def test_what_another_methodology_does_not_use_is_not_charged(
+    driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, methodology: str
+) -> None:
+    """Thousands of unscored exchanges "cost" what the live scores had cost, and a comparison said that money moved."""
+    policy = policy_file(tmp_path, f"projects: {{ops: {{methodology: {methodology}}}}}")
+    document = replay(driftline, "--judge", "recorded", "--policy", policy, "--label", "other", "--workers", "1")
+    assert (0, True) == (simulator.requests, document["dispositions"]["unscored"] > TURNS)
+    with Store(judged) as store:
+        rows = store.cursor().execute("SELECT judgement_id, cost_usd FROM judgements").fetchall()
+    paid = {judgement: nano_of(cost) for judgement, cost in rows}
+    made = [decode(one) for one in merged_scores_in(result(judged, "other"))]
+    assert [sum(paid[judgement] for judgement in score.judgement_ids) for score in made] == [  # type: ignore[attr-defined]
+        nano_of(score.cost_usd or 0)  # type: ignore[attr-defined]
+        for score in made
+    ]
+    assert {True, False} == {bool(score.cost_usd) for score in made}  # type: ignore[attr-defined]
+    code, out, err = driftline("compare", "live", "other", "--json")
+    assert 0 == code, err
+    assert [0, 0] == [row["changed"] for row in json.loads(out)["measures"] if row["tier"] == "cost"]
 
 
 def test_nothing_is_paid_for_unless_somebody_says_yes(

@@ -30,6 +30,14 @@ from analytics.store import Store
             ["--from", "topics", "--kafka", "127.0.0.1:1", "--from-offset", "soon"],
             "--from-offset: 'soon' is no offset and no time",
         ),
+        (
+            ["--from", "topics", "--kafka", "127.0.0.1:1", "--to-offset", "0:10,0:20"],
+            "--to-offset: partition 0 is given twice, with offset 10 and offset 20",
+        ),
+        (
+            ["--from", "topics", "--kafka", "127.0.0.1:1", "--from-offset", "5, 1:7,5"],
+            "--from-offset: every partition that is not named is given twice, with offset 5 and offset 5",
+        ),
         (["--db", "none.duckdb"], "there is no database at none.duckdb"),
     ],
 )
