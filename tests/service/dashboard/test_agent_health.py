@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 from api_server import NOW
-from builders import exchange
+from builders import closing, exchange
 from finished import filled
 from watched import put
 
@@ -134,6 +134,22 @@ def test_a_project_that_has_only_runs_shows_only_those(looks: Looks, store: Stor
     assert "run_001 Ready for runtime 97" in said
     for words in ("Nothing has come in yet", "Cost of judging", "Tier 1 ·", "Left out by sampling", "Newest sessions"):
         assert words not in said
+
+
+def test_a_session_that_has_ended_is_not_called_unfinished(looks: Looks, store: Store) -> None:
+    """One of exchanges alone ends without becoming a run; one that goes on after its end is open again."""
+    ended = closing("s", 1)
+    filled(
+        store,
+        ("exchanges", exchange("s", 1)),
+        ("exchanges", ended),
+        ("exchanges", exchange("on", 1, occurred_at=ended.closed_at + timedelta(minutes=1))),
+        ("exchanges", closing("on", 1)),
+        ("exchanges", exchange("open", 1)),
+    )
+    page = looks("/projects/ops/wrap-quality")
+    state = {name: re.search(rf">{name}</td>.*?>(ended, no events|not finished)<", page)[1] for name in ("s", "on", "open")}  # type: ignore[index]
+    assert {"s": "ended, no events", "on": "not finished", "open": "not finished"} == state
 
 
 def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:
