@@ -25,6 +25,12 @@ def questioned(here: Shell, operator: str) -> list[dict[str, object]]:
     return list(answer.json()["scores"]) if answer.is_success else []
 
 
+def landed_again(printed: str) -> str:
+    """What a rebuild says at its end, without what it and its libraries have logged."""
+    (said,) = (line for line in printed.splitlines() if line.startswith("landed again: "))
+    return said
+
+
 @pytest.mark.slow
 def test_an_installation_of_one_machine_is_set_up_fed_and_restored_as_the_guides_say(
     kafka: KafkaConnection, tmp_path: Path
@@ -55,9 +61,9 @@ def test_an_installation_of_one_machine_is_set_up_fed_and_restored_as_the_guides
         after = questioned(here, operator)
         here.stop()
         assert "driftline rebuild --kafka ADDRESS" in (DOCS / "how-to" / "back-up.md").read_text("utf-8")
-        landed = here.run(f"driftline rebuild --kafka {kafka.bootstrap}")
+        landed = landed_again(here.run(f"driftline rebuild --kafka {kafka.bootstrap}"))
         assert "`driftline rebuild`: it makes the tables again" in (DOCS / "deploying.md").read_text("utf-8")
-        assert landed == here.run("rm driftline.duckdb\ndriftline rebuild")
+        assert landed == landed_again(here.run("rm driftline.duckdb\ndriftline rebuild"))
         here.run(f"export DRIFTLINE_KAFKA_PREFIX={kafka.prefix}more-")
         here.run(checked, {"--partitions 24": "--partitions 2"})
 
