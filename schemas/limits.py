@@ -15,6 +15,14 @@ MAX_ADMITTED_BYTES = 990_000
 """Encoded size of a record from outside: what carries it on, such as a scoring task, needs room of its own."""
 NAME = r"[a-z0-9][a-z0-9_.-]{0,62}"
 """Pattern of the name of a project or connection: safe in a URL, a file name and a terminal, and without a slash."""
+MAX_ID = 256
+"""Characters of the longest id or name that a source may give."""
+MAX_MADE_ID = 2_400
+"""Characters of the longest id that is made of others: a session's and two entries', each three times as long once escaped."""
+MAX_COUNT = 2**53
+"""Largest count, position or number of tokens: the largest integer that every JSON reader keeps exactly."""
+OUTCOMES = ("answered", "no_response", "error", "aborted")
+"""What can have become of an exchange."""
 MAX_DEPTH = 32
 """Levels of nesting of JSON documents, the outermost one included."""
 

@@ -77,12 +77,19 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
             connection, policy, redactor_of(settings, policy), judge, JudgeCalls(), producer, pulse, membership, framing
         )
         stack.enter_context(_background([parts.pulse.run()]))
-        states = {stage.name: StateTopic(connection, stage.name, producer, source=stage.source) for stage in stages}
+        states = {stage.name: _states(stage, parts) for stage in stages}
         for topic in states.values():
             stack.callback(topic.close)
         processors = {stage.name: _processor(stage, states[stage.name], parts) for stage in stages}
         worker = Worker(connection, stages, processors, membership=membership)
         return await _work(worker, [stage.source for stage in stages if stage.judged], settings.stop_grace, orphaned)
+
+
+def _states(stage: Stage, parts: _Parts) -> StateTopic:
+    """The states of the stage."""
+    return StateTopic(
+        parts.connection, stage.name, parts.producer, source=stage.source, holds=stage.state_type, redactor=parts.redactor
+    )
 
 
 def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
