@@ -9,16 +9,7 @@ from typing import Any
 
 import msgspec
 
-
-def has_surrogates(text: str) -> bool:
-    """Whether the text holds surrogates, which no record can keep."""
-    if text.isascii():
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
+from schemas.limits import has_surrogates
 
 
 def mended_text(text: str) -> str:

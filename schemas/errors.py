@@ -78,6 +78,13 @@ class WrongKeyError(RecordError):
     )
 
 
+class WrongPartitionError(RecordError):
+    """A record of a session that came on another partition than the one of the session's key."""
+
+    code = "wrong_partition"
+    hint = "Produce it with the partitioner murmur2, with librdkafka partitioner=murmur2_random; the dead letter can be put back as it is."
+
+
 class SchemaError(DriftlineError):
     """A schema file breaks a rule of this project."""
 

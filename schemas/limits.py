@@ -17,6 +17,14 @@ NOT_UNICODE = "is not valid Unicode: it holds half a surrogate pair"
 """What is said of a text that cannot be written as UTF-8, where repairing it would change what it identifies."""
 NAME = r"[a-z0-9][a-z0-9_.-]{0,62}"
 """Pattern of the name of a project or connection: safe in a URL, a file name and a terminal, and without a slash."""
+MAX_ID = 256
+"""Characters of the longest id or name that a source may give."""
+MAX_MADE_ID = 2_400
+"""Characters of the longest id that is made of others: a session's and two entries', each three times as long once escaped."""
+MAX_COUNT = 2**53
+"""Largest count, position or number of tokens: the largest integer that every JSON reader keeps exactly."""
+OUTCOMES = ("answered", "no_response", "error", "aborted")
+"""What can have become of an exchange."""
 MAX_DEPTH = 32
 """Levels of nesting of JSON documents, the outermost one included."""
 
@@ -34,3 +42,14 @@ def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
         if not level:
             return False
     return True
+
+
+def has_surrogates(text: str) -> bool:
+    """Whether the text holds surrogates, which no record can keep."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -89,7 +89,8 @@ class LetterBox:
         values: Sequence[bytes] = [letter.body for letter in letters]
         if self.framing is not None:
             values = asyncio.run(self.framing.reframe(values))
-        return [way_back(letter, value) for letter, value in zip(letters, values, strict=True)]
+        now = utc_now()
+        return [way_back(letter, value, now=now) for letter, value in zip(letters, values, strict=True)]
 
     def let_stages_run(self) -> None:
         """Let the stages of a database take up what was put back, without asking a judge; a cluster has workers for that."""

@@ -88,7 +88,7 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
             Turns(settings.judge_concurrency),
         )
         stack.enter_context(_background([parts.pulse.run()]))
-        states = {stage.name: StateTopic(connection, stage.name, producer, source=stage.source) for stage in stages}
+        states = {stage.name: _states(stage, parts) for stage in stages}
         for topic in states.values():
             stack.callback(topic.close)
         processors = {stage.name: _processor(stage, states[stage.name], parts) for stage in stages}
@@ -103,6 +103,13 @@ def _chunked(stage: Stage, judge: Judge | None) -> Stage:
     from streams.kafka.judging import with_judge  # noqa: PLC0415 - a worker without such a stage asks no judge
 
     return with_judge(stage)
+
+
+def _states(stage: Stage, parts: _Parts) -> StateTopic:
+    """The states of the stage."""
+    return StateTopic(
+        parts.connection, stage.name, parts.producer, source=stage.source, holds=stage.state_type, redactor=parts.redactor
+    )
 
 
 def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:

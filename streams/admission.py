@@ -14,6 +14,7 @@ from audit.fingerprints import stable_id
 from audit.redaction import Redactor
 from audit.surrogates import json_bytes
 from schemas.codec import encode
+from schemas.contract import check_record
 from schemas.errors import BoundsError, RecordError
 from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import DeadLetter, Record
@@ -82,10 +83,7 @@ class Door:
         """Encode records into `accepted`; those that may not be written are set aside as dead letters of `source`."""
         for position, record in enumerate(records):
             try:
-                message = encode(record)
-                if len(message) > MAX_ADMITTED_BYTES:
-                    raise BoundsError(f"{type(record).__name__}: {len(message)} bytes, {MAX_ADMITTED_BYTES} allowed")
-                accepted.add(topic, message)
+                accepted.add(topic, admissible(record))
             except RecordError as error:
                 body = json_bytes(record)
                 self.set_aside(accepted, Place(source, position), Refusal("admission", error.code, str(error)), body)
@@ -140,6 +138,15 @@ class Door:
     def _redacted_text(self, body: bytes) -> bytes:
         text, found = self._redactor.redact(body.decode("utf-8", "replace"))
         return text.encode("utf-8", "replace") if found else body
+
+
+def admissible(record: Record) -> bytes:
+    """A record from outside in its encoding; RecordError naming the field when it breaks its contract or is too large."""
+    message = encode(record)
+    check_record(record)
+    if len(message) > MAX_ADMITTED_BYTES:
+        raise BoundsError(f"{type(record).__name__}: {len(message)} bytes, {MAX_ADMITTED_BYTES} allowed")
+    return message
 
 
 def _start(body: bytes) -> bytes:

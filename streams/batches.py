@@ -25,15 +25,15 @@ SESSION_KEY = pl.concat_str("connection", pl.lit("/"), "session_id")
 
 @dataclass(frozen=True)
 class StageBatch:
-    """Consecutive records of one partition: one frame a record type, each with `_offset` and `_key`, rows by offset."""
+    """Consecutive records of one partition: one frame a record type that has rows, with `_offset` and `_key`, rows by offset."""
 
     topic: str
     frames: Mapping[str, pl.DataFrame]
 
     @classmethod
     def of(cls, topic: str, frames: Mapping[str, pl.DataFrame]) -> StageBatch:
-        """A batch from frames that have `connection`, `session_id` and `_offset`."""
-        return cls(topic, {name: frame.with_columns(SESSION_KEY.alias(KEY)) for name, frame in frames.items()})
+        """A batch from frames that have `connection`, `session_id` and `_offset`; those without rows are left out."""
+        return cls(topic, {name: frame.with_columns(SESSION_KEY.alias(KEY)) for name, frame in frames.items() if frame.height})
 
     def keys(self) -> list[str]:
         """The sessions in the batch, each once, in no promised order."""

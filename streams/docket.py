@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -28,7 +28,7 @@ class JudgedState(msgspec.Struct, frozen=True, array_like=True):
     """What a stage that asks a judge keeps of one session."""
 
     next_offset: int = 0
-    spent: int = 0
+    spent: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Nano-USD its judge calls have cost, where one cap holds for all of them."""
 
 

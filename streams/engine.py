@@ -17,10 +17,9 @@ from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec import encode
-from schemas.errors import BoundsError, StoreError
-from schemas.limits import MAX_ADMITTED_BYTES
+from schemas.errors import StoreError
 from schemas.records import Exchange, Judgement, Record, Reservation
-from streams.admission import Accepted, Door
+from streams.admission import Accepted, Door, admissible
 from streams.closing import EXPLICIT, closings, idle_closings
 from streams.commits import Commits
 from streams.embedded import EmbeddedRunner
@@ -113,11 +112,8 @@ class Engine:
 
         BusyError when too much waits already; RecordError when the record may not be written.
         """
-        message = encode(exchange)
-        if len(message) > MAX_ADMITTED_BYTES:
-            raise BoundsError(f"Exchange: {len(message)} bytes, {MAX_ADMITTED_BYTES} allowed")
         accepted = Accepted()
-        accepted.add("exchanges", message)
+        accepted.add("exchanges", admissible(exchange))
         committed = await self._commits.submit(Submission(outside=accepted))
         (fate,) = committed.fates["exchanges"]
         if fate == WRITTEN:
@@ -128,7 +124,7 @@ class Engine:
         """Append records from outside; durable on return. Known ones are left out, so that sending twice changes nothing."""
         accepted = Accepted()
         for record in records:
-            accepted.add(topic, encode(record))
+            accepted.add(topic, admissible(record))
         return await self._publish(topic, accepted)
 
     async def record(self, record: Judgement | Reservation) -> None:

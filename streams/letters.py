@@ -21,6 +21,7 @@ import msgspec
 from audit.evaluation.requesting import asked_again
 from audit.fingerprints import stable_id
 from schemas.codec import decode, encode, record_from, registry_schema_id
+from schemas.contract import check_record
 from schemas.errors import RecordError
 from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import RECORD_TYPES, DeadLetter, EvaluationRequest, Exchange, JudgingRequest, Record, Review, ScoringTask
@@ -34,8 +35,11 @@ SAMPLED = "retried"
 """Why an exchange is sampled that intake could not get over: somebody put it back, whatever sampling would have said."""
 BROUGHT = {"http": "its sender was told that it was refused", "import": "the line is no record"}
 """Who sets aside what never was a record, and why it cannot go back."""
+STATE, NO_STATE = "state", "no_state"
+"""Stage and reason of the letters of what stood in a state topic and is no state."""
 NEVER = {
     "conflicting_id": "the log holds its id with other content: give the record an id of its own and deliver it again",
+    NO_STATE: "it is no record but what a worker keeps of a session, which went on without it: there is nothing to put back",
     "removed_by_retention": "the topic had removed the records before they were read: bring them again from where they came",
 }
 """Reasons for which nothing can go back, and what to do."""
@@ -79,13 +83,17 @@ def is_whole(letter: DeadLetter) -> bool:
     return hashlib.sha256(letter.body).hexdigest() == letter.digest
 
 
-def way_back(letter: DeadLetter, value: bytes | None = None) -> Return | Stays:
-    """How a letter can go back, or why it cannot. `value` is its body where a schema registry has told how that is read."""
+def way_back(letter: DeadLetter, value: bytes | None = None, *, now: datetime | None = None) -> Return | Stays:
+    """How a letter can go back, or why it cannot.
+
+    `value` is its body where a schema registry has told how that is read; `now` is when it would come on its topic again.
+    """
     value = letter.body if value is None else value
     if why := _is_no_record(letter):
         return Stays(letter, why)
     try:
         record = _record_of(value)
+        check_record(record, now)
         if letter.stage in STAGES:
             return _past_the_stage(letter, record)
         message = value if value.startswith(MARKER) else encode(record)

@@ -10,10 +10,11 @@ from typing import Any
 from audit.policy import Policy
 from schemas.registry import current_schemas
 from streams.batches import Step
+from streams.docket import JudgedState
 from streams.judged import EVALUATION, SCORING, JudgedStage
 from streams.recorded import Recorded
-from streams.steps.diagnosis import DiagnosisStep
-from streams.steps.intake import IntakeStep
+from streams.steps.diagnosis import DiagnosisState, DiagnosisStep
+from streams.steps.intake import IntakeState, IntakeStep
 from streams.steps.judging import JudgingStep
 
 
@@ -25,6 +26,8 @@ class Stage:
     source: str
     make_step: Callable[[Policy, Recorded], Step]
     sinks: tuple[str, ...]
+    state_type: type[Any]
+    """What the stage keeps of a session, as MessagePack."""
     records_at_once: int
     """How many records a batch may have: fewer where each holds whole texts, up to a megabyte of them."""
     judged: JudgedStage[Any] | None = None
@@ -32,14 +35,14 @@ class Stage:
 
 
 def _judged(stage: JudgedStage[Any], records_at_once: int) -> Stage:
-    return Stage(stage.name, stage.source, partial(JudgingStep, stage), (stage.sink,), records_at_once, stage)
+    return Stage(stage.name, stage.source, partial(JudgingStep, stage), (stage.sink,), JudgedState, records_at_once, stage)
 
 
 # Judgements are no sink: they are what a judge said, recorded by whoever asked it, and cannot be made again.
 TOPOLOGY = (
-    Stage("intake", "exchanges", lambda policy, _: IntakeStep(policy), ("scoring-tasks", "scores"), 2_000),
+    Stage("intake", "exchanges", lambda policy, _: IntakeStep(policy), ("scoring-tasks", "scores"), IntakeState, 2_000),
     _judged(SCORING, 2_000),
-    Stage("diagnosis", "agent-events", lambda policy, _: DiagnosisStep(policy), ("diagnoses",), 80_000),
+    Stage("diagnosis", "agent-events", lambda policy, _: DiagnosisStep(policy), ("diagnoses",), DiagnosisState, 80_000),
     _judged(EVALUATION, 500),
 )
 

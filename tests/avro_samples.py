@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import builders as build
 import msgspec
 
 from schemas import records
+from schemas.codec import encode
+from schemas.contract import rules_of, times_of
 from schemas.limits import EARLIEST, LATEST
 from schemas.records import Record
 from schemas.registry import Json, schema_of
+from schemas.rules import Between, Identifier, JsonObject, Named, OneOf, Rule
 
 
 def in_order(record: Any) -> Any:
@@ -28,6 +32,35 @@ def nested_records(node: Any) -> Iterator[Json]:
         yield node
     for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         yield from nested_records(inner)
+
+
+LAWFUL: dict[type[Rule], Any] = {
+    Named: "ops",
+    Identifier: "an id",
+    Between: 1,
+    JsonObject: "{}",
+}
+"""Of each kind of rule a value that keeps it."""
+CARRIERS = {"Anchor", "JudgingRequest"}
+"""Records that carry an exchange, which has to be of what they name."""
+LATEST_HEARD = datetime(2026, 11, 1, tzinfo=UTC)
+"""Nothing that came on a topic has happened later."""
+
+
+def lawful(record: Any) -> Any:
+    """The record as it may come on a topic: what breaks the contract is replaced, and nothing has happened that is yet to come."""
+    name = type(record).__name__
+    changed: dict[str, Any] = {field: min(at, LATEST_HEARD) for field in times_of(name) if (at := getattr(record, field))}
+    for field, rule in rules_of(name).items():
+        value = getattr(record, field)
+        if value is not None and rule.fault(value):
+            changed[field] = rule.words[0] if isinstance(rule, OneOf) else LAWFUL[type(rule)]
+    record = msgspec.structs.replace(record, **changed)
+    if name not in CARRIERS:
+        return record
+    named = {field: getattr(record, field) for field in ("connection", "project", "exchange_id")}
+    carried = build.exchange(getattr(record, "session_id", "s"), 1, **named)
+    return msgspec.structs.replace(record, exchange=encode(carried))
 
 
 class SampleMaker:

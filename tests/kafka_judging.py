@@ -17,6 +17,7 @@ from audit.questions import Question
 from audit.redaction import Redactor
 from schemas.codec import decode, encode
 from schemas.records import DeadLetter, Judgement, Record, Reservation
+from streams.docket import JudgedState
 from streams.judge_calls import JudgeCalls
 from streams.judged import JudgedStage
 from streams.judges.protocol import Judge, Purse, Verdict
@@ -92,7 +93,8 @@ class Process:
     """A process that judges: it is handed chunks from where `Committed` stands, as a transport would."""
 
     def __init__(self, rig: Rig, judge: Judge | None, producer: Mortal, options: dict[str, Any]) -> None:
-        self.states = StateTopic(rig.kafka, rig.stage.name, producer)
+        stage, redactor = rig.stage, Redactor(rig.policy.redaction)
+        self.states = StateTopic(rig.kafka, stage.name, producer, source=stage.source, holds=JudgedState, redactor=redactor)
         self.calls = JudgeCalls()
         self.processor = JudgingProcessor(
             rig.stage,
@@ -100,7 +102,7 @@ class Process:
             rig.policy,
             judge,
             calls=self.calls,
-            redactor=Redactor(rig.policy.redaction),
+            redactor=redactor,
             now=rig.clock,
             producer=producer,
             states=self.states,

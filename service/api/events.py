@@ -20,9 +20,8 @@ from analytics.accounts import contradictions
 from analytics.queries import query_rows
 from audit.deliveries import named_differences
 from audit.surrogates import json_bytes
-from schemas.codec import decode, encode
+from schemas.codec import decode
 from schemas.errors import RecordError
-from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import AgentEvent
 from service.access import Holder
 from service.api.answers import EventsAnswer, RefusedEvent
@@ -33,7 +32,7 @@ from service.api.errors import ApiError, documented
 from service.api.ingest import agent_of, filed_elsewhere, require_audit
 from service.api.models import NO_MOMENT, EventsBody
 from service.api.settings import EVENTS
-from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal, admissible
 from streams.auditing import Auditing
 from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Problem
@@ -162,12 +161,10 @@ def _told(problem: Problem, index: int) -> Problem:
 def _unwritable(record: AgentEvent, index: int) -> Problem | None:
     """Why the record may not be written, where it may not."""
     try:
-        size = len(encode(record))
+        admissible(record)
     except RecordError as error:
-        return Problem(error.code, f"events[{index}].{str(error).removeprefix('AgentEvent.')}")
-    return (
-        None if size <= MAX_ADMITTED_BYTES else Problem("bounds", f"events[{index}]: is larger than {MAX_ADMITTED_BYTES} bytes")
-    )
+        return Problem(error.code, f"events[{index}]{str(error).removeprefix('AgentEvent')}")
+    return None
 
 
 async def _continued(services: ApiContext, caller: Holder, session_id: str, records: Sequence[AgentEvent]) -> list[AgentEvent]:

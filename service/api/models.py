@@ -6,7 +6,6 @@ Types are strict: a number in quotes is no number. Fields that are not known are
 from __future__ import annotations
 
 import re
-import unicodedata
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -23,20 +22,15 @@ from pydantic import (
 
 from audit.surrogates import mended_text
 from audit.times import parse_timestamp
-from schemas.limits import NAME, NOT_UNICODE
+from schemas.contract import IDENTIFIER
+from schemas.limits import MAX_COUNT, MAX_ID, NAME, NOT_UNICODE
 from service.api.settings import MAX_EVENTS
-from streams.sources.documents import MAX_ID
 from streams.sources.event_records import has_broken_id
-
-MAX_COUNT = 2**53
-"""Largest number of tokens: the largest integer that every JSON reader keeps exactly."""
 
 
 def _named(text: str) -> str:
-    if not text.strip():
-        raise ValueError("is blank")
-    if any(unicodedata.category(character) == "Cc" for character in text):
-        raise ValueError("holds control characters")
+    if fault := IDENTIFIER.fault(text):
+        raise ValueError(fault)
     return text
 
 

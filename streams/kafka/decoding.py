@@ -1,8 +1,8 @@
 """From records as the broker has them to columns: one way for the sink and the workers, so that both reject the same.
 
-A record is rejected when its value is no record of ours, breaks a bound, or is of a type that does not travel on its topic; and where
-a topic is keyed by session, when its key is not that of its session: it may be on another partition than the session's other records,
-where nobody knows what the session has spent. What is kept of it as a dead letter depends on the record alone, its time included:
+A record is rejected when its value is no record of ours, breaks a bound or the contract (`schemas.contract`), or is of a type that does
+not travel on its topic; and where a topic is keyed by session, when its key is not that of its session: it may be on another partition
+than the session's other records, where nobody knows what the session has spent. What is kept of it as a dead letter depends on the record alone, its time included:
 whoever rejects it, and however often, the letter is the same.
 """
 
@@ -16,12 +16,14 @@ import polars as pl
 
 from audit.redaction import Redactor
 from schemas.arrow import INDEX, DecodedBatch, Rejected, decode_batch
-from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError
+from schemas.contract import breaches
+from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError, WrongPartitionError
 from schemas.limits import EARLIEST, LATEST
 from schemas.registry import topics
 from streams.admission import Accepted, Door, Place, Refusal
 from streams.batches import OFFSET, SESSION_KEY
-from streams.kafka.processing import RawRecord
+from streams.kafka.keys import partition_of
+from streams.kafka.processing import Chunk, RawRecord
 from streams.kafka.topics import TOPICS
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
@@ -34,6 +36,8 @@ CONFLICT = Refusal(
     "the log has a record of this identity with other content: give it an id of its own, and produce it again",
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECONDS = int((LATEST - _EPOCH) / timedelta(milliseconds=1))
+"""The latest time that a record may say, since 1970."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,36 @@ def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[byt
     for name in batch.frames.keys() - set(topics()[topic]):
         error = UnexpectedTypeError(f"{name}: does not travel on the topic {topic}")
         batch.rejected += [Rejected(place, error) for place in batch.frames.pop(name)[INDEX].to_list()]
-    if TOPICS[topic].is_keyed:
-        keys = pl.Series([record.key for record in records], dtype=pl.Binary)
-        for name, frame in batch.frames.items():
-            batch.frames[name], rejected = _by_key(frame, keys)
+    keys = pl.Series([record.key for record in records], dtype=pl.Binary) if TOPICS[topic].is_keyed else None
+    taken_at = _taken_at(records)
+    found: dict[str, pl.DataFrame] = {}
+    for name, frame in batch.frames.items():
+        kept, rejected = _by_contract(name, frame, taken_at)
+        batch.rejected += rejected
+        if keys is not None:
+            kept, rejected = _by_key(kept, keys)
             batch.rejected += rejected
+        if kept.height:
+            found[name] = kept
+    batch.frames = found
     batch.rejected.sort(key=lambda rejected: rejected.index)
     return batch
+
+
+def _taken_at(records: Sequence[RawRecord]) -> pl.Series:
+    """When the broker took each record in, as far as it says so."""
+    stamps = pl.Series([record.timestamp for record in records], dtype=pl.Int64)
+    return stamps.set(stamps <= 0, None).clip(upper_bound=_MILLISECONDS).cast(pl.Datetime("ms", "UTC")).dt.cast_time_unit("us")
+
+
+def _by_contract(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> tuple[pl.DataFrame, list[Rejected]]:
+    """The rows that keep the contract, and the others."""
+    found = breaches(name, frame, taken_at.gather(frame[INDEX]))
+    if not found:
+        return frame, []
+    places = frame[INDEX]
+    rejected = [Rejected(places[row], error) for row, error in found.items()]
+    return frame.filter(~places.is_in([one.index for one in rejected])), rejected
 
 
 def _by_key(frame: pl.DataFrame, keys: pl.Series) -> tuple[pl.DataFrame, list[Rejected]]:
@@ -82,9 +109,38 @@ def _by_key(frame: pl.DataFrame, keys: pl.Series) -> tuple[pl.DataFrame, list[Re
     return frame.filter(right), rejected
 
 
-def decode_chunk(topic: str, records: Sequence[RawRecord], values: Sequence[bytes] | None = None) -> DecodedChunk:
-    """Decode records of one partition of a topic, as `decode_values` does."""
+def _by_partition(frame: pl.DataFrame, partition: int, partitions: int) -> tuple[pl.DataFrame, list[Rejected]]:
+    """The rows of sessions that belong on the partition, and the others."""
+    keys = frame.select(SESSION_KEY).to_series()
+    elsewhere = {
+        key: place for key in keys.unique().to_list() if (place := partition_of(key.encode(), partitions)) != partition
+    }
+    if not elsewhere:
+        return frame, []
+    right = ~keys.is_in(list(elsewhere))
+    rejected = [
+        Rejected(
+            place, WrongPartitionError(f"partition: session {key} belongs on partition {elsewhere[key]}, not on {partition}")
+        )
+        for place, key in zip(frame.filter(~right)[INDEX].to_list(), keys.filter(~right).to_list(), strict=True)
+    ]
+    return frame.filter(right), rejected
+
+
+def decode_chunk(
+    topic: str, records: Sequence[RawRecord], values: Sequence[bytes] | None = None, *, on: tuple[int, int] | None = None
+) -> DecodedChunk:
+    """Decode records of one partition of a topic, as `decode_values` does.
+
+    `on` is the number of the partition and how many the topic has: given, sessions that belong on another one are rejected. That is for
+    who keeps states by partition. The tables need not care, and have records of before partitions were added.
+    """
     batch = decode_values(topic, records, values)
+    if on is not None and on[1]:
+        for name, frame in list(batch.frames.items()):
+            batch.frames[name], rejected = _by_partition(frame, *on)
+            batch.rejected += rejected
+        batch.rejected.sort(key=lambda rejected: rejected.index)
     offsets = pl.Series(OFFSET, [record.offset for record in records], dtype=pl.Int64)
     return DecodedChunk(
         {name: frame.with_columns(offsets.gather(frame[INDEX])).drop(INDEX) for name, frame in batch.frames.items()},
@@ -114,6 +170,14 @@ def conflict_of(topic: str, partition: int, record: RawRecord, redactor: Redacto
     return _letter_of(topic, partition, record, CONFLICT, redactor)
 
 
+def unworkable(chunk: Chunk, refusal: Refusal, redactor: Redactor) -> Accepted:
+    """The dead letters of records that a stage cannot work on, for a reason that nobody foresaw."""
+    letters = Accepted()
+    for record in chunk.records:
+        letters.extend(_letter_of(chunk.topic, chunk.partition, record, refusal, redactor))
+    return letters
+
+
 def _letter_of(topic: str, partition: int, record: RawRecord, refusal: Refusal, redactor: Redactor) -> Accepted:
     letters = Accepted()
     door = Door(redactor, time_of(record))
@@ -123,5 +187,5 @@ def _letter_of(topic: str, partition: int, record: RawRecord, refusal: Refusal, 
 
 def time_of(record: RawRecord) -> datetime:
     """When the broker took the record in; at the bounds of what a record may say where the broker says anything beyond."""
-    milliseconds = max(0, min(record.timestamp, int((LATEST - _EPOCH) / timedelta(milliseconds=1))))
+    milliseconds = max(0, min(record.timestamp, _MILLISECONDS))
     return min(max(_EPOCH + timedelta(milliseconds=milliseconds), EARLIEST), LATEST)

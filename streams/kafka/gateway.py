@@ -16,11 +16,10 @@ from analytics.queries import query_rows
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import decode, encode
-from schemas.errors import BoundsError, DriftlineError, StoreError
-from schemas.limits import MAX_ADMITTED_BYTES
+from schemas.codec import decode
+from schemas.errors import DriftlineError, StoreError
 from schemas.records import Exchange, Record
-from streams.admission import Accepted
+from streams.admission import Accepted, admissible
 from streams.batches import named_session
 from streams.closing import EXPLICIT, closings, idle_closings
 from streams.engine_state import EngineLimits, EngineState, Published
@@ -101,9 +100,7 @@ class Gateway:
 
         BusyError or BrokerError when it is not taken; RecordError when the record may not be written.
         """
-        message = encode(exchange)
-        if len(message) > MAX_ADMITTED_BYTES:
-            raise BoundsError(f"Exchange: {len(message)} bytes, {MAX_ADMITTED_BYTES} allowed")
+        message = admissible(exchange)
         # Of two at once with one id the second has to wait for what becomes of the first.
         async with self._turns[hash((exchange.connection, exchange.exchange_id)) % _STRIPES]:
             (fate,) = await self._acceptance.take("exchanges", [exchange], [message])
@@ -111,7 +108,7 @@ class Gateway:
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
         """Produce records from outside; with the broker on return. Known ones are left out, so that sending twice changes nothing."""
-        messages = await asyncio.to_thread(lambda: [encode(record) for record in records])
+        messages = await asyncio.to_thread(lambda: [admissible(record) for record in records])
         fates = await self._acceptance.take(topic, records, messages) if records else []
         conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
         return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)

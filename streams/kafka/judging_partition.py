@@ -32,15 +32,17 @@ from streams.judged import JudgedStage
 from streams.judges.protocol import Judge
 from streams.kafka.calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import decode_chunk, letter_of
+from streams.kafka.decoding import decode_chunk, letter_of, unworkable
 from streams.kafka.keys import key_of
 from streams.kafka.leases import BrokerLease
 from streams.kafka.processing import Chunk
 from streams.kafka.producing import Sender
 from streams.kafka.repetitions import Window
-from streams.kafka.state import StateTopic, StoredState
+from streams.kafka.state import StateTopic
+from streams.kafka.stored_states import StoredState
 from streams.purses import StoppedError
 from streams.session_queues import SessionQueues
+from streams.stage_runs import FAILURES, stage_failed
 from streams.tribunal import Tribunal
 from streams.turns import Turns
 
@@ -174,8 +176,23 @@ class JudgingPartition:
             self.calls.add(one)
 
     def _tasks_in(self, chunk: Chunk) -> tuple[list[tuple[int, str, Record]], Accepted]:
-        """The chunk's tasks with offset and session, and the dead letters of what is none."""
-        decoded, letters = decode_chunk(chunk.topic, chunk.records), Accepted()
+        """The chunk's tasks with offset and session, and the dead letters of what is none, and of what cannot be read for any reason."""
+        try:
+            return self._read(chunk)
+        except FAILURES as error:
+            log.exception("stage %s cannot read offset %d of partition %d", self._stage.name, chunk.first_offset, self.number)
+            if len(chunk.records) == 1:
+                return [], unworkable(chunk, stage_failed(self._stage.name, error), self._bench.redactor)
+        tasks, letters = list[tuple[int, str, Record]](), Accepted()
+        for place in range(len(chunk.records)):
+            found, refused = self._tasks_in(chunk.part(place, place + 1))
+            tasks += found
+            letters.extend(refused)
+        return tasks, letters
+
+    def _read(self, chunk: Chunk) -> tuple[list[tuple[int, str, Record]], Accepted]:
+        on = chunk.partition, chunk.partitions
+        decoded, letters = decode_chunk(chunk.topic, chunk.records, on=on), Accepted()
         for rejected in decoded.rejected:
             letters.extend(letter_of(chunk.topic, chunk.partition, rejected, self._bench.redactor))
         return list(StageBatch.of(chunk.topic, decoded.frames).records()), letters

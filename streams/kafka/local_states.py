@@ -9,6 +9,8 @@ from typing import cast
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
+from schemas.errors import StoreError
+
 BUFFER_BYTES = 16 * 1024 * 1024
 """Writes that are kept in memory before they go to a file."""
 
@@ -31,7 +33,10 @@ class LocalStates:
         """The values of those keys that have one."""
         wanted = list(keys)
         places: list[str | int | float | bytes | bool] = [_place(partition, key) for key in wanted]
-        found = cast("list[bytes | None]", self._files[places]) if places else []
+        try:
+            found = cast("list[bytes | None]", self._files[places]) if places else []
+        except Exception as error:
+            raise StoreError(f"{self._folder.name}: the states cannot be read: {error}", hint=_DISK) from error
         return {key: value for key, value in zip(wanted, found, strict=True) if value is not None}
 
     def put(self, partition: int, values: Mapping[bytes, bytes | None]) -> None:
@@ -48,6 +53,9 @@ class LocalStates:
         """Take the folder away."""
         self._files.close()
         self._folder.cleanup()
+
+
+_DISK = "Check the disk of the worker's temporary folder (TMPDIR) and start it again: the states are read from their topic."
 
 
 def _place(partition: int, key: bytes) -> bytes:

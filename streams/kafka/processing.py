@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
@@ -42,6 +42,8 @@ class Chunk:
     topic: str
     partition: int
     records: Sequence[RawRecord]
+    partitions: int = 0
+    """How many partitions the topic has; 0 where that is not known."""
 
     @property
     def first_offset(self) -> int:
@@ -52,6 +54,10 @@ class Chunk:
     def next_offset(self) -> int:
         """The offset after the last record: what may be committed when the chunk is done."""
         return self.records[-1].offset + 1
+
+    def part(self, start: int, stop: int) -> Chunk:
+        """Some of its records, by their places."""
+        return replace(self, records=self.records[start:stop])
 
 
 class Processor(Protocol):

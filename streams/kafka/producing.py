@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
-from aiokafka.partitioner import murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.structs import RecordMetadata
 
 from schemas.errors import BrokerError
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.keys import partition_of
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Largest request: the state of a session is the largest message we send."""
@@ -66,7 +66,6 @@ class RecordProducer:
         self._time_limit = time_limit
         self._client: AIOKafkaProducer | None = None
         self._making = asyncio.Lock()
-        self._partitions: dict[tuple[bytes, int], int] = {}
 
     async def start(self) -> None:
         """Connect; BrokerError when no broker answers in time."""
@@ -101,29 +100,18 @@ class RecordProducer:
         count = len(await client.partitions_for(topic))
         if len(messages) < TOGETHER:
             singles = [
-                await client.send(
-                    topic, value, key, partition=self._partition_of(key, count) if partition is None else partition
-                )
+                await client.send(topic, value, key, partition=partition_of(key, count) if partition is None else partition)
                 for key, value in messages
             ]
             return [Produced(found.partition, found.offset) for found in await _all(singles)]
         places: dict[int, list[int]] = defaultdict(list)
         for place, (key, _) in enumerate(messages):
-            places[self._partition_of(key, count) if partition is None else partition].append(place)
+            places[partition_of(key, count) if partition is None else partition].append(place)
         produced: list[Produced] = [Produced(-1, -1)] * len(messages)
         for part in await _all([_send_part(client, topic, number, messages, part) for number, part in places.items()]):
             for place, where in part.items():
                 produced[place] = where
         return produced
-
-    def _partition_of(self, key: bytes, count: int) -> int:
-        """What Kafka's default partitioner gives the key; kept, because working it out takes longer than sending the record."""
-        found = self._partitions.get((key, count))
-        if found is None:
-            if len(self._partitions) >= 100_000:
-                self._partitions.clear()
-            found = self._partitions[key, count] = (murmur2(key) & 0x7FFFFFFF) % count
-        return found
 
     async def _connected(self) -> AIOKafkaProducer:
         async with self._making:

@@ -25,9 +25,16 @@ class Progress:
     def begin(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
         """Reading begins at these positions, while the partitions have these ends."""
         self.positions = dict(positions)
-        self._ends = dict(ends)
+        self._ends = {one: max(end, self._ends.get(one, 0)) for one, end in ends.items()}
         self._aim()
         self.move({})
+
+    def expect(self, ends: Mapping[Partition, int]) -> None:
+        """What we have produced ourselves up to these ends is to be done, too, wherever what was there before is waited for."""
+        for partition, end in ends.items():
+            self._ends[partition] = max(end, self._ends.get(partition, 0))
+            if self._target:
+                self._target[partition] = max(end, self._target.get(partition, 0))
 
     def saw(self, ends: Mapping[Partition, int]) -> None:
         """The partitions have these ends now."""

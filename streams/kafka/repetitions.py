@@ -21,7 +21,8 @@ from streams.batches import KEY, OFFSET, StageBatch
 
 WINDOW = 512
 """Records of a session whose identities are kept."""
-_ENTRY = 16
+ENTRY_BYTES = 16
+"""Of one record in a window."""
 _SEPARATOR = "\x1f"
 _FEW = 8
 """Up to so many look-ups, searching the bytes takes less time than making a table of them."""
@@ -45,13 +46,15 @@ class Window:
         self._looks += 1
         if self._table is None and self._looks > _FEW:
             entries = bytes(self.entries)
-            self._table = {entries[at : at + 8]: entries[at + 8 : at + _ENTRY] for at in range(0, len(entries), _ENTRY)}
+            self._table = {
+                entries[at : at + 8]: entries[at + 8 : at + ENTRY_BYTES] for at in range(0, len(entries), ENTRY_BYTES)
+            }
         if self._table is not None:
             return self._table.get(identity)
         at = self.entries.find(identity)
-        while at >= 0 and at % _ENTRY:
+        while at >= 0 and at % ENTRY_BYTES:
             at = self.entries.find(identity, at + 1)
-        return None if at < 0 else bytes(self.entries[at + 8 : at + _ENTRY])
+        return None if at < 0 else bytes(self.entries[at + 8 : at + ENTRY_BYTES])
 
     def add(self, identity: bytes, content: bytes) -> None:
         """Enter a new record."""
@@ -61,7 +64,7 @@ class Window:
 
     def packed(self) -> bytes:
         """What the state is to carry."""
-        return bytes(self.entries[-WINDOW * _ENTRY :])
+        return bytes(self.entries[-WINDOW * ENTRY_BYTES :])
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """The sink: every record of every topic into its table, exactly once, in the process that owns the DuckDB file.
 
 Rows and the positions to go on from are committed together (`streams.kafka.sink_batches`), so a kill at any moment loses nothing and
-doubles nothing. What the broker or the database cannot do at the moment is tried again; what another try cannot mend sets `broken`.
+doubles nothing. The dead letters of what does not land are on their topic before (`streams.kafka.sink_letters`), and land from there.
+What the broker or the database cannot do at the moment is tried again; what another try cannot mend sets `broken`.
 One batch lands at a time while the client fetches what comes next, so memory is bounded and Kafka keeps what waits.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,6 +31,7 @@ from streams.kafka.positions import SinkPositions
 from streams.kafka.progress import Progress
 from streams.kafka.reading import OutOfRangeError, PartitionReader, Read
 from streams.kafka.sink_batches import Fetched, SinkWriter
+from streams.kafka.sink_letters import SinkLetters
 
 LOOK_SECONDS = 0.5
 """How long is waited for records, and so for partitions that were added."""
@@ -69,6 +72,7 @@ class Sink:
         self.progress = Progress()
         self.writer = SinkWriter(store, redactor, now)
         self.where = SinkPositions(store, connection, self.writer)
+        self._letters = SinkLetters(connection, self.writer, self.progress)
         self._store = store
         self._connection = connection
         self._reader = PartitionReader(connection)
@@ -90,11 +94,12 @@ class Sink:
         await self._reader.start()
         try:
             ranges = await self._reader.ranges(partitions)
-            positions = await asyncio.to_thread(self.where.open, ranges)
+            positions = await self._letters.telling(lambda: self.where.open(ranges))
             await asyncio.to_thread(self.writer.learn)
             self._reader.read_from(positions)
         except BaseException:
             await self._reader.stop()
+            await self._letters.stop()
             raise
         self.progress.begin(positions, {one: found.end for one, found in ranges.items()})
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch())]
@@ -109,6 +114,7 @@ class Sink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         await self._reader.stop()
+        await self._letters.stop()
 
     @property
     def trouble(self) -> str:
@@ -166,7 +172,7 @@ class Sink:
         for chunk in read.chunks:
             values = values_of(chunk.records)
             fetched.append(Fetched(chunk, values if self._reframe is None else await self._reframe(values)))
-        await asyncio.to_thread(self.writer.land, fetched, read.positions)
+        await self._letters.telling(lambda: self.writer.land(fetched, read.positions))
 
     async def _moved(self, read: Read) -> None:
         """What was read has landed. Where a partition's last records are not for us, such as marks of transactions, it has, too."""
@@ -177,7 +183,8 @@ class Sink:
     async def _resume(self, partitions: Sequence[Partition]) -> None:
         """Go on where partitions have nothing at their positions any more."""
         for partition, found in (await self._reader.ranges(partitions)).items():
-            at = await asyncio.to_thread(self.where.within, partition, self.progress.positions[partition], found)
+            position = self.progress.positions[partition]
+            at = await self._letters.telling(functools.partial(self.where.within, partition, position, found))
             self._reader.move(partition, at)
             self.progress.move({partition: at})
         self.landed()

@@ -1,13 +1,15 @@
 """What was read from topics, into their tables: rows and the positions to go on from in one transaction.
 
 1. A record whose identity and revision the table has is left out: at least once on the topic, exactly once in the table.
-2. What is no record of its topic, or has the identity of another, becomes a dead letter in the same transaction. Such a letter is on no
-   topic; it is told from others by its place, so that a rebuild makes the same one.
+2. What is no record of its topic, or has the identity of another, becomes a dead letter. That is on its topic before the positions move:
+   `UntoldError` gives whoever asked the letters to produce, and nothing has changed; asked again, it lands. So a kill in between produces
+   them once more, and they are the same: a letter is told from others by its place. They land as everything does, from their topic.
 3. Nothing here knows Kafka's clients. It all runs in one thread at a time, beside the event loop.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +19,9 @@ from datetime import datetime
 import polars as pl
 
 from analytics.known import KnownIdentities
+from analytics.repetitions import unknown
 from analytics.store import Store
-from analytics.transaction import MADE_HERE, Appended, Partition, Transaction
+from analytics.transaction import Appended, Partition, Transaction
 from audit.redaction import Redactor
 from schemas.arrow import INDEX, decode_batch
 from schemas.errors import RecordError
@@ -29,6 +32,15 @@ from streams.kafka.decoding import RejectedRecord, conflict_of, decode_values, l
 from streams.kafka.processing import Chunk, RawRecord
 
 REMOVED = "removed_by_retention"
+
+
+class UntoldError(Exception):
+    """Dead letters that have to be on their topic first; nothing was landed."""
+
+    def __init__(self, letters: Mapping[str, bytes]) -> None:
+        super().__init__(f"{len(letters)} dead letters are not on their topic")
+        self.letters = letters
+        """By id."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,8 @@ class SinkWriter:
         self._now = now
         self.seen = KnownIdentities()
         """Every identity that the tables have, up to the last commit."""
+        self.told: set[str] = set()
+        """Ids of dead letters that were produced for what is to land next."""
         self._in_doubt = True
 
     def learn(self) -> None:
@@ -84,24 +98,27 @@ class SinkWriter:
             transaction.set_watermarks(SINK, positions)
 
     def land(self, fetched: Sequence[Fetched], positions: Mapping[Partition, int]) -> None:
-        """Land what was fetched and move the positions. After a failure it may be called again: a commit can fail and yet be durable."""
+        """Land what was fetched and move the positions; UntoldError as above.
+
+        After a failure it may be called again: a commit can fail and yet be durable.
+        """
         self.learn()
         self._in_doubt = True
         parts = [self._decoded(topic, of_topic) for topic, of_topic in _by_topic(fetched).items()]
-        with self._store.transaction() as transaction:
+        with self._committing() as transaction:
             done = [(part, transaction.land(part.topic, part.frames, self.seen)) for part in parts]
             letters = [letter for part, landed in done for letter in self._letters(part, landed)]
             landing = next((landed.frames for part, landed in done if part.topic == DEAD_LETTERS), {})
-            made = _land_letters(transaction, letters, self.seen, landing)
+            self._require_told(transaction, letters, landing)
             transaction.set_watermarks(SINK, positions)
-        for topic, landed in [*((part.topic, landed) for part, landed in done), (DEAD_LETTERS, made)]:
-            self.seen.take_in(topic, landed.frames)
+        for part, landed in done:
+            self.seen.take_in(part.topic, landed.frames)
         self._in_doubt = False
 
     def pass_over(self, partition: Partition, start: int, beginning: int) -> None:
         """Note that a partition's positions from `start` up to `beginning` were gone before they were read, and go on behind them.
 
-        As `land`, it may be called again after a failure.
+        UntoldError as above; as `land`, it may be called again after a failure.
         """
         topic, number = partition
         detail = f"the positions {start} to {beginning - 1} were removed from the topic before they were read: keep its records longer"
@@ -109,11 +126,32 @@ class SinkWriter:
         self.learn()
         self._in_doubt = True
         Door(self._redactor, self._now()).set_aside(letters, Place(topic, start, number), Refusal(SINK, REMOVED, detail), b"")
-        with self._store.transaction() as transaction:
-            made = _land_letters(transaction, letters.messages[DEAD_LETTERS], self.seen, {})
+        with self._committing() as transaction:
+            self._require_told(transaction, letters.messages[DEAD_LETTERS], {})
             transaction.set_watermarks(SINK, {partition: beginning})
-        self.seen.take_in(DEAD_LETTERS, made.frames)
         self._in_doubt = False
+
+    @contextlib.contextmanager
+    def _committing(self) -> Iterator[Transaction]:
+        """A transaction; what was told for it is forgotten once it is committed, and nothing is in doubt where letters are to be told."""
+        try:
+            with self._store.transaction() as transaction:
+                yield transaction
+        except UntoldError:
+            self._in_doubt = False
+            raise
+        self.told.clear()
+
+    def _require_told(self, transaction: Transaction, letters: Sequence[bytes], landing: Mapping[str, pl.DataFrame]) -> None:
+        """UntoldError for letters that are neither in the table, nor `landing` in the transaction, nor told."""
+        for name, frame in decode_batch(letters).frames.items() if letters else ():
+            schema = schema_of(name)
+            fresh, _ = unknown(transaction.connection, schema, frame, DEAD_LETTERS, self.seen)
+            if name in landing:
+                fresh = fresh.join(landing[name], on=schema.identity, how="anti")
+            untold = fresh.filter(~pl.col(*schema.identity).is_in(self.told)).select(*schema.identity, INDEX)
+            if untold.height:
+                raise UntoldError({letter_id: letters[place] for letter_id, place in untold.rows()})
 
     def _decoded(self, topic: str, fetched: Sequence[Fetched]) -> _Part:
         records = [record for one in fetched for record in one.chunk.records]
@@ -141,19 +179,3 @@ def _by_topic(fetched: Sequence[Fetched]) -> dict[str, list[Fetched]]:
     for one in fetched:
         found[one.chunk.topic].append(one)
     return found
-
-
-def _land_letters(
-    transaction: Transaction, letters: Sequence[bytes], seen: KnownIdentities, landing: Mapping[str, pl.DataFrame]
-) -> Appended:
-    """Land dead letters that are on no topic, but for those that are `landing` in the same transaction, because a worker made them, too."""
-    if not letters:
-        return Appended()
-    end = transaction.end_of(DEAD_LETTERS)
-    places = [pl.lit(MADE_HERE, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + end).alias("_offset")]
-    frames = {name: frame.with_columns(places) for name, frame in decode_batch(letters).frames.items()}
-    others = {
-        name: frame.join(landing[name], on=schema_of(name).identity, how="anti") if name in landing else frame
-        for name, frame in frames.items()
-    }
-    return transaction.land(DEAD_LETTERS, others, seen)

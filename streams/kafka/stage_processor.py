@@ -17,17 +17,19 @@ import polars as pl
 
 from audit.redaction import Redactor
 from schemas.codec import decode, encode
+from schemas.errors import BrokerError, StoreError
 from schemas.records import Record
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.batches import KEY, StageBatch
-from streams.kafka.decoding import Reframe, conflict_of, decode_chunk, letter_of, values_of
+from streams.kafka.decoding import Reframe, conflict_of, decode_chunk, letter_of, unworkable, values_of
 from streams.kafka.keys import key_of
 from streams.kafka.processing import Chunk
 from streams.kafka.producing import Message, Sender
 from streams.kafka.repetitions import Sifted, sift
-from streams.kafka.state import MAX_STATE_BYTES, StateTopic, StoredState, is_too_large
+from streams.kafka.state import MAX_STATE_BYTES, StateTopic, is_too_large
+from streams.kafka.stored_states import StoredState
 from streams.kafka.watchdog import Pulse
-from streams.stage_runs import StageOutcome, StageRuns
+from streams.stage_runs import FAILURES, StageOutcome, StageRuns, stage_failed
 from streams.topology import Stage
 
 RELEASE_SECONDS = 10.0
@@ -35,6 +37,8 @@ RELEASE_SECONDS = 10.0
 AT_ONCE = 2
 """Chunks that are computed at once in this process."""
 TOO_LARGE = "state_too_large"
+OURS = (BrokerError, StoreError, MemoryError, OSError)
+"""What is wrong with this process or the broker, not with a record."""
 log = logging.getLogger(__name__)
 
 
@@ -108,15 +112,32 @@ class StageProcessor:
             values = values_of(chunk.records)
             if self._reframe is not None:
                 values = await self._reframe(values)
-            async with self._slots:
-                worked = await asyncio.to_thread(self._work, chunk, values)
-            self._pulse.check()
-            await asyncio.gather(*(self._producer.send(topic, messages) for topic, messages in worked.made.items()))
-            self._pulse.check()
-            await self._states.save(chunk.partition, worked.states)
+            await self._finish(chunk, values)
             done()
         finally:
             idle.set()
+
+    async def _finish(self, chunk: Chunk, values: Sequence[bytes]) -> None:
+        """Make durable all that comes of a chunk. One that cannot be worked on is halved until the record is found that stops it."""
+        try:
+            async with self._slots:
+                worked = await asyncio.to_thread(self._work, chunk, values)
+        except OURS:
+            raise
+        except FAILURES as error:
+            words = "stage %s failed on the positions %d to %d of %s, partition %d"
+            ends = chunk.first_offset, chunk.next_offset - 1
+            log.exception(words, self._stage.name, *ends, chunk.topic, chunk.partition)
+            if middle := len(chunk.records) // 2:
+                await self._finish(chunk.part(0, middle), values[:middle])
+                await self._finish(chunk.part(middle, len(values)), values[middle:])
+                return
+            worked = Worked()
+            worked.add_letters(unworkable(chunk, stage_failed(self._stage.name, error), self._redactor))
+        self._pulse.check()
+        await asyncio.gather(*(self._producer.send(topic, messages) for topic, messages in worked.made.items()))
+        self._pulse.check()
+        await self._states.save(chunk.partition, worked.states)
 
     async def _idle(self, partitions: Iterable[int], seconds: float) -> None:
         waits = [asyncio.create_task(self._busy[one].wait()) for one in partitions if one in self._busy]
@@ -128,7 +149,7 @@ class StageProcessor:
 
     def _work(self, chunk: Chunk, values: Sequence[bytes]) -> Worked:
         """Everything that takes the processor's time, in a thread of its own."""
-        decoded = decode_chunk(chunk.topic, chunk.records, values)
+        decoded = decode_chunk(chunk.topic, chunk.records, values, on=(chunk.partition, chunk.partitions))
         worked = Worked()
         for rejected in decoded.rejected:
             worked.add_letters(letter_of(chunk.topic, chunk.partition, rejected, self._redactor))

@@ -2,9 +2,10 @@
 
 1. A state is durable before the offset that it covers is committed, so after any kill the records it lacks come again.
 2. Of several values of one key the one with the highest next offset counts: a worker that was frozen may write after its successor.
-   What is no state counts for nothing. Where such a value stands last it would outlive the right one in compaction, so whoever finds it
-   writes the right one again.
-3. States that go farther than their source has records are of another topic of that name, and nobody goes on from them.
+   What is no state (`streams.kafka.stored_states`) counts for nothing. Where such a value stands last it would outlive the right one in
+   compaction, so whoever finds it writes the right one again.
+3. Where more than a few states go farther than their source has records, they are of another topic of that name, and nobody goes on
+   from any of them.
 4. What was read of a partition stays on local disk when it is given away. When it comes back, only what is new is read.
 """
 
@@ -13,18 +14,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from audit.redaction import Redactor
+from schemas.codec import decode
 from schemas.errors import BrokerError
+from streams.admission import DEAD_LETTERS
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.keys import key_of
 from streams.kafka.local_states import LocalStates
 from streams.kafka.processing import RawRecord
 from streams.kafka.producing import Sender
 from streams.kafka.segments import read_until
+from streams.kafka.stored_states import DECODE, ENCODE, StateValues, StoredState
 from streams.kafka.topics import state_topic
 
 MAX_STATE_BYTES = 15_000_000
@@ -34,19 +40,6 @@ READ_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
-class StoredState(msgspec.Struct, frozen=True, array_like=True):
-    """What stands in a state topic for one session."""
-
-    next_offset: int
-    """Offset in the source topic up to which records are in it, exclusive."""
-    identities: bytes
-    """Hashes of the newest records' identities and contents (see `streams.kafka.repetitions`)."""
-    state: bytes
-    """The state of the stage's step."""
-
-
-ENCODE = msgspec.msgpack.Encoder().encode
-DECODE = msgspec.msgpack.Decoder(StoredState).decode
 _TAKEN_AWAY, _NO_STATE = -1, -2
 """In place of an offset: of a tombstone, after which any state is new, and of what is older than anything."""
 
@@ -62,13 +55,19 @@ class StateTopic:
         local: LocalStates | None = None,
         *,
         source: str | None = None,
+        holds: type[Any] | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
-        """`source` is the topic that the stage reads; None where it is not looked at."""
+        """`source` is the topic that the stage reads, `holds` the type of the stage's own states; None where that is not looked at.
+
+        `redactor` is for the dead letters of what is no state; without one there are none.
+        """
         self.name = state_topic(stage)
         self._connection = connection
         self._source = source
         self._producer = producer
         self._local = local or LocalStates()
+        self._values = StateValues(self.name, holds, redactor)
         self._read: dict[int, int] = {}
         """By partition: the offset in the state topic up to which it was read."""
         self._farthest: dict[int, int] = {}
@@ -90,13 +89,25 @@ class StateTopic:
         try:
             await clients.start(consumer)
             consumer.assign([place])
+            end = await self._source_end(consumer, partition)
+            self._values.begin(partition, end)
             await self._load(consumer, place)
-            await self._check(consumer, partition)
+            self._check(partition, end)
         except (KafkaError, TimeoutError) as error:
             words = " ".join(str(error).split()) or f"the broker said nothing for {READ_SECONDS:g} s"
             raise BrokerError(f"topic {place.topic}, partition {partition}: the states cannot be read: {words}") from error
         finally:
             await clients.stop(consumer)
+        letters = [(key_of(decode(letter)), letter) for letter in self._values.letters(partition)]
+        if letters:
+            await self._producer.send(DEAD_LETTERS, letters)
+
+    async def _source_end(self, consumer: AIOKafkaConsumer, partition: int) -> int | None:
+        """Where the source ends; no state that was written before can go farther."""
+        if self._source is None:
+            return None
+        place = TopicPartition(self._connection.topic(self._source), partition)
+        return int((await consumer.end_offsets([place]))[place])
 
     async def _load(self, consumer: AIOKafkaConsumer, place: TopicPartition) -> None:
         first = (await consumer.beginning_offsets([place]))[place]
@@ -120,16 +131,13 @@ class StateTopic:
         if count:
             log.info("%s, partition %d: %d states read", self.name, place.partition, count)
 
-    async def _check(self, consumer: AIOKafkaConsumer, partition: int) -> None:
+    def _check(self, partition: int, end: int | None) -> None:
         """BrokerError where states go farther than their source: what comes on it now would count as seen."""
-        if self._source is None:
-            return
-        place = TopicPartition(self._connection.topic(self._source), partition)
-        end, farthest = (await consumer.end_offsets([place]))[place], self._farthest.get(partition, 0)
-        if farthest > end:
+        farthest = max(self._farthest.get(partition, 0), self._values.farthest(partition))
+        if self._source is not None and end is not None and farthest > end:
             raise BrokerError(
-                f"topic {place.topic}, partition {partition}, ends at offset {end}, and {self.name} has states up to {farthest}: "
-                "it is not the topic that they were made from, or brokers have lost records",
+                f"topic {self._connection.topic(self._source)}, partition {partition}, ends at offset {end}, and {self.name} has "
+                f"states up to {farthest}: it is not the topic that they were made from, or brokers have lost records",
                 hint="Begin anew under another prefix; or delete the state topics and create them again, and every session begins anew.",
             )
 
@@ -142,7 +150,7 @@ class StateTopic:
             key, value = record.key, record.value
             if key is None:
                 continue
-            end = _TAKEN_AWAY if value is None else self._end_of(value, partition, record.offset)
+            end = _TAKEN_AWAY if value is None else _or_none(self._values.next_offset(partition, record))
             if value is not None and end < ends.get(key, _TAKEN_AWAY):
                 outlived.add(key)
                 continue
@@ -150,15 +158,6 @@ class StateTopic:
             outlived.discard(key)
         self._local.put(partition, newest)
         self._farthest[partition] = max(self._farthest.get(partition, 0), *ends.values(), 0)
-
-    def _end_of(self, value: bytes, partition: int, offset: int) -> int:
-        """Up to which offset of the source a value goes."""
-        try:
-            return DECODE(value).next_offset
-        except msgspec.DecodeError as error:
-            words = "%s, partition %d, offset %d: this is no state and is passed over: %s"
-            log.warning(words, self.name, partition, offset, error)
-            return _NO_STATE
 
     def get(self, partition: int, keys: Iterable[str]) -> dict[str, StoredState]:
         """The states of those sessions that have one."""
@@ -175,6 +174,10 @@ class StateTopic:
     def close(self) -> None:
         """Take away what is kept on local disk."""
         self._local.close()
+
+
+def _or_none(next_offset: int | None) -> int:
+    return _NO_STATE if next_offset is None else next_offset
 
 
 def is_too_large(state: StoredState) -> bool:

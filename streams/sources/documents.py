@@ -8,28 +8,24 @@ has neither, and no `events`, is something else and no event.
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 
-from audit.surrogates import has_surrogates
+from schemas.contract import IDENTIFIER, NAMED
 from schemas.errors import InputError
-from schemas.limits import NAME, NOT_UNICODE
+from schemas.limits import MAX_ID
+from schemas.rules import Rule
 from streams.sources.lines import Line, Problem, decode_json, decode_line, is_torn, json_type, read_lines
 
 MAX_DOCUMENT = 64 * 1024 * 1024
 """Bytes of the largest document that is not written as lines."""
-MAX_ID = 256
-"""Characters of the longest id or name that is taken."""
 
 Json = dict[str, Any]
 
 _BOM = b"\xef\xbb\xbf"
-_NAME = re.compile(NAME)
-_NAMES = ("connection", "project")
-_ENVELOPE = ("session_id", "connection", "project", "agent")
+_ENVELOPE: dict[str, Rule] = {"session_id": IDENTIFIER, "connection": NAMED, "project": NAMED, "agent": IDENTIFIER}
 
 
 class SessionPart(NamedTuple):
@@ -127,7 +123,7 @@ def refused_part(value: Any) -> Refused | None:
 
 
 def _envelope_problem(value: Json, name: str | None, place: str) -> Problem | None:
-    for field in _ENVELOPE:
+    for field, rule in _ENVELOPE.items():
         given = value.get(field)
         at = f"{place}.{field}".lstrip(".")
         if given is None:
@@ -135,12 +131,8 @@ def _envelope_problem(value: Json, name: str | None, place: str) -> Problem | No
                 return Problem("missing_field", f"{at}: is missing")
         elif not isinstance(given, str):
             return Problem("wrong_type", f"{at}: is {json_type(given)}, not a string")
-        elif not 0 < len(given) <= MAX_ID:
-            return Problem("bounds", f"{at}: has {len(given)} characters; 1 to {MAX_ID} are taken")
-        elif has_surrogates(given):
-            return Problem("bounds", f"{at}: {NOT_UNICODE}")
-        elif field in _NAMES and not _NAME.fullmatch(given):
-            return Problem("bounds", f"{at}: {given[:64]!r} is no name: a-z, 0-9, _ . - and at most 63 characters are taken")
+        elif fault := rule.fault(given):
+            return Problem("bounds", f"{at}: {fault}")
     return None
 
 

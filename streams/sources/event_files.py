@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from schemas.errors import InputError
+from schemas.limits import MAX_ID
 from schemas.records import AgentEvent
-from streams.sources.documents import MAX_ID, Document, Json, SessionPart, parts_of, read_values, refused_part
+from streams.sources.documents import Document, Json, SessionPart, parts_of, read_values, refused_part
 from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Line, Problem, line_fault, value_fault
 from streams.sources.openclaw_events import shortened

@@ -17,10 +17,9 @@ from audit.events import NormalisedEvent, normalise_event, to_record
 from audit.fingerprints import canonical_json
 from audit.graph import FAILURE_NODES
 from audit.payloads import clean_payload
-from audit.surrogates import has_surrogates
 from audit.times import parse_timestamp
 from schemas.errors import InputError
-from schemas.limits import NOT_UNICODE
+from schemas.limits import NOT_UNICODE, has_surrogates
 from schemas.records import AgentEvent
 from streams.sources.lines import Problem, json_type
 from streams.sources.reading import ReadingContext

@@ -19,10 +19,10 @@ from audit.deliveries import read_digest
 from audit.events import normalise_event, to_record
 from audit.fingerprints import canonical_json
 from schemas.errors import InputError
+from schemas.limits import MAX_ID
 from schemas.records import AgentEvent, Exchange, Redaction
 from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.openclaw_answer import Answer, exchange_id_of, thinking_text
-from streams.sources.openclaw_entry import MAX_ID
 from streams.sources.openclaw_events import shortened
 from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
 from streams.sources.openclaw_transcript import Transcript

@@ -15,13 +15,11 @@ from typing import Any
 
 import msgspec
 
-from audit.surrogates import has_surrogates, mended
+from audit.surrogates import mended
 from audit.times import parse_timestamp
-from schemas.limits import NOT_UNICODE
+from schemas.contract import IDENTIFIER
+from schemas.limits import NOT_UNICODE, has_surrogates
 from streams.sources.lines import Problem, json_type
-
-MAX_ID = 256
-"""Characters of the longest id that is taken."""
 
 Json = dict[str, Any]
 
@@ -94,8 +92,8 @@ def _envelope_problem(body: Json) -> Problem | None:
             return Problem("missing_field", f"{name}: is missing")
         if not isinstance(value, str):
             return Problem("wrong_type", f"{name}: is {json_type(value)}, not a string")
-        if not 0 < len(value) <= MAX_ID:
-            return Problem("bounds", f"{name}: has {len(value)} characters; 1 to {MAX_ID} are taken")
+        if fault := IDENTIFIER.fault(value):
+            return Problem("bounds", f"{name}: {fault}")
     parent = body.get("parentId")
     if parent is not None and not isinstance(parent, str):
         return Problem("wrong_type", f"parentId: is {json_type(parent)}, not a string")

@@ -13,9 +13,9 @@ from contextlib import closing
 from pathlib import Path
 
 from schemas.errors import InputError
+from schemas.limits import MAX_ID
 from streams.sources.lines import KEPT_BYTES, MAX_LINE, Line
 from streams.sources.openclaw import read_session
-from streams.sources.openclaw_entry import MAX_ID
 from streams.sources.reading import Reading, ReadingContext
 
 DATABASE = "openclaw-agent.sqlite"

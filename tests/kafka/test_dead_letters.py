@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import builders as build
 import pytest
 from aiokafka import AIOKafkaConsumer
+from sinks import land_all
 
 from analytics.store import Store
 from audit.policy import Policy
@@ -17,6 +18,7 @@ from audit.redaction import Redactor
 from schemas.codec import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import JudgingRequest, Record, Review
+from schemas.registry import topics
 from service.cli import run
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.kafka.connection import KafkaConnection
@@ -173,3 +175,27 @@ def test_missing_topics_are_said_with_what_makes_them(command: Callable[..., tup
     assert 2 == code
     assert "there is no topic" in err
     assert "driftline topics create" in err
+
+
+def test_letters_of_the_sink_are_listed_and_put_back_like_all_others(
+    command: Callable[..., tuple[int, str, str]], kafka: KafkaConnection, make_topics: MakeTopics
+) -> None:
+    """Two thirds of the letters of a trial were in one table alone, and nobody could put them back."""
+    make_topics(*topics(), partitions=2)
+    under_another_key, praise = build.judgement("s", 1), build.judgement("s", 2, outcome="praise")
+    produce(kafka, "judgements", [encode(under_another_key), encode(praise)])
+    with Store(None) as store:
+        asyncio.run(land_all(store, kafka))
+        assert 0 == store.count("judgements")
+        listed = json.loads(command("dead-letters", "list", "--json")[1])
+        assert {("judgements", "bounds"), ("judgements", "wrong_key")} == {
+            (row["source"], row["reason"]) for row in listed["letters"]
+        }
+        code, out, _ = command("dead-letters", "retry")
+        assert (1, "1 dead letter put back, 1 left where it is") == (code, out.splitlines()[-1])
+        assert "Judgement.outcome: 'praise' is none of" in out
+        asyncio.run(land_all(store, kafka))
+        assert 1 == store.count("judgements")
+        assert 2 == store.count("dead_letters")
+        left = json.loads(command("dead-letters", "list", "--json")[1])
+        assert ["bounds"] == [row["reason"] for row in left["letters"]]

@@ -40,7 +40,7 @@ from streams.kafka.framing import FORGET_SECONDS, MAX_BODY_BYTES, RegistryFramin
 from streams.kafka.keys import key_of
 from streams.kafka.processing import Chunk
 from streams.kafka.stage_processor import StageProcessor
-from streams.kafka.state import StoredState
+from streams.kafka.stored_states import StoredState
 from streams.kafka.watchdog import Pulse
 from streams.recorded import nothing_recorded
 from streams.replay.plan import Part, Segment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing as closed
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ import duckdb
 import msgspec
 import polars as pl
 import pytest
-from avro_samples import SampleMaker
+from avro_samples import SampleMaker, lawful
 from builders import event, exchange, score
 from engines import NOW, Clock
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
+from kafka_workers import contents
 from sinks import MakeTopics, land_all, produce, producing, sink_over, tables, until
 
 from analytics.known import KnownIdentities
@@ -32,7 +33,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.rebuilding import REBUILD, _drop, _ranges, is_unfinished, rebuild
-from streams.kafka.sink_batches import SinkWriter
+from streams.kafka.sink_batches import SinkWriter, UntoldError
 
 REDACTOR = Redactor(Policy().redaction)
 KEPT_BY_THE_STORE = {"watermarks", "stage_state"}
@@ -51,7 +52,7 @@ def samples(name: str, count: int) -> list[Record]:
     field = schema_of(name).identity[-1] if name == "AgentEvent" else schema_of(name).identity[0]
     fixed: dict[str, Any] = {"connection": "nobody", "session_id": None} if name == "Erasure" else {}
     return [
-        msgspec.structs.replace(record, **{field: f"{name}-{number}"}, **fixed)
+        lawful(msgspec.structs.replace(record, **{field: f"{name}-{number}".lower()}, **fixed))
         for number, record in enumerate(SampleMaker(7).records(name, count))
     ]
 
@@ -175,23 +176,58 @@ def test_a_commit_that_fails_and_is_durable_is_not_landed_twice(
         assert [("agent-events", 0, 10, "decoding", "framing")] == found(store, LETTERS)
 
 
-def test_a_gap_whose_note_failed_and_is_durable_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As above: people are told once of what retention took."""
-    take_in, failed = KnownIdentities.take_in, list[bool]()
-
-    def fail_once(self: KnownIdentities, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
-        if not failed:
-            failed.append(True)
-            raise duckdb.IOException("No space left on device")
-        take_in(self, topic, frames)
-
-    monkeypatch.setattr(KnownIdentities, "take_in", fail_once)
+def test_a_gap_is_told_before_it_is_passed_over_and_always_by_one_letter() -> None:
+    """Killed in between, or after a commit that failed and is durable, it is told again: people hear of it once."""
     with Store(None) as store:
-        writer = SinkWriter(store, REDACTOR, lambda: NOW)
-        with pytest.raises(duckdb.IOException):
-            writer.pass_over(("exchanges", 0), 5, 9)
+        writer, told = SinkWriter(store, REDACTOR, lambda: NOW), list[str]()
+        for _ in range(2):
+            with pytest.raises(UntoldError) as caught:
+                writer.pass_over(("exchanges", 0), 5, 9)
+            told += caught.value.letters
+            assert {} == writer.positions()
+        assert told[0] == told[1]
+        writer.told.update(told)
         writer.pass_over(("exchanges", 0), 5, 9)
-        assert [("exchanges", 0, 5, "sink", "removed_by_retention")] == found(store, LETTERS)
+        assert {("exchanges", 0): 9} == writer.positions()
+
+
+def test_dead_letters_of_the_sink_are_on_their_topic_and_land_once(
+    kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of most topics nobody else looks at the records: what was set aside in one table alone was neither listed nor put back.
+
+    The first sink dies when its letters are on the topic and nothing has landed.
+    """
+    make_topics(*topics(), partitions=1)
+    land, asked = SinkWriter.land, list[bool]()
+
+    def dies(self: SinkWriter, *arguments: Any) -> None:
+        asked.append(True)
+        if self.told:
+            raise RuntimeError("killed")
+        land(self, *arguments)
+
+    async def run(stores: Sequence[Store]) -> list[bytes]:
+        async with producing(kafka) as producer:
+            for topic in topics():
+                await producer.send(topic, [(b"k", b"hello")])
+        with monkeypatch.context() as patch:
+            patch.setattr(SinkWriter, "land", dies)
+            with pytest.raises(RuntimeError, match="killed"):
+                await land_all(stores[0], kafka)
+        assert len(asked) > 1
+        for store in (stores[0], *stores):
+            await land_all(store, kafka)
+        records = await contents(kafka, "dead-letters", 1)
+        return [record.value for record in records if record.value != b"hello"]
+
+    expected = sorted((topic, 0, 0, "decoding", "framing") for topic in topics())
+    with Store(None) as first, Store(None) as second:
+        on_topic = asyncio.run(run([first, second]))
+        for store in (first, second):
+            assert expected == found(store, LETTERS)
+            assert [(0,)] == found(store, "SELECT DISTINCT _partition FROM log.dead_letters"), "from their topic"
+    assert len(topics()) == len(set(on_topic))
 
 
 def test_a_record_under_another_sessions_key_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics) -> None:

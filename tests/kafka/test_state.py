@@ -14,7 +14,8 @@ from schemas.errors import BrokerError
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
-from streams.kafka.state import ENCODE, MAX_STATE_BYTES, StateTopic, StoredState, is_too_large
+from streams.kafka.state import MAX_STATE_BYTES, StateTopic, is_too_large
+from streams.kafka.stored_states import ENCODE, StoredState
 
 MakeTopics = Callable[..., None]
 COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": str(16 * 1024 * 1024)}

@@ -42,7 +42,7 @@ def quiet_library() -> Iterator[None]:
 
 def later_stage() -> Stage:
     """A stage that does not exist yet."""
-    return Stage("weather", "scores", stage_named("intake").make_step, ("incidents",), 100)
+    return Stage("weather", "scores", stage_named("intake").make_step, ("incidents",), dict, 100)
 
 
 def driftline(connection: KafkaConnection, *arguments: str) -> tuple[int, str]:

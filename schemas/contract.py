@@ -1,0 +1,177 @@
+"""What a record from outside may say, beyond what its schema and `schemas.bounds` allow: the one definition for HTTP, files and topics.
+
+1. A field that is named alike in all records has the same rule in all of them; `_OWN` has what a type adds or has otherwise.
+2. Records of ours keep the contract, too, for they say of sessions and projects what came from outside.
+3. Whatever is refused is refused with the record type, the field and what is wrong with it, by the same words everywhere.
+4. On a topic no time lies more than a day after the broker took the record in: nobody knows what has not happened yet.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from schemas.codec import decode_fields
+from schemas.errors import BoundsError, RecordError
+from schemas.limits import CLOCK_TOLERANCE, MAX_COUNT, MAX_MADE_ID, OUTCOMES
+from schemas.records import Record
+from schemas.registry import schema_of
+from schemas.rules import Between, Identifier, JsonObject, Named, OneOf, Rule
+
+NAMED, IDENTIFIER, MADE_ID, COUNT = Named(), Identifier(), Identifier(MAX_MADE_ID), Between(0, MAX_COUNT)
+_SHARE = Between(0, 1)
+_SHARED: dict[str, Rule] = {
+    **dict.fromkeys(("connection", "project"), NAMED),
+    **dict.fromkeys(("session_id", "agent", "reviewer", "chosen_by", "requested_by"), IDENTIFIER),
+    **dict.fromkeys(
+        (
+            "anchor_id",
+            "baseline_id",
+            "case_id",
+            "dead_letter_id",
+            "erasure_id",
+            "evaluation_id",
+            "event_id",
+            "exchange_id",
+            "incident_id",
+            "judge_run_id",
+            "judgement_id",
+            "request_id",
+            "reservation_id",
+            "review_id",
+            "score_id",
+            "subject_id",
+        ),
+        MADE_ID,
+    ),
+    **dict.fromkeys(
+        (
+            "attempt",
+            "attempts",
+            "cache_read_tokens",
+            "cache_write_tokens",
+            "event_count",
+            "input_tokens",
+            "latency_ms",
+            "output_tokens",
+            "position",
+            "repetition",
+            "revision",
+            "run_input_tokens",
+            "run_output_tokens",
+            "seq",
+            "size",
+            "subject_revision",
+            "tokens",
+            "turn_number",
+        ),
+        COUNT,
+    ),
+    **dict.fromkeys(("amount_usd", "cost_usd", "run_cost_usd", "run_seconds"), COUNT),
+    "sampling_probability": _SHARE,
+}
+"""Rules by the name of a field."""
+_OWN: dict[str, dict[str, Rule]] = {
+    "AgentEvent": {"event": MADE_ID, "payload": JsonObject()},
+    "EvaluationRequest": {"case": JsonObject(), "profile": JsonObject()},
+    "Exchange": {"outcome": OneOf(OUTCOMES)},
+    "Judgement": {
+        "outcome": OneOf(
+            ("answered", "refused", "cut_off", "provider_error", "timeout", "invalid", "cost_cap", "interrupted"),
+        )
+    },
+    # A dead letter need not be of a project, and what is said of it is not either.
+    "Review": {
+        "project": Named(optional=True),
+        "kind": OneOf(("human_score", "incident_decision", "dead_letter")),
+        "status": OneOf(("open", "accepted", "dismissed", "retried")),
+        "score": Between(1, 5),
+    },
+    "SessionClosed": {"reason": OneOf(("explicit", "idle"))},
+}
+_CARRIED = {
+    "Anchor": ("connection", "project", "exchange_id"),
+    "JudgingRequest": ("connection", "project", "session_id", "exchange_id"),
+}
+"""Records that carry an exchange for a stage to take up, and what both must say alike."""
+
+
+@functools.cache
+def rules_of(name: str) -> dict[str, Rule]:
+    """The rule of each field of a record type that has one."""
+    fields = [field["name"] for field in schema_of(name).fields]
+    rules = _SHARED | _OWN.get(name, {})
+    return {field: rules[field] for field in fields if field in rules}
+
+
+@functools.cache
+def times_of(name: str) -> tuple[str, ...]:
+    """The fields of a record type that are times; none of them may lie in the future."""
+    return tuple(field["name"] for field in schema_of(name).fields if "timestamp-micros" in str(field["type"]))
+
+
+def check_contract(name: str, fields: Mapping[str, Any], taken_at: datetime | None = None) -> None:
+    """BoundsError naming the record type and the first field that breaks the contract.
+
+    `taken_at` is when the broker took the record in, where it came on a topic.
+    """
+    for field, rule in rules_of(name).items():
+        value = fields[field]
+        if value is not None and (fault := rule.fault(value)):
+            raise BoundsError(f"{name}.{field}: {fault}")
+    for field in times_of(name) if taken_at is not None else ():
+        value = fields[field]
+        if value is not None and taken_at is not None and value > taken_at + CLOCK_TOLERANCE:
+            words = f"{value.isoformat()} lies more than a day after the record came, at {taken_at.isoformat()}"
+            raise BoundsError(f"{name}.{field}: {words}")
+    if name in _CARRIED:
+        _check_carried(name, fields)
+
+
+def check_record(record: Record, taken_at: datetime | None = None) -> None:
+    """`check_contract` of a record."""
+    check_contract(type(record).__name__, msgspec.structs.asdict(record), taken_at)
+
+
+def _check_carried(name: str, fields: Mapping[str, Any]) -> None:
+    """BoundsError where the exchange that a record carries is none, breaks the contract itself, or is another one than it says."""
+    try:
+        kind, carried = decode_fields(fields["exchange"])
+        if kind != "Exchange":
+            raise BoundsError(f"is a {kind}, no Exchange")
+        check_contract(kind, carried)
+    except RecordError as error:
+        raise BoundsError(f"{name}.exchange: {error}") from error
+    for field in _CARRIED[name]:
+        if carried[field] != fields[field]:
+            raise BoundsError(f"{name}.exchange: its {field} is not that of the record")
+
+
+@functools.cache
+def _broken(name: str) -> tuple[pl.Expr, ...]:
+    return tuple(rule.broken(pl.col(field)).fill_null(value=False) for field, rule in rules_of(name).items())
+
+
+def breaches(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> dict[int, BoundsError]:
+    """The rows of a decoded frame that break the contract, by row, each with the error that `check_contract` raises for it.
+
+    `taken_at` is when the broker took in the record of each row, null where that is unknown.
+    """
+    late = [(pl.col(field) > taken_at + CLOCK_TOLERANCE).fill_null(value=False) for field in times_of(name)]
+    carries = [pl.lit(value=True)] if name in _CARRIED else []
+    suspects = frame.select(pl.any_horizontal(*_broken(name), *late, *carries, pl.lit(value=False))).to_series()
+    if not suspects.any():
+        return {}
+    found: dict[int, BoundsError] = {}
+    rows = suspects.arg_true()
+    for row, fields, taken in zip(rows, frame[rows].iter_rows(named=True), taken_at[rows], strict=True):
+        try:
+            check_contract(name, fields, taken)
+        except BoundsError as error:
+            found[row] = error
+    return found

@@ -1,0 +1,146 @@
+"""What one field may say: each kind of rule once, for a single value and for a column of them.
+
+`fault` says in words what is wrong with a value that is not null; `broken` is true where a value of a column has a fault. A test
+holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import polars as pl
+
+from schemas.limits import MAX_DEPTH, MAX_ID, NAME, NOT_UNICODE, has_surrogates, is_too_deep
+
+_CONTROL = r"[\x00-\x1f\x7f-\x9f]"
+_SHOWN = 64
+"""Characters of a refused name that are repeated."""
+
+
+class Rule(Protocol):
+    """A kind of rule."""
+
+    def fault(self, value: Any) -> str | None:
+        """What is wrong with a value, as the end of a sentence; None for a good one."""
+        ...
+
+    def broken(self, column: pl.Expr) -> pl.Expr:
+        """True where a value has a fault; null where it is null."""
+        ...
+
+
+@dataclass(frozen=True)
+class Named:
+    """The name of a project or connection; `optional` also takes the empty text."""
+
+    optional: bool = False
+
+    def fault(self, value: str) -> str | None:
+        """See `Rule`."""
+        if re.fullmatch(NAME, value) or (self.optional and not value):
+            return None
+        return f"{value[:_SHOWN]!r} is no name: a-z, 0-9, _ . - and at most 63 characters are taken"
+
+    def broken(self, column: pl.Expr) -> pl.Expr:
+        """See `Rule`."""
+        return ~column.str.contains(rf"\A(?:{NAME})\z") & ~((column == "") & self.optional)
+
+
+@dataclass(frozen=True)
+class Identifier:
+    """An id or a name that a source gave: not blank, without control characters, of at most `longest` characters."""
+
+    longest: int = MAX_ID
+
+    def fault(self, value: str) -> str | None:
+        """See `Rule`."""
+        if not 0 < len(value) <= self.longest:
+            return f"has {len(value)} characters; 1 to {self.longest} are taken"
+        if re.search(_CONTROL, value):
+            return "holds control characters"
+        if has_surrogates(value):  # no column can hold one
+            return NOT_UNICODE
+        return None if value.strip() else "is blank"
+
+    def broken(self, column: pl.Expr) -> pl.Expr:
+        """See `Rule`."""
+        text = column.str
+        return (text.len_chars() > self.longest) | ~text.contains(r"\S") | text.contains(_CONTROL)
+
+
+@dataclass(frozen=True)
+class Between:
+    """A number from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+    def fault(self, value: float) -> str | None:
+        """See `Rule`."""
+        return None if self.low <= value <= self.high else f"{value} is not from {self.low} to {self.high}"
+
+    def broken(self, column: pl.Expr) -> pl.Expr:
+        """See `Rule`."""
+        return ~column.is_between(self.low, self.high)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    def fault(self, value: str) -> str | None:
+        """See `Rule`."""
+        return None if value in self.words else f"{value[:_SHOWN]!r} is none of {', '.join(self.words)}"
+
+    def broken(self, column: pl.Expr) -> pl.Expr:
+        """See `Rule`."""
+        return ~column.is_in(self.words)
+
+
+class _AnyObject(msgspec.Struct):
+    """Any JSON object; its members are read over, not made."""
+
+
+_READ_OVER = msgspec.json.Decoder(_AnyObject).decode
+_BRACKETS = r"[\[{]"
+_EXTREME = r"[0-9]{300}|[0-9][eE][+-]?[0-9]{3}"
+"""What may be a number that no reader of ours takes; it may as well be text."""
+
+
+@dataclass(frozen=True)
+class JsonObject:
+    """A JSON object, nested no deeper than records may be."""
+
+    def fault(self, value: str) -> str | None:
+        """See `Rule`."""
+        try:
+            found = msgspec.json.decode(value, type=dict[str, Any])
+        except msgspec.ValidationError as error:
+            return f"is no JSON object that can be read: {error}"
+        except (msgspec.DecodeError, RecursionError) as error:
+            return f"is no JSON: {error}"
+        return f"nests deeper than {MAX_DEPTH} levels" if is_too_deep(found) else None
+
+    def broken(self, column: pl.Expr) -> pl.Expr:
+        """See `Rule`. Reading over a text takes half the time of reading it, so only what may be odd is read."""
+        odd = (column.str.count_matches(_BRACKETS) > MAX_DEPTH) | column.str.contains(_EXTREME)
+        return pl.struct(column.alias("text"), odd.alias("odd")).map_batches(self._broken, return_dtype=pl.Boolean)
+
+    def _broken(self, columns: pl.Series) -> pl.Series:
+        texts, odd = columns.struct.field("text"), columns.struct.field("odd")
+        suspects = odd if _are_objects(texts.filter(~odd)) else texts.is_not_null()
+        faults = [self.fault(text) is not None for text in texts.filter(suspects)]
+        return pl.repeat(value=False, n=len(texts), dtype=pl.Boolean, eager=True).scatter(suspects.arg_true(), faults)
+
+
+def _are_objects(texts: Iterable[str]) -> bool:
+    try:
+        return all(map(_READ_OVER, texts))
+    except (msgspec.DecodeError, RecursionError):
+        return False

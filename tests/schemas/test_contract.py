@@ -1,0 +1,228 @@
+"""The contract of records from outside: what one record is refused for, its row in a batch is refused for, in the same words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import builders as build
+import msgspec
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.arrow import decode_batch
+from schemas.codec import encode
+from schemas.contract import breaches, check_record, rules_of
+from schemas.errors import BoundsError
+from schemas.limits import MAX_COUNT, MAX_DEPTH, MAX_ID, MAX_MADE_ID, OUTCOMES
+from schemas.records import Anchor, Exchange, Heartbeat, JudgingRequest, Record, Review
+from schemas.registry import topics
+from schemas.rules import Between, Identifier, JsonObject, Named, OneOf, Rule
+from streams.sources.openclaw_answer import outcome_of
+
+AT = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+    st.sampled_from(
+        [
+            "",
+            "../etc",
+            "a/b",
+            "A",
+            "-a",
+            "a\n",
+            " ",
+            "\u3000",
+            "\x1c",
+            "\x85",
+            "\xa0",
+            "\u200b",
+            "\0",
+            "a\0b",
+            "é" * MAX_ID,
+            "é" * (MAX_ID + 1),
+            "a" * 63,
+            "a" * 64,
+            "answered",
+        ]
+    ),
+)
+NESTED = "[" * MAX_DEPTH + "]" * MAX_DEPTH
+JSONS = st.one_of(
+    TEXTS,
+    st.recursive(st.none() | st.text(max_size=2), lambda one: st.dictionaries(st.text(max_size=2), one, max_size=3)).map(
+        lambda value: msgspec.json.encode(value).decode()
+    ),
+    st.sampled_from(
+        [
+            "{",
+            "[1]",
+            "{} {}",
+            '{"a":1},{"b":2}',
+            '{"a":NaN}',
+            '{"a":1e999}',
+            f'{{"a":{"1" * 5000}}}',
+            f'{{"a":"{"1" * 5000}"}}',
+            '{"a":"\\ud800"}',
+            '{"a":"\\q"}',
+            f'{{"a":{NESTED}}}',
+            f'{{"a":{NESTED[1:-1]}}}',
+            f'{{"a":"{NESTED}"}}',
+        ]
+    ),
+)
+NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from([-1, 0, 1, 5, 6, MAX_COUNT, MAX_COUNT + 1])
+KINDS: list[tuple[Rule, st.SearchStrategy[Any], Any]] = [
+    (Named(), TEXTS, pl.String),
+    (Named(optional=True), TEXTS, pl.String),
+    (Identifier(), TEXTS, pl.String),
+    (OneOf(OUTCOMES), TEXTS, pl.String),
+    (JsonObject(), JSONS, pl.String),
+    (Between(0, MAX_COUNT), NUMBERS, pl.Int64),
+    (Between(1, 5), NUMBERS, pl.Int64),
+]
+
+
+@pytest.mark.parametrize(("rule", "values", "dtype"), KINDS, ids=[str(rule)[:30] for rule, _, _ in KINDS])
+def test_a_column_is_refused_exactly_where_its_values_are(rule: Rule, values: st.SearchStrategy[Any], dtype: Any) -> None:
+    """A value that one way of reading takes and the other refuses would be in one runner's tables only."""
+
+    @given(st.lists(st.none() | values, max_size=6))
+    def agree(column: list[Any]) -> None:
+        expected = [value is not None and rule.fault(value) is not None for value in column]
+        frame = pl.DataFrame({"a": pl.Series(column, dtype=dtype)})
+        assert expected == frame.select(rule.broken(pl.col("a")).fill_null(value=False)).to_series().to_list()
+
+    agree()
+
+
+HEARTBEAT = Heartbeat(connection="local", project="ops", session_id="s", occurred_at=AT, ingested_at=AT)
+REVIEW = Review(
+    review_id="r", project="ops", kind="human_score", subject_id="s", reviewer="ada", score=3, occurred_at=AT, ingested_at=AT
+)
+
+
+def request(carried: Exchange, **fields: Any) -> JudgingRequest:
+    """A request to judge the exchange `s:1` that carries an exchange."""
+    named = {"connection": "local", "project": "ops", "session_id": "s", "exchange_id": "s:1", "turn_number": 1, "revision": 1}
+    why = {"sampling_reason": "first_turns", "sampling_probability": 1.0, "ingested_at": AT}
+    return JudgingRequest(exchange=encode(carried), **named | why | fields)  # type: ignore[arg-type]
+
+
+def anchor(carried: bytes) -> Anchor:
+    """An anchor that carries something as its exchange."""
+    return Anchor(
+        anchor_id="a",
+        revision=0,
+        project="ops",
+        connection="local",
+        exchange_id="s:1",
+        exchange=carried,
+        active=True,
+        chosen_by="ada",
+        occurred_at=AT,
+        ingested_at=AT,
+    )
+
+
+GOOD: list[Record] = [
+    build.exchange("s", 1, turn_number=0, input_tokens=0, output_tokens=MAX_COUNT),
+    build.exchange("s" * MAX_ID, 1, exchange_id="é" * MAX_MADE_ID, outcome="aborted", user_message="\0 of any length"),
+    build.event("s", 1, event="tool_call", tool="t"),
+    build.closing("s", 1, "idle"),
+    build.score("s", 1),
+    build.judgement("s", 1),
+    build.reservation("s", 1),
+    HEARTBEAT,
+    REVIEW,
+    msgspec.structs.replace(REVIEW, project="", kind="dead_letter", score=None, status="retried"),
+    request(build.exchange("s", 1)),
+    anchor(encode(build.exchange("s", 1))),
+]
+CASES: list[tuple[Record, str]] = [
+    (build.exchange("s", 1, project="../etc"), "Exchange.project: '../etc' is no name"),
+    (build.exchange("s", 1, project=""), "Exchange.project: '' is no name"),
+    (build.exchange("s", 1, connection="a/b"), "Exchange.connection: 'a/b' is no name"),
+    (build.exchange("", 1), "Exchange.session_id: has 0 characters"),
+    (build.exchange("s" * 257, 1), "Exchange.session_id: has 257 characters"),
+    (build.exchange("s\0", 1, exchange_id="x"), "Exchange.session_id: holds control characters"),
+    (build.exchange(" ", 1), "Exchange.session_id: is blank"),
+    (build.exchange("s", 1, exchange_id=""), "Exchange.exchange_id: has 0 characters"),
+    (build.exchange("s", 1, agent=""), "Exchange.agent: has 0 characters"),
+    (build.exchange("s", 1, turn_number=-1), "Exchange.turn_number: -1 is not from 0"),
+    (build.exchange("s", 1, input_tokens=-5), "Exchange.input_tokens: -5 is not from 0"),
+    (build.exchange("s", 1, output_tokens=1 << 62), "Exchange.output_tokens: 4611686018427387904 is not from 0"),
+    (build.exchange("s", 1, outcome="splendid"), "Exchange.outcome: 'splendid' is none of answered"),
+    (msgspec.structs.replace(build.event("s", 1), payload="no JSON"), "AgentEvent.payload: is no JSON"),
+    (msgspec.structs.replace(build.event("s", 1), payload="[]"), "AgentEvent.payload: is no JSON object"),
+    (msgspec.structs.replace(build.event("s", 1), event_id=""), "AgentEvent.event_id: has 0 characters"),
+    (msgspec.structs.replace(build.event("s", 1), event=" "), "AgentEvent.event: is blank"),
+    (msgspec.structs.replace(build.event("s", 1), seq=-1), "AgentEvent.seq: -1 is not from 0"),
+    (msgspec.structs.replace(build.event("s", 1), tokens=-1), "AgentEvent.tokens: -1 is not from 0"),
+    (build.closing("s", 1, "whim"), "SessionClosed.reason: 'whim' is none of"),
+    (msgspec.structs.replace(HEARTBEAT, project="../etc"), "Heartbeat.project: '../etc' is no name"),
+    (msgspec.structs.replace(REVIEW, kind="praise"), "Review.kind: 'praise' is none of"),
+    (msgspec.structs.replace(REVIEW, score=6), "Review.score: 6 is not from 1 to 5"),
+    (msgspec.structs.replace(REVIEW, status="gone"), "Review.status: 'gone' is none of"),
+    (build.judgement("s", 1, outcome="won"), "Judgement.outcome: 'won' is none of"),
+    (build.judgement("s", 1, cost_usd=-1.0), "Judgement.cost_usd: -1.0 is not from 0"),
+    (build.reservation("s", 1, subject_id=""), "Reservation.subject_id: has 0 characters"),
+    (build.score("s", 1, project="../etc"), "Score.project: '../etc' is no name"),
+    (request(build.exchange("t", 1, exchange_id="s:1")), "JudgingRequest.exchange: its session_id is not that of the record"),
+    (request(build.exchange("s", 1, outcome="?")), "JudgingRequest.exchange: Exchange.outcome: '?' is none of"),
+    (request(build.exchange("s", 1), sampling_probability=1.5), "JudgingRequest.sampling_probability: 1.5 is not from 0 to 1"),
+    (anchor(b"no exchange"), "Anchor.exchange: the value starts with"),
+    (anchor(encode(HEARTBEAT)), "Anchor.exchange: is a Heartbeat, no Exchange"),
+]
+
+
+@pytest.mark.parametrize(("record", "words"), CASES, ids=[words[:40] for _, words in CASES])
+def test_what_breaks_the_contract_is_refused_by_its_field(record: Record, words: str) -> None:
+    """The sender is told the field by the same words over HTTP, in a file and on a topic; its neighbours in a batch are taken."""
+    with pytest.raises(BoundsError) as caught:
+        check_record(record)
+
+    assert str(caught.value).startswith(words)
+    good = next(one for one in GOOD if type(one) is type(record))
+    name, frame = next(iter(decode_batch([encode(one) for one in (good, record, good)]).frames.items()))
+    found = breaches(name, frame, pl.Series([None] * 3, dtype=pl.Datetime("us", "UTC")))
+    assert {1: str(caught.value)} == {row: str(error) for row, error in found.items()}
+
+
+@pytest.mark.parametrize("record", GOOD, ids=lambda record: type(record).__name__)
+def test_what_keeps_the_contract_is_taken(record: Record) -> None:
+    """A limit that is off by one refuses what another side wrote in good faith."""
+    check_record(record)
+
+
+def test_no_time_lies_after_the_record_came() -> None:
+    """A time of 2099 counts as now for all readers until then; a clock that is a few hours fast is taken."""
+    day, late = timedelta(days=1), datetime(2099, 1, 1, tzinfo=UTC)
+    records = [
+        msgspec.structs.replace(HEARTBEAT, occurred_at=at, ingested_at=at)
+        for at in (AT + day, AT + day + timedelta(microseconds=1), late)
+    ]
+    frame = decode_batch([encode(one) for one in records]).frames["Heartbeat"]
+    found = breaches("Heartbeat", frame, pl.Series([AT] * 3))
+    assert [1, 2] == sorted(found)
+    assert str(found[2]).startswith(
+        "Heartbeat.occurred_at: 2099-01-01T00:00:00+00:00 lies more than a day after the record came"
+    )
+    assert {} == breaches("Heartbeat", frame, pl.Series([None] * 3, dtype=pl.Datetime("us", "UTC")))
+
+
+def test_every_record_of_a_topic_says_whose_it_is_by_the_rules() -> None:
+    """A type that is added without rules would be the hole for all others."""
+    for name in {name for names in topics().values() for name in names}:
+        rules = rules_of(name)
+        assert rules, name
+        assert {"connection", "project", "session_id"} & set(rules) or name == "DeadLetter"
+
+
+@pytest.mark.parametrize("stop", [None, "stop", "error", "aborted", "whatever"])
+@pytest.mark.parametrize("text", ["", "Done."])
+def test_outcomes_of_files_are_those_of_the_contract(text: str, stop: str | None) -> None:
+    """What a source makes of an answer must be a word that the topics take."""
+    assert outcome_of(text, stop) in OUTCOMES
