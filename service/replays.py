@@ -23,10 +23,11 @@ from service.replay_jobs import Aim, ReplayJob
 from service.settings import Settings
 from service.workspace import policy_of, require_database, stages_behind, utc_now
 from streams.replay.estimating import Estimate
+from streams.replay.exported import origin_of_parquet
 from streams.replay.merging import merge, outcome_in
 from streams.replay.plan import Asking, Origin, Outcome, Part, Plan, ReplayFiles, Scope, default_label, folder_of
 from streams.replay.processes import Heard, in_processes
-from streams.replay.tables import TABLES, Contents, Tables, origin_of_parquet, origin_of_tables, parts_of_tables
+from streams.replay.tables import TABLES, Contents, Tables, origin_of_tables, parts_of_tables
 
 TOPICS = "topics"
 Tell = Callable[[Heard], None]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +16,6 @@ from polars import selectors
 from analytics.connection import connect, fetch, store_error
 from analytics.file_lock import FileLock
 from analytics.tables import LOG, columns_of, default_of, literal, quote
-from audit.file_kinds import HEAD, binary_kind, unlike_json
-from audit.file_kinds import PARQUET as PARQUET_FILE
 from schemas.arrow import rows_as_records
 from schemas.errors import InputError
 from schemas.records import Judgement
@@ -30,7 +27,7 @@ from streams.replay.plan import Origin, Part, Scope, Segment
 
 TABLES, PARQUET = "tables", "parquet"
 EXCHANGES, JUDGEMENTS, SCORES = "exchanges", "judgements", "scores"
-_READ = (*topics()[EXCHANGES], "Judgement", "Score")
+RECORDS = (*topics()[EXCHANGES], "Judgement", "Score")
 """Record types that a replay reads."""
 _SHARE = "md5_number_lower(connection || '/' || session_id) % $divisor = $remainder"
 """Whether a session is the part's. MD5, because it is the same in every version of DuckDB."""
@@ -61,7 +58,7 @@ class Tables:
             self.connection = opening.enter_context(connect(None))
             if origin.kind == TABLES:
                 self._attach(Path(origin.place))
-            for name in _READ:
+            for name in RECORDS:
                 self._view(schema_of(name), origin)
             self._opened = opening.pop_all()
 
@@ -77,7 +74,7 @@ class Tables:
 
     def segments(self, topic: str) -> list[Segment]:
         """What the topic has of each partition."""
-        tables = [schema_of(name).table for name in topics()[topic] if name in _READ]
+        tables = [schema_of(name).table for name in topics()[topic] if name in RECORDS]
         places = " UNION ALL ".join(f"SELECT _partition, _offset FROM {table} WHERE _topic = $topic" for table in tables)
         statement = f"SELECT _partition, min(_offset), max(_offset) + 1 FROM ({places}) GROUP BY ALL ORDER BY ALL"
         rows = self.rows(statement, {"topic": topic})
@@ -217,36 +214,6 @@ class TableHistory:
 def origin_of_tables(database: Path) -> Origin:
     """The tables of a database."""
     return Origin(TABLES, str(database.resolve()))
-
-
-def origin_of_parquet(folder: Path) -> Origin:
-    """Parquet files as `driftline export` writes them; InputError when there is none with exchanges."""
-    if folder.is_file():
-        raise InputError(
-            f"--from: {folder} is a file", hint="Name tables, topics, or the folder that `driftline export` has written."
-        )
-    files = [folder / f"{schema_of(name).table}.parquet" for name in _READ]
-    for file in filter(Path.is_file, files):
-        _require_parquet(file)
-    if not (folder / "exchanges.parquet").is_file():
-        raise InputError(
-            f"--from: {folder} holds no exchanges.parquet",
-            hint="Name tables, topics, or a folder that `driftline export` has written.",
-        )
-    known = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
-    return Origin(PARQUET, str(folder.resolve()), hashlib.sha256(repr(known).encode()).hexdigest()[:16])
-
-
-def _require_parquet(file: Path) -> None:
-    """InputError when a file is none that `driftline export` has written."""
-    with file.open("rb") as stream:
-        head = stream.read(HEAD)
-    if binary_kind(head) is not PARQUET_FILE:
-        kind = unlike_json(head)
-        raise InputError(
-            f"--from: {file} is {kind.name if kind else 'JSON'}{', not a Parquet file' if head else ''}",
-            hint="Write the folder anew with `driftline export`.",
-        )
 
 
 def parts_of_tables(tables: Tables, number: int) -> tuple[Part, ...]:
