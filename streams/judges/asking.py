@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from audit.prices import PromptBound, Usage
+from audit.prices import PromptBound, Usage, believable
 from audit.questions import Invalid, Question
 from streams.judges.failures import PROVIDER_ERROR, Failure
 from streams.judges.messages import Message
@@ -52,8 +52,14 @@ class Asking:
         self.errors.append(words)
 
     def is_beyond_bound(self, came: Message) -> bool:
-        """Whether the prompt of the last call had more tokens than it was taken to have."""
-        return self.bound is not None and came.usage is not None and came.usage.prompt_tokens > self.bound.tokens
+        """Whether the prompt of the last call had more tokens than it was taken to have, as far as that can be true."""
+        used = came.usage
+        return (
+            self.bound is not None
+            and used is not None
+            and believable(used, self.question)
+            and used.prompt_tokens > self.bound.tokens
+        )
 
     def settle(self, came: Message | Failure) -> None:
         """Pay for a call; an error that the API answered instead of running it costs nothing."""

@@ -51,7 +51,8 @@ class PromptBounds:
         head = await self._head(asked)
         said = sum(byte_tokens(turn["content"]) for turn in asked["messages"])
         most = by_bytes if head is None else min(by_bytes, head + said)
-        written = min(most, most if head is None else head) if marked else 0
+        # A server that does not count may cache as it likes; the API writes nothing that is not marked.
+        written = most if head is None else min(most, head) * marked
         yield PromptBound(most, written)
         whole = None if head is None else await self._count(asked)
         if whole is not None and whole < most:
@@ -69,15 +70,19 @@ class PromptBounds:
             return None
         alone = {name: value for name, value in asked.items() if name not in {"messages", "max_tokens"}}
         key = hashlib.sha256(canonical_json(alone).encode("utf-8", "surrogatepass")).digest()
-        async with self._counting:
-            if key not in self._heads:
-                tokens = await self._count(alone | {"messages": [{"role": "user", "content": "."}]})
-                if tokens is None:
-                    return None
-                if len(self._heads) >= _MAX_HEADS:
-                    self._heads.clear()
-                self._heads[key] = tokens
-            return self._heads[key]
+        if key not in self._heads:
+            async with self._counting:
+                await self._count_head(key, alone)
+        return self._heads.get(key)
+
+    async def _count_head(self, key: bytes, alone: Mapping[str, Any]) -> None:
+        if key in self._heads:
+            return  # by whoever had its turn before
+        tokens = await self._count(dict(alone) | {"messages": [{"role": "user", "content": "."}]})
+        if tokens is not None:
+            if len(self._heads) >= _MAX_HEADS:
+                self._heads.clear()
+            self._heads[key] = tokens
 
     async def _count(self, asked: Mapping[str, Any]) -> int | None:
         """Tokens at most of a request, by the API's count; None where there is none to be believed."""

@@ -130,5 +130,5 @@ def test_a_model_that_used_more_than_was_counted_is_not_believed_again() -> None
     api, question = CountingApi(TOKENIZERS["four characters a token"]), question_of("It is done.")
     asked = parameters(question, Format(cache_minimum=10**6), BOUNDARY)
     most = question.texts_size + OVERHEAD_TOKENS
-    assert [[PromptBound(most, 0)]] == bounds_of(api, (question, asked), distrusted=question.model)
+    assert [[PromptBound(most, most)]] == bounds_of(api, (question, asked), distrusted=question.model)
     assert 0 == api.counted
