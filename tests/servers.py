@@ -23,7 +23,7 @@ from typing import Any
 from service.access import AccessStore, Holder, access_file
 from service.workspace import utc_now
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds that no sound server needs for anything."""
 LONG = 600.0
 """Seconds that nothing takes, however busy the machine: for what is many times slower beside others."""
