@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 import duckdb
 
 from analytics.queries import query_rows
+from audit.anchor_names import is_reserved
 from audit.policy import Policy
 from schemas.errors import InputError
 from service.access import AccessStore, access_file
@@ -26,8 +27,11 @@ IMPORT_FIRST = "Import something first, or start a server: driftline import --he
 
 
 def is_known(cursor: duckdb.DuckDBPyConnection, project: str, named: Collection[str]) -> bool:
-    """Whether a project is known; `named` are those of the policy and of tokens, which are looked through first."""
-    return project in named or bool(query_rows(cursor, "known_project", {"project": project}))
+    """Whether a project is known; `named` are those of the policy and of tokens, which are looked through first.
+
+    So are names that are kept for anchors: what may be done with one says so itself.
+    """
+    return project in named or is_reserved(project) or bool(query_rows(cursor, "known_project", {"project": project}))
 
 
 def known_projects(cursor: duckdb.DuckDBPyConnection, named: Iterable[str]) -> list[str]:
