@@ -18,8 +18,7 @@ from typing import Any, Protocol, cast
 
 import aiokafka
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from aiokafka.errors import CommitFailedError, ConsumerStoppedError, KafkaError
-from aiokafka.structs import OffsetAndMetadata
+from aiokafka.errors import ConsumerStoppedError
 from faust.transport.drivers import aiokafka as driver
 from faust.transport.producer import Producer
 from faust.types import TP, Message
@@ -28,6 +27,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.deliveries import Deliveries, Partition, split
 from streams.kafka.membership import Membership
 from streams.kafka.processing import Chunk, RawRecord
+from streams.kafka.seeking import seek_to_committed
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Of one partition in one answer of the broker; a larger record comes alone."""
@@ -37,8 +37,6 @@ IDLE_SECONDS = 0.5
 """How long a fetch waits for records where every partition could take some."""
 BUSY_SECONDS = 0.02
 """How long it waits where one could not: it is looked after again as soon as it can."""
-BEGINNING_SECONDS = 5.0
-"""How long the leaders of partitions that never committed have to say where those begin."""
 TOLD_SECONDS = 30.0
 """How long a partition counts as read to its end after its leader has said so; it says so twice a second."""
 
@@ -113,36 +111,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Go to what is committed; where nothing is, that is the partition's first record from now on."""
-        return cast("Mapping[TP, int]", await self.call_thread(self._seek_to_committed))
-
-    async def _seek_to_committed(self) -> dict[TP, int]:
-        """Commit a position for each partition that has none, and go to each.
-
-        Left to itself, the client asks the leader that it knows for the first record, again and again: one that leads no more only
-        refuses, and nothing is read from that node before the client learns anew who leads what.
-        """
-        consumer = self._ensure_consumer()
-        if not consumer.assignment():
-            return {}
-        committed: dict[TP, int | None] = await consumer.seek_to_committed()
-        beginnings = await self._beginnings([tp for tp, offset in committed.items() if offset is None])
-        positions: dict[TP, int] = {tp: offset for tp, offset in (committed | beginnings).items() if offset is not None}
-        ours = consumer.assignment()
-        for tp in positions.keys() & ours:
-            consumer.seek(tp, positions[tp])
-        if first := {tp: OffsetAndMetadata(beginnings[tp], "") for tp in beginnings.keys() & ours}:
-            # Who has joined meanwhile changed the group, and what is assigned then comes here once more.
-            with contextlib.suppress(CommitFailedError):
-                await consumer.commit(first)
-        return positions
-
-    async def _beginnings(self, partitions: Sequence[TP]) -> dict[TP, int]:
-        """Where partitions begin; nothing where one has no leader at the moment: the others must not wait for that."""
-        try:
-            async with asyncio.timeout(BEGINNING_SECONDS):
-                return dict(await self._ensure_consumer().beginning_offsets(partitions))
-        except (KafkaError, TimeoutError):
-            return {}
+        return cast("Mapping[TP, int]", await self.call_thread(seek_to_committed, self._ensure_consumer()))
 
     def unfetched(self, tp: TP) -> int | None:
         """How many records of a partition were not fetched yet; None where its leader has not said so of late."""

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from types import SimpleNamespace
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from kafka_server import Broker
 from kafka_workers import (
     EVENTS,
@@ -19,6 +19,7 @@ from kafka_workers import (
     numbered,
     offsets,
     produce,
+    reading,
     unseen,
     until_committed,
     working,
@@ -26,6 +27,7 @@ from kafka_workers import (
 
 from streams.kafka import deliveries
 from streams.kafka.administration import TopicAdministration
+from streams.kafka.app import GROUP
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.deliveries import Deliveries, split
 from streams.kafka.lanes import Lanes
@@ -141,6 +143,23 @@ def test_every_record_comes_in_order_and_all_is_committed_to_the_end(kafka: Kafk
         committed, ends = await offsets(kafka, TOPIC, 3)
         assert ends == committed
         assert {number: list(range(end)) for number, end in enumerate(ends)} == dict(seen.seen)
+
+    asyncio.run(run())
+
+
+def test_each_partition_that_is_assigned_has_a_committed_position(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Of one that has none the client asks whoever it believes to lead it, and reads nothing from that node until it is answered."""
+    make_topics(TOPIC)
+    places = [TopicPartition(kafka.topic(TOPIC), number) for number in range(3)]
+
+    async def run() -> None:
+        await produce(kafka, TOPIC, numbered(20), partition=1)
+        held = Collecting(finish=lambda _chunk, _done: None)
+        async with working(kafka, {EVENTS: held}) as worker:
+            await eventually(lambda: held.count == 20, "the records of one partition")
+            assert {(TOPIC, number): 0 for number in range(3)} == worker.consumer.waiting()
+        async with reading(kafka, kafka.topic(GROUP)) as consumer:
+            assert [0, 0, 0] == [await consumer.committed(place) for place in places]
 
     asyncio.run(run())
 
