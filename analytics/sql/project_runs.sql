@@ -6,16 +6,16 @@ WITH numbered AS (
 ), newest AS (
     SELECT
         connection, session_id, max((revision, _offset)) AS version,
-        arg_max({'last_at': coalesce(ended_at, closed_at), 'readiness': readiness_level}, (revision, _offset)) AS told
+        arg_max(coalesce(ended_at, closed_at), (revision, _offset)) AS last_at, arg_max(readiness_level, (revision, _offset)) AS readiness
     FROM log.diagnoses
     SEMI JOIN numbered USING (connection, session_id)
     GROUP BY connection, session_id
 ), page AS (
-    SELECT n.*, w.version, w.told.last_at AS last_at
+    SELECT n.*, w.version, w.last_at
     FROM numbered AS n
     JOIN newest AS w USING (connection, session_id)
-    WHERE ($readiness IS NULL OR w.told.readiness = $readiness)
-        AND ($before IS NULL OR (w.told.last_at, n.number) < ($before_at::TIMESTAMP, $before::BIGINT))
+    WHERE ($readiness IS NULL OR w.readiness = $readiness)
+        AND ($before IS NULL OR (w.last_at, n.number) < ($before_at::TIMESTAMP, $before::BIGINT))
     ORDER BY last_at DESC, number DESC
     LIMIT $limit
 )

@@ -2,18 +2,19 @@
 -- grain: one row a day (UTC) and model, or a session; a question about no exchange (an evaluation, an anchor), or about one that is gone, counts on the day of its answer; cost_usd: the sum of the known costs, simulated ones included; NULL where all are unknown
 -- parameters: $project, $by (day or session), $from (inclusive) and $to (exclusive) of the time of the exchange
 WITH asked AS (
-    SELECT * FROM judgements WHERE project = $project
+    -- No judge answers before there is something to judge.
+    SELECT * FROM judgements WHERE project = $project AND judged_at >= $from::TIMESTAMP
 ), heard AS (
-    SELECT connection, exchange_id AS subject_id, max(occurred_at) AS counted_at
+    SELECT connection, exchange_id AS subject_id, occurred_at AS counted_at
     FROM log.exchanges
     WHERE project = $project AND occurred_at >= $from::TIMESTAMP AND occurred_at < $to::TIMESTAMP
-    GROUP BY connection, exchange_id
 ), placed AS (
     SELECT * FROM asked JOIN heard USING (connection, subject_id)
     UNION ALL BY NAME
-    SELECT *, judged_at AS counted_at
+    SELECT a.*, judged_at AS counted_at
     FROM asked AS a
-    WHERE judged_at >= $from::TIMESTAMP AND judged_at < $to::TIMESTAMP AND NOT EXISTS (
+    ANTI JOIN heard AS h ON h.connection = a.connection AND h.subject_id = a.subject_id
+    WHERE judged_at < $to::TIMESTAMP AND NOT EXISTS (
         SELECT 1 FROM log.exchanges AS e
         WHERE e.project = $project AND e.connection = a.connection AND e.exchange_id = a.subject_id
     )
