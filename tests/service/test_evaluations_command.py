@@ -57,6 +57,8 @@ def test_evaluations_are_listed_newest_first_and_narrowed(driftline: Command) ->
     ]
     assert [3, 2, 1, 2] == counts
     code, out, err = driftline("evaluations", "--project", "nowhere")
+    assert (2, "", True) == (code, out, "--project: there is no project 'nowhere'" in err)
+    code, out, err = driftline("evaluations", "--case", "nowhere")
     assert (0, "", True) == (code, out, "nothing is like that" in err)
 
 
