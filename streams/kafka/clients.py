@@ -6,6 +6,8 @@ while the client closes. They would stay open until the garbage collector comes 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
@@ -46,7 +48,7 @@ class _Connections:
             connection.close()
 
 
-_of_client: WeakKeyDictionary[Client, _Connections] = WeakKeyDictionary()
+_of_owner: WeakKeyDictionary[object, _Connections] = WeakKeyDictionary()
 _of_task: ContextVar[_Connections | None] = ContextVar("connections of a client", default=None)
 """Tasks that a client begins while it starts, and the tasks that those begin, have it from there."""
 
@@ -63,10 +65,16 @@ aiokafka.client.create_conn = _noted
 
 async def start(client: Client) -> None:
     """Start a client. `stop` or `close` it, even where this fails or is cancelled."""
-    connections = _of_client.setdefault(client, _Connections())
-    before = _of_task.set(connections)
-    try:
+    with noting(client):
         await client.start()
+
+
+@contextmanager
+def noting(owner: object) -> Iterator[None]:
+    """Take note of the connections that are opened by what is started here; `close` the owner in the end."""
+    before = _of_task.set(_of_owner.setdefault(owner, _Connections()))
+    try:
+        yield
     finally:
         _of_task.reset(before)
 
@@ -79,7 +87,7 @@ async def stop(client: Client) -> None:
         close(client)
 
 
-def close(client: Client) -> None:
-    """Close what a client has open, now and later."""
-    if (connections := _of_client.pop(client, None)) is not None:
+def close(owner: object) -> None:
+    """Close what a client, or whoever starts one, has open, now and later."""
+    if (connections := _of_owner.pop(owner, None)) is not None:
         connections.close()

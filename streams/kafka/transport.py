@@ -23,6 +23,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.transport.producer import Producer
 from faust.types import TP, Message
 
+from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.deliveries import Deliveries, Partition, split
 from streams.kafka.membership import Membership
@@ -82,9 +83,17 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def on_start(self) -> None:
         """Start the client, and hear of its place in the group."""
-        await super().on_start()
+        with clients.noting(self):
+            await super().on_start()
         transport = cast("BatchTransport", self.transport)
         transport.seam.membership.watch(self._ensure_consumer()._coordinator)  # noqa: SLF001 - see `Membership.watch`
+
+    async def on_thread_stop(self) -> None:
+        """Stop the client, and close what it leaves open."""
+        try:
+            await super().on_thread_stop()
+        finally:
+            clients.close(self)
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
         conf, seam = self.app.conf, cast("BatchTransport", transport).seam
