@@ -72,9 +72,9 @@ def copy_database(store: Store, target: Path) -> Changes:
     with _no_checkpoint_by_size(store):
         for _ in range(ATTEMPTS):
             store.checkpoint()
-            changes = changes_of(store.path)
+            modified, size, _ = changes_of(store.path)
             if copied_whole(store.path, target):
-                return changes
+                return modified, size, 0  # what is in the write-ahead log by now is not in the copy
     target.unlink(missing_ok=True)
     raise StoreError(f"{store.path}: checkpoints came faster than the file can be copied", hint="Try again a little later.")
 

@@ -1,7 +1,7 @@
 """The DuckDB file: append-only tables, stage state and watermarks, changed together or not at all.
 
-One process owns the file (`analytics.file_lock`); within it one `Store` writes, and any number of cursors read. Every change happens in a
-transaction: the rows of a batch, the states of the stage that made them and the watermark of what it read are committed
+One process owns the file (`analytics.file_lock`); within it one `Store` writes, and any number of cursors read. Every change
+happens in a transaction: the rows of a batch, the states of the stage that made them and the watermark of what it read are committed
 together, so that a kill at any moment loses nothing that was committed and doubles nothing when the work is taken up again.
 """
 

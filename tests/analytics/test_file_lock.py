@@ -201,3 +201,19 @@ def test_what_was_committed_since_tells_itself_without_opening_the_file(store: S
     store.checkpoint()
 
     assert 3 == len({before, committed, changes_of(store.path)})
+
+
+def test_what_is_committed_while_a_copy_begins_asks_for_the_next_one(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the write-ahead log and not in the copy: taken for copied, it would be missing until something else came."""
+    assert store.path is not None
+    checkpoint = store.checkpoint
+
+    def overtaken() -> None:
+        checkpoint()
+        with store.transaction() as transaction:
+            transaction.append("exchanges", [encode(exchange("s", 0))])
+
+    monkeypatch.setattr(store, "checkpoint", overtaken)
+    assert copy_database(store, tmp_path / "copy.duckdb") != changes_of(store.path)

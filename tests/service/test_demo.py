@@ -112,7 +112,7 @@ def test_the_demo_runs_to_its_end_and_leaves_nothing_undone(shown: Shown) -> Non
 def test_an_earlier_demo_leaves_no_trace(shown: Shown) -> None:
     """It makes everything anew."""
     assert not (shown.folder / "of-an-earlier-run").exists()
-    assert {"demo.duckdb", "demo.access", "judge.log", "server.log", "openclaw", "policy.yaml", MARKER} == {
+    assert {"demo.duckdb", "demo.duckdb.lock", "demo.access", "judge.log", "server.log", "openclaw", "policy.yaml", MARKER} == {
         path.name for path in shown.folder.iterdir()
     }
 
