@@ -7,13 +7,12 @@ is as long as a whole baseline's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
 import duckdb
 
 from analytics.queries import query_rows
-from audit.drift import DAYS
 from audit.policy import Policy
 
 CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
@@ -25,11 +24,6 @@ check; learning: the history is shorter than a whole baseline's; quiet: nothing 
 Row = Mapping[str, Any]
 RECENT_DAYS = 7
 """Days that count as the last ones of a project."""
-CHECK_OLDER = (
-    f"A server checks a project after scores come, if exchanges are of the last {DAYS} days. For older ones stop it and run "
-    "`driftline check-drift --project NAME --as-of TIME`."
-)
-"""How a project comes to be checked."""
 COUNTS = ("exchanges", "scores", "scored", "anomalies", "simulated", "open_incidents", "critical_incidents", "runs")
 """What the query `projects` counts of a project altogether."""
 _RECENT = ("recent_scores", "recent_anomalies", "recent_scored", "recent_unscored", "recent_unsafe_runs")
@@ -71,6 +65,13 @@ def check_words(row: Row) -> str:
         "found": f"Checked {at}: {_counted(row['check_findings'], 'finding')}.",
     }
     return words[check_state(row)]
+
+
+def check_by_hand(row: Row) -> date | None:
+    """As of which day a project has to be checked by hand, the one after its newest score; None where it was checked, or cannot be."""
+    if check_state(row) not in {"never", "behind"} or row["recent_until"] is None:
+        return None
+    return row["recent_until"] + timedelta(days=1)
 
 
 def check_rows(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetime, project: str | None = None) -> Sequence[Row]:

@@ -9,7 +9,7 @@ from audit.drift import SHORTEST_RUN
 from audit.spikes import DAYS as SPIKE_DAYS
 from audit.spikes import WARNING as SPIKE
 from service.dashboard.incident_words import EXPLAINED
-from service.project_health import ANOMALOUS, UNSCORED
+from service.project_health import ANOMALOUS, ENOUGH, UNSCORED
 
 
 class Word(NamedTuple):
@@ -42,7 +42,8 @@ _SCORES = (
 )  # fmt: skip
 _CHANGES = (
     Word("health", "Health", "Critical: a critical incident is open. Warning: another incident is open, or in the last seven days "
-        f"{UNSCORED:.0%} of what was due to be judged stayed unscored, a run was unsafe, or {ANOMALOUS:.0%} of the exchanges were anomalous. Healthy: none of these."),
+        f"{UNSCORED:.0%} of what was due to be judged stayed unscored, a run was unsafe, or {ANOMALOUS:.0%} of the exchanges were anomalous. Not known yet: none of these, but fewer than {ENOUGH} exchanges came in the last seven days and there are fewer than {ENOUGH} runs, "
+        "or the project has not been checked for drift since its newest exchanges. Healthy: none of all this."),
     Word("incident", "Incident", "A change that a rule found, with its evidence. It stays open until a person accepts it, to look into it, or dismisses it."),
     Word("baseline", "Baseline", "What is normal: the mean and the spread of the scores of the last two weeks, made anew every day. It is of the scores as sampled. The shaded band of a chart is the baseline of each day, its mean ± one sigma; bad days become part of it, so where an incident is open a dotted line says where the tier came from."),
     Word("sigma", "Sigma", "The standard deviation: how far scores usually lie from their mean."),

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_records
+from audit.drift import DAYS
 from schemas.records import Baseline, Incident
 from service.api.context import ApiContext, Services
 from service.api.projects import project_rows, row_of
@@ -34,7 +35,7 @@ from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.dashboard.window import LENGTHS, Asked, AskedDays, Window, window_of
 from service.dashboard.words import TERMS
-from service.project_checks import CHECK_OLDER, RECENT_DAYS, check_state, check_words
+from service.project_checks import RECENT_DAYS, check_by_hand, check_words
 from service.watched import incident_records
 
 router = APIRouter(include_in_schema=False)
@@ -77,7 +78,8 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "critical": row["critical_incidents"],
         "banner": banner_text(settings, row["open_incidents"], services.engine.judge_name, check_words(row)),
         "check": check_words(row),
-        "how_to_check": CHECK_OLDER if check_state(row) in {"never", "behind"} else "",
+        "check_by_hand": check_by_hand(row),
+        "checked_days": DAYS,
         "has_data": has_data,
         "is_empty": not (has_data or row["runs"] or row["open_incidents"]),
         "counts": row,

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
+from audit.drift import DAYS
 from schemas.records import Incident
 from service.api.context import Services
 from service.api.errors import ApiError
@@ -25,7 +26,7 @@ from service.dashboard.incident_words import EXPLAINED, NAMES, NO_CAUSE, Figure,
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.documents import Document
-from service.project_checks import CHECK_OLDER, check_state, check_words
+from service.project_checks import check_by_hand, check_words
 from service.runs import Wanted, worst_runs
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
@@ -96,7 +97,8 @@ async def incidents(
         "rules": NAMES,
         "may_check": "admin" in viewer.scopes,
         "check": check_words(row),
-        "how_to_check": CHECK_OLDER if check_state(row) in {"never", "behind"} else "",
+        "check_by_hand": check_by_hand(row),
+        "checked_days": DAYS,
     }
     return page(request, "incidents.html", values)
 

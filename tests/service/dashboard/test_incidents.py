@@ -142,9 +142,9 @@ def test_that_nothing_was_found_is_said_only_once_somebody_looked(call: Call, to
     put(store, "scores", history(fallen(6), 40, end=NOW))
     before = shown(call, tokens.root, LIST)
     assert "Not checked yet." in before
-    assert "driftline check-drift --project NAME --as-of TIME" in before
-    assert "othing found" not in before
-    assert "othing has drifted" not in before
+    assert "driftline check-drift --project ops --as-of 2026-10-02" in before
+    assert "nothing found" not in before
+    assert "Nothing has drifted" not in before
     assert call("POST", "/api/audit/ops/check", tokens.root).json()["opened"]
     after = shown(call, tokens.root, LIST)
     assert "Checked 2026-10-01 12:00 UTC: 3 findings." in after or "Checked 2026-10-01 12:00 UTC: 2 findings." in after
