@@ -102,10 +102,6 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         }
         return aiokafka.AIOKafkaConsumer(**options | seam.connection.for_aiokafka() | dict(seam.options))
 
-    def partitions_of(self, topic: str) -> int:
-        """How many partitions a topic has, as far as the client knows."""
-        return len(self._ensure_consumer().partitions_for_topic(topic) or ())
-
     def unfetched(self, tp: TP) -> int:
         """How many records of a partition were not fetched yet, as far as the broker has told."""
         subscription: Any = self._ensure_consumer()._subscription.subscription  # noqa: SLF001 - the client says it nowhere else
@@ -171,10 +167,8 @@ class BatchConsumer(driver.Consumer):
 
     def _message(self, tp: TP, records: Sequence[RawRecord]) -> Message:
         topic, partition = self.seam.place(tp)
-        partitions = cast("BatchConsumerThread", self._thread).partitions_of(tp.topic)
         message = self._to_message(tp, records[0])
-        chunk = Chunk(topic, partition, records, partitions)
-        message.key, message.value = None, cast("Any", self.seam.book.deliver(chunk))
+        message.key, message.value = None, cast("Any", self.seam.book.deliver(Chunk(topic, partition, records)))
         return message
 
     async def _fetch(self) -> None:
