@@ -25,6 +25,8 @@ from schemas.rules import Between, Identifier, JsonObject, Named, OneOf, Rule
 
 NAMED, IDENTIFIER, MADE_ID, COUNT = Named(), Identifier(), Identifier(MAX_MADE_ID), Between(0, MAX_COUNT)
 _SHARE = Between(0, 1)
+_ADDED_ID = Identifier(MAX_MADE_ID, optional=True)
+"""An id that earlier versions of a schema had no field for: their records have the empty default."""
 _SHARED: dict[str, Rule] = {
     **dict.fromkeys(("connection", "project"), NAMED),
     **dict.fromkeys(("session_id", "agent", "reviewer", "chosen_by", "requested_by"), IDENTIFIER),
@@ -78,7 +80,8 @@ _SHARED: dict[str, Rule] = {
 """Rules by the name of a field."""
 _OWN: dict[str, dict[str, Rule]] = {
     "AgentEvent": {"event": MADE_ID, "payload": JsonObject()},
-    "EvaluationRequest": {"case": JsonObject(), "profile": JsonObject()},
+    "Evaluation": {"judge_run_id": _ADDED_ID},
+    "EvaluationRequest": {"evaluation_id": _ADDED_ID, "judge_run_id": _ADDED_ID, "case": JsonObject(), "profile": JsonObject()},
     "Exchange": {"outcome": OneOf(OUTCOMES)},
     "Judgement": {
         "outcome": OneOf(

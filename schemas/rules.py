@@ -52,12 +52,18 @@ class Named:
 
 @dataclass(frozen=True)
 class Identifier:
-    """An id or a name that a source gave: not blank, without control characters, of at most `longest` characters."""
+    """An id or a name that a source gave: not blank, without control characters, of at most `longest` characters.
+
+    `optional` also takes the empty text.
+    """
 
     longest: int = MAX_ID
+    optional: bool = False
 
     def fault(self, value: str) -> str | None:
         """See `Rule`."""
+        if self.optional and not value:
+            return None
         if not 0 < len(value) <= self.longest:
             return f"has {len(value)} characters; 1 to {self.longest} are taken"
         if re.search(_CONTROL, value):
@@ -69,7 +75,8 @@ class Identifier:
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
         text = column.str
-        return (text.len_chars() > self.longest) | ~text.contains(r"\S") | text.contains(_CONTROL)
+        found = (text.len_chars() > self.longest) | ~text.contains(r"\S") | text.contains(_CONTROL)
+        return found & (column != "") if self.optional else found
 
 
 @dataclass(frozen=True)

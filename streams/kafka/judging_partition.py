@@ -191,7 +191,7 @@ class JudgingPartition:
         return tasks, letters
 
     def _read(self, chunk: Chunk) -> tuple[list[tuple[int, str, Record]], Accepted]:
-        on = chunk.partition, chunk.partitions
+        on = self.number, self._bench.states.partitions
         decoded, letters = decode_chunk(chunk.topic, chunk.records, on=on), Accepted()
         for rejected in decoded.rejected:
             letters.extend(letter_of(chunk.topic, chunk.partition, rejected, self._bench.redactor))

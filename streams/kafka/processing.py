@@ -42,8 +42,6 @@ class Chunk:
     topic: str
     partition: int
     records: Sequence[RawRecord]
-    partitions: int = 0
-    """How many partitions the topic has; 0 where that is not known."""
 
     @property
     def first_offset(self) -> int:

@@ -149,7 +149,7 @@ class StageProcessor:
 
     def _work(self, chunk: Chunk, values: Sequence[bytes]) -> Worked:
         """Everything that takes the processor's time, in a thread of its own."""
-        decoded = decode_chunk(chunk.topic, chunk.records, values, on=(chunk.partition, chunk.partitions))
+        decoded = decode_chunk(chunk.topic, chunk.records, values, on=(chunk.partition, self._states.partitions))
         worked = Worked()
         for rejected in decoded.rejected:
             worked.add_letters(letter_of(chunk.topic, chunk.partition, rejected, self._redactor))

@@ -68,6 +68,8 @@ class StateTopic:
         self._producer = producer
         self._local = local or LocalStates()
         self._values = StateValues(self.name, holds, redactor)
+        self.partitions = 0
+        """How many partitions the source has; 0 where it is not looked at."""
         self._read: dict[int, int] = {}
         """By partition: the offset in the state topic up to which it was read."""
         self._farthest: dict[int, int] = {}
@@ -107,7 +109,9 @@ class StateTopic:
         if self._source is None:
             return None
         place = TopicPartition(self._connection.topic(self._source), partition)
-        return int((await consumer.end_offsets([place]))[place])
+        end = int((await consumer.end_offsets([place]))[place])
+        self.partitions = len(consumer.partitions_for_topic(place.topic) or ())
+        return end
 
     async def _load(self, consumer: AIOKafkaConsumer, place: TopicPartition) -> None:
         first = (await consumer.beginning_offsets([place]))[place]

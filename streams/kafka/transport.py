@@ -114,10 +114,6 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         }
         return aiokafka.AIOKafkaConsumer(**options | seam.connection.for_aiokafka() | dict(seam.options))
 
-    def partitions_of(self, topic: str) -> int:
-        """How many partitions a topic has, as far as the client knows."""
-        return len(self._ensure_consumer().partitions_for_topic(topic) or ())
-
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Go to what is committed; where nothing is, that is the partition's first record from now on."""
         return cast("Mapping[TP, int]", await self.call_thread(seek_to_committed, self._ensure_consumer()))
@@ -196,10 +192,8 @@ class BatchConsumer(driver.Consumer):
 
     def _message(self, tp: TP, records: Sequence[RawRecord]) -> Message:
         topic, partition = self.seam.place(tp)
-        partitions = cast("BatchConsumerThread", self._thread).partitions_of(tp.topic)
         message = self._to_message(tp, records[0])
-        chunk = Chunk(topic, partition, records, partitions)
-        message.key, message.value = None, cast("Any", self.seam.book.deliver(chunk))
+        message.key, message.value = None, cast("Any", self.seam.book.deliver(Chunk(topic, partition, records)))
         return message
 
     async def _fetch(self) -> None:

@@ -383,6 +383,8 @@ def test_the_settings_make_a_reader_and_a_login_needs_a_registry() -> None:
 class NoStates:
     """States of a stage that has none yet, and keeps none."""
 
+    partitions = 0
+
     async def load(self, partition: int) -> None:
         """Nothing to read."""
 

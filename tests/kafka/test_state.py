@@ -109,7 +109,7 @@ def test_states_of_another_topic_of_the_same_name_are_refused(kafka: KafkaConnec
             await first.save(0, {"local/s": state(20)})
         async with Opened(kafka, source="agent-events") as second:
             await second.load(0)
-            await second.save(0, {"local/s": state(21)})
+            await second.save(0, {"local/s": state(21), "local/t": state(21)})
         async with Opened(kafka, source="agent-events") as third:
             with pytest.raises(
                 BrokerError, match=r"agent-events, partition 0, ends at offset 20, and diagnosis-state .* up to 21"

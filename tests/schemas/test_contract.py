@@ -18,7 +18,7 @@ from schemas.contract import breaches, check_record, rules_of
 from schemas.errors import BoundsError
 from schemas.limits import MAX_COUNT, MAX_DEPTH, MAX_ID, MAX_MADE_ID, OUTCOMES
 from schemas.records import Anchor, Exchange, Heartbeat, JudgingRequest, Record, Review
-from schemas.registry import topics
+from schemas.registry import schema_of, topics
 from schemas.rules import Between, Identifier, JsonObject, Named, OneOf, Rule
 from streams.sources.openclaw_answer import outcome_of
 
@@ -78,6 +78,7 @@ KINDS: list[tuple[Rule, st.SearchStrategy[Any], Any]] = [
     (Named(), TEXTS, pl.String),
     (Named(optional=True), TEXTS, pl.String),
     (Identifier(), TEXTS, pl.String),
+    (Identifier(optional=True), TEXTS, pl.String),
     (OneOf(OUTCOMES), TEXTS, pl.String),
     (JsonObject(), JSONS, pl.String),
     (Between(0, MAX_COUNT), NUMBERS, pl.Int64),
@@ -219,6 +220,17 @@ def test_every_record_of_a_topic_says_whose_it_is_by_the_rules() -> None:
         rules = rules_of(name)
         assert rules, name
         assert {"connection", "project", "session_id"} & set(rules) or name == "DeadLetter"
+
+
+def test_what_an_earlier_schema_did_not_say_keeps_the_contract() -> None:
+    """A record of an older version has the defaults of the fields that came later, and stays readable for ever."""
+    broken = [
+        f"{name}.{field['name']}"
+        for name in {name for names in topics().values() for name in names}
+        for field in schema_of(name).fields
+        if (rule := rules_of(name).get(field["name"])) and field.get("default") is not None and rule.fault(field["default"])
+    ]
+    assert [] == broken
 
 
 @pytest.mark.parametrize("stop", [None, "stop", "error", "aborted", "whatever"])

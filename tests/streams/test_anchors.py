@@ -18,6 +18,7 @@ from analytics.store import Store
 from audit.policy import Anchors, Policy, ProjectSettings
 from audit.prices import Usage
 from audit.questions import Question
+from schemas.codec import encode
 from schemas.errors import InputError
 from schemas.records import Anchor
 from service.simulator.scoring import simulated_answer
@@ -255,17 +256,18 @@ def test_rounds_begin_when_they_are_due_and_only_with_a_judge(store: Store, cloc
 def test_a_project_whose_round_cannot_begin_holds_up_no_other(
     store: Store, clock: Clock, judge: FixedJudge, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One anchor that nobody can read, of a project that comes first by name."""
+    """One anchor that nobody can read, of a project that comes first by name, from before such ones were refused."""
     broken = Anchor(
         anchor_id="broken", revision=0, project="aaa", connection="north", exchange_id="e1", exchange=b"?", active=True,
         chosen_by="ann", occurred_at=NOW, ingested_at=NOW,
     )  # fmt: skip
+    with store.transaction() as transaction:
+        transaction.append("anchors", [encode(broken)])
 
     async def work() -> int:
         async with engine_over(store, policy_of(), judge, clock) as engine:
             await filled(engine, 4)
             await chosen(engine, 4)
-            await engine.publish("anchors", [broken])
             await AnchorRounds(engine).run()
             await engine.drained()
         return len(query_rows(store.cursor(), "anchor_scores", {"judged_as": "anchors.ops", "from": None}))
