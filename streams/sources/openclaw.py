@@ -26,12 +26,14 @@ from streams.sources.openclaw_entry import MAX_ID
 from streams.sources.openclaw_events import shortened
 from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
 from streams.sources.openclaw_transcript import Transcript
+from streams.sources.openclaw_windows import Window
 from streams.sources.reading import Reading, ReadingContext
 
 MAX_TEXT = 200_000
 """Bytes of a text of an exchange that are kept: an exchange has four, and has to fit into a message."""
 
 _OURS = frozenset({"event", "event_id", "entry_id", "exchange_id", "tool_call_id", "first_kept_entry_id", "timestamp", "usage"})
+_TRAJECTORY = ".trajectory.jsonl"
 _MAX_WORD = 64
 _MAX_WORDS = 1024
 
@@ -42,7 +44,8 @@ def find_transcripts(path: Path) -> list[Path]:
     """The transcripts at a path, sorted.
 
     That is the file itself, or all `agents/<agent>/sessions/*.jsonl` below a directory and the other `*.jsonl` files there
-    that begin with a session line. Symbolic links below the directory are not followed.
+    that begin with a session line. Symbolic links below the directory are not followed. `*.trajectory.jsonl` is OpenClaw's second
+    account of a run, in another format, and no transcript.
 
     InputError when there is nothing at the path.
     """
@@ -52,7 +55,7 @@ def find_transcripts(path: Path) -> list[Path]:
         raise InputError(f"{path}: no such file or directory", hint="Give a transcript or the directory that holds `agents/`.")
     found = []
     for file in path.rglob("*.jsonl"):
-        if _has_link(file, path) or not file.is_file():
+        if file.name.endswith(_TRAJECTORY) or _has_link(file, path) or not file.is_file():
             continue
         if _is_in_sessions(file) or _begins_with_session(file):
             found.append(file)
@@ -79,14 +82,15 @@ def read_session(
     agent: str | None,
     follows_header: bool = True,
     is_left: bool = False,
+    window: Window = Window(),  # noqa: B008 - it cannot be changed
 ) -> Reading:
     """The records of one session's lines.
 
     `session_id` and `agent` are what the place of the lines says; a session line at the beginning overrides the first unless
     `follows_header` is off, the context overrides the second. `is_left` says that nobody has written there for longer than the
-    session gap: what is torn then stays torn.
+    session gap: what is torn then stays torn. `window` is what is known of the session beside its lines.
     """
-    builder = _Records(context, context.agent or agent)
+    builder = _Records(context, context.agent or agent, window)
     transcript = Transcript(context, session_id=session_id, sink=builder.take_event, follows_header=follows_header)
     builder.transcript = transcript
     transcript.read(lines)
@@ -108,8 +112,9 @@ class _Records:
 
     transcript: Transcript
 
-    def __init__(self, context: ReadingContext, agent: str | None) -> None:
+    def __init__(self, context: ReadingContext, agent: str | None, window: Window) -> None:
         self.events: list[AgentEvent] = []
+        self._window = window
         self._context = context
         self._agent = agent
         self._words: dict[str, str] = {}
@@ -140,7 +145,7 @@ class _Records:
         response = self._clean(fold.text, found)
         thinking = thinking_text(fold)
         thinking = None if thinking is None else self._clean(thinking, found)
-        tags = question_tags(text) | answer_tags(fold.text)
+        tags = question_tags(text) | answer_tags(fold.text) | self._window.tags
         tags |= {"abandoned"} if abandoned else set()
         tags |= {"inter_session"} if question.inter_session else set()
         tags |= {"delivery_mirror"} if fold.is_mirrored else set()
@@ -162,7 +167,7 @@ class _Records:
             output_tokens=fold.output_tokens,
             stop_reason=None if fold.stop is None else self._clean(fold.stop, Counter()),
             outcome=fold.outcome,
-            multi_user=multi_user,
+            multi_user=multi_user or self._window.multi_user,
             tags=tuple(sorted(tags)),
             redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
             content_digest=read_digest(message, response, thinking, answer.at),
