@@ -91,18 +91,25 @@ def read_session(
     session gap: what is torn then stays torn. `window` is what is known of the session beside its lines.
     """
     builder = _Records(context, context.agent or agent, window)
-    transcript = Transcript(context, session_id=session_id, sink=builder.take_event, follows_header=follows_header)
+    transcript = Transcript(
+        context,
+        session_id=session_id,
+        sink=builder.take_event,
+        follows_header=follows_header,
+        inherited=window.inherited,
+    )
     builder.transcript = transcript
     transcript.read(lines)
     tree = transcript.tree
     # A line that is being written may be what an answer waits for: no silence ends it meanwhile.
     idle, abandoned = tree.is_idle(context.ingested_at) and (is_left or not transcript.is_torn), tree.abandoned()
-    over = [answer for answer in tree.answers if answer.sealed or idle]
+    own = [answer for answer in tree.answers if answer.key in transcript.own_answers]
+    over = [answer for answer in own if answer.sealed or idle]
     return Reading(
         exchanges=[builder.exchange(answer, abandoned=answer.key in abandoned) for answer in over],
         events=builder.events,
         faults=transcript.faults,
-        complete=not transcript.is_torn and len(over) == len(tree.answers),
+        complete=not transcript.is_torn and len(over) == len(own),
         session_ids=[transcript.session_id],
     )
 
@@ -147,7 +154,7 @@ class _Records:
         thinking = None if thinking is None else self._clean(thinking, found)
         tags = question_tags(text) | answer_tags(fold.text) | self._window.tags
         tags |= {"abandoned"} if abandoned else set()
-        tags |= {"inter_session"} if question.inter_session else set()
+        tags |= {question.origin} if question.origin else set()
         tags |= {"delivery_mirror"} if fold.is_mirrored else set()
         return Exchange(
             exchange_id=exchange_id_of(self.transcript.session_id, answer.key),
