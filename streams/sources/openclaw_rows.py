@@ -26,8 +26,12 @@ from streams.sources.lines import KEPT_BYTES, MAX_LINE, Line, Problem, line_faul
 from streams.sources.reading import LineFault
 
 EVENTS, ARCHIVES, COLD = "transcript_events", "session_transcript_archives", "session_transcript_cold_archives"
-SOURCES = (EVENTS, ARCHIVES, COLD)
-"""The tables that hold lines of transcripts."""
+SOURCES = {
+    EVENTS: frozenset({"session_id", "seq", "event_json"}),
+    ARCHIVES: frozenset({"session_id", "generation", "encoding", "archive_blob", "archive_sha256", "created_at"}),
+    COLD: frozenset({"session_id", "archive_name", "storage", "archive_blob", "archive_sha256"}),
+}
+"""The tables that hold lines of transcripts, and the columns that they are read by."""
 MAX_COMPRESSED = 64 * 1024 * 1024
 """Bytes of the largest archive that is loaded. OpenClaw's own limit for a row is 4 MiB."""
 MAX_ARCHIVE = 2 * 1024 * 1024 * 1024

@@ -39,11 +39,13 @@ def find_databases(path: Path) -> list[Path]:
 def read_database(path: Path, context: ReadingContext) -> Iterator[Reading]:
     """One reading a session, in the order of the session ids; none where the file holds only login state.
 
-    A fault's line is the position of the row in its session. InputError when the file is no SQLite database.
+    A fault's line is the position of the row in its session. InputError when the file is no SQLite database, or has a table of
+    transcripts in a form that is not known.
     """
     try:
         with closing(_connect(path)) as connection:
             tables = _tables_of(connection)
+            _check_form(path, tables)
             windows = read_windows(connection, tables)
             for session in _sessions(connection, tables):
                 rows = SessionRows(path, connection, tables, session)
@@ -60,6 +62,17 @@ def read_database(path: Path, context: ReadingContext) -> Iterator[Reading]:
                 yield reading
     except sqlite3.Error as error:
         raise _unreadable(path, error) from error
+
+
+def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
+    """Refuse a table that lacks a column: taking only what is left in the others would hide the rest."""
+    for table, columns in SOURCES.items():
+        missing = sorted(columns - tables.get(table, columns))
+        if missing:
+            raise InputError(
+                f"{path}: the table {table} has no column {', '.join(missing)}",
+                hint="This OpenClaw is newer than Driftline knows. Update Driftline, or export the sessions to JSONL and import those.",
+            )
 
 
 def _sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[str]]) -> list[object]:
