@@ -6,11 +6,12 @@ log has. A file that was taken completely and has not changed since is not read 
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from analytics.queries import run_query
 from audit.fingerprints import canonical_json, digest
@@ -53,6 +54,28 @@ Report = Callable[[int], None]
 """Told how many more bytes were read."""
 
 
+class Stamp(NamedTuple):
+    """What a file is known again by: its bytes and when it was written last, those of its write-ahead log included."""
+
+    size: int
+    modified_ns: int
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """The stamp of a file; None when it is gone.
+
+    A database that a gateway has open grows in its write-ahead log for a long time before the file itself changes.
+    """
+    try:
+        stats = [path.stat()]
+    except OSError:
+        return None
+    if path.suffix == ".sqlite":
+        with contextlib.suppress(OSError):
+            stats.append(path.with_name(f"{path.name}-wal").stat())
+    return Stamp(sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats))
+
+
 class Importer:
     """Imports files into a workspace, filed under one connection and project."""
 
@@ -87,39 +110,38 @@ class Importer:
     def openclaw(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import OpenClaw transcripts and session databases."""
         changed = self._changed(files, report)
-        parts = read_transcripts(self._reader, [(path, stat.st_size) for path, stat in changed])
-        for (path, stat), records in zip(changed, parts, strict=True):
+        parts = read_transcripts(self._reader, [(path, stamp.size) for path, stamp in changed])
+        for (path, stamp), records in zip(changed, parts, strict=True):
             self._take(records)
-            self._note(OPENCLAW, path, stat, complete=records.complete)
-            report(stat.st_size)
+            self._note(OPENCLAW, path, stamp, complete=records.complete)
+            report(stamp.size)
         return self._finish()
 
     def events(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import files of runtime events."""
         for path in files:
-            stat, complete = path.stat(), True
+            stamp, complete = stamp_of(path) or Stamp(0, 0), True
             for records in self._reader.events(path):
                 complete &= records.complete
                 self._take(records)
-            self._note(EVENTS, path, stat, complete=complete)
-            report(stat.st_size)
+            self._note(EVENTS, path, stamp, complete=complete)
+            report(stamp.size)
         return self._finish()
 
-    def _changed(self, files: Iterable[Path], report: Report) -> list[tuple[Path, os.stat_result]]:
+    def _changed(self, files: Iterable[Path], report: Report) -> list[tuple[Path, Stamp]]:
         """The files that were not taken completely as they are now, by the settings of now."""
         rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": OPENCLAW}).iter_rows()
         taken = {path: known for path, *known in rows}
         changed = []
         for path in files:
-            try:
-                stat = path.stat()
-            except OSError:  # it was there when the folder was listed: whoever took it away did not want it imported
+            stamp = stamp_of(path)
+            if stamp is None:  # it was there when the folder was listed: whoever took it away did not want it imported
                 continue
-            if taken.get(str(path)) == [stat.st_size, stat.st_mtime_ns, self._settings_digest]:
+            if taken.get(str(path)) == [*stamp, self._settings_digest]:
                 self._summary.unchanged += 1
-                report(stat.st_size)
+                report(stamp.size)
             else:
-                changed.append((path, stat))
+                changed.append((path, stamp))
         return changed
 
     def _take(self, records: FileRecords) -> None:
@@ -128,15 +150,15 @@ class Importer:
         if self._accepted.records >= self._workspace.settings.batch_records or self._accepted.size >= BATCH_BYTES:
             self._flush()
 
-    def _note(self, source: str, path: Path, stat: os.stat_result, *, complete: bool) -> None:
+    def _note(self, source: str, path: Path, stamp: Stamp, *, complete: bool) -> None:
         """Note how far a file was taken, in the transaction of its last records or in a later one."""
         self._summary.files += 1
         self._progress.append(
             ImportProgress(
                 source=source,
                 path=str(path),
-                size=stat.st_size,
-                modified_ns=stat.st_mtime_ns,
+                size=stamp.size,
+                modified_ns=stamp.modified_ns,
                 complete=complete,
                 settings_digest=self._settings_digest,
             )

@@ -69,9 +69,10 @@ def check_words(row: Row) -> str:
 
 def check_by_hand(row: Row) -> date | None:
     """As of which day a project has to be checked by hand, the one after its newest score; None where it was checked, or cannot be."""
-    if check_state(row) not in {"never", "behind"} or row["recent_until"] is None:
+    newest: date | None = row["recent_until"]
+    if check_state(row) not in {"never", "behind"} or newest is None:
         return None
-    return row["recent_until"] + timedelta(days=1)
+    return newest + timedelta(days=1)
 
 
 def check_rows(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetime, project: str | None = None) -> Sequence[Row]:

@@ -87,10 +87,10 @@ def _import_transcripts(folder: Path, settings: Settings) -> None:
     events = plan.root / EVENTS_FILE
     with open_workspace(settings, now=lambda: PRESENT, create=True) as workspace:
         files = transcripts_in([plan.root / "agents"])
-        with file_progress(sum(path.stat().st_size for path in files)) as report:
+        with file_progress(files) as report:
             summary = Importer(workspace).openclaw(files, report)
         show(summary, settings.database, as_json=False)
-        with file_progress(events.stat().st_size) as report:
+        with file_progress([events]) as report:
             show(Importer(workspace).events([events], report), settings.database, as_json=False)
 
 

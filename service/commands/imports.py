@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from schemas.errors import InputError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, for_database, print_json, settings_of
-from service.importing import Importer, ImportSummary, Report, transcripts_in
+from service.importing import Importer, ImportSummary, Report, Stamp, stamp_of, transcripts_in
 from service.input_files import EVENTS, TRANSCRIPTS, checked, input_files
 from service.terminal import counted, err, out
 from service.workspace import Workspace, open_workspace
@@ -58,7 +58,7 @@ def import_openclaw(
     found = checked(files, paths, TRANSCRIPTS, allow_empty=follow)
     found.report()
     with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
-        with file_progress(sum(map(size_of, found.files))) as report:
+        with file_progress(found.files) as report:
             summary = Importer(workspace, agent=agent).openclaw(found.files, report)
         show(summary, workspace.settings.database, as_json=as_json)
         if follow:
@@ -84,23 +84,16 @@ def import_events(
     clock, found = clock_of(as_of), input_files(paths, EVENTS)
     found.report()
     with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
-        with file_progress(sum(map(size_of, found.files))) as report:
+        with file_progress(found.files) as report:
             summary = Importer(workspace, agent=agent).events(found.files, report)
         show(summary, workspace.settings.database, as_json=as_json)
     raise typer.Exit(1 if summary.faults or found.refused else 0)
 
 
-def size_of(path: Path) -> int:
-    """Size in bytes; 0 for a file that has vanished since the folder was listed."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 @contextmanager
-def file_progress(total: int) -> Iterator[Report]:
-    """A bar over the bytes read, where the error output is a terminal; nothing elsewhere."""
+def file_progress(files: Sequence[Path]) -> Iterator[Report]:
+    """A bar over the bytes that are read of the files, where the error output is a terminal; nothing elsewhere."""
+    total = sum(stamp.size for path in files if (stamp := stamp_of(path)))
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("reading", total=total)
@@ -147,19 +140,19 @@ def _follow(workspace: Workspace, paths: list[Path], agent: str | None, interval
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, request_stop)
     err.print("following; interrupt to stop")
-    seen: dict[Path, int] = {}
+    seen: dict[Path, Stamp | None] = {}
     whole = workspace.now()
     while not stop.wait(interval):
         try:
-            sizes = {path: size_of(path) for path in transcripts_in(paths)}
+            stamps = {path: stamp_of(path) for path in transcripts_in(paths)}
         except InputError as error:  # the folder is gone for now; it may come back
             log.warning("%s", error)
             continue
         is_whole = workspace.now() - whole >= WHOLE_EVERY
-        changed = [path for path, size in sizes.items() if is_whole or seen.get(path) != size]
+        changed = [path for path, stamp in stamps.items() if is_whole or seen.get(path) != stamp]
         if is_whole:
             whole = workspace.now()
-        seen = sizes
+        seen = stamps
         if changed:
             summary = Importer(workspace, agent=agent).openclaw(changed)
             if summary.exchanges or summary.events or summary.faults or summary.sessions_closed:

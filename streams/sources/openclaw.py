@@ -26,12 +26,14 @@ from streams.sources.openclaw_answer import Answer, exchange_id_of, thinking_tex
 from streams.sources.openclaw_events import shortened
 from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
 from streams.sources.openclaw_transcript import Transcript
+from streams.sources.openclaw_windows import Window
 from streams.sources.reading import Reading, ReadingContext
 
 MAX_TEXT = 200_000
 """Bytes of a text of an exchange that are kept: an exchange has four, and has to fit into a message."""
 
 _OURS = frozenset({"event", "event_id", "entry_id", "exchange_id", "tool_call_id", "first_kept_entry_id", "timestamp", "usage"})
+_TRAJECTORY = ".trajectory.jsonl"
 _MAX_WORD = 64
 _MAX_WORDS = 1024
 
@@ -42,7 +44,8 @@ def find_transcripts(path: Path) -> list[Path]:
     """The transcripts at a path, sorted.
 
     That is the file itself, or all `agents/<agent>/sessions/*.jsonl` below a directory and the other `*.jsonl` files there
-    that begin with a session line. Symbolic links below the directory are not followed.
+    that begin with a session line. Symbolic links below the directory are not followed. `*.trajectory.jsonl` is OpenClaw's second
+    account of a run, in another format, and no transcript.
 
     InputError when there is nothing at the path.
     """
@@ -54,7 +57,7 @@ def find_transcripts(path: Path) -> list[Path]:
         )
     found = []
     for file in path.rglob("*.jsonl"):
-        if file.name.startswith(".") or _has_link(file, path) or not file.is_file():
+        if file.name.startswith(".") or file.name.endswith(_TRAJECTORY) or _has_link(file, path) or not file.is_file():
             continue
         if _is_in_sessions(file) or _begins_with_session(file):
             found.append(file)
@@ -81,26 +84,34 @@ def read_session(
     agent: str | None,
     follows_header: bool = True,
     is_left: bool = False,
+    window: Window = Window(),  # noqa: B008 - it cannot be changed
 ) -> Reading:
     """The records of one session's lines.
 
     `session_id` and `agent` are what the place of the lines says; a session line at the beginning overrides the first unless
     `follows_header` is off, the context overrides the second. `is_left` says that nobody has written there for longer than the
-    session gap: what is torn then stays torn.
+    session gap: what is torn then stays torn. `window` is what is known of the session beside its lines.
     """
-    builder = _Records(context, context.agent or agent)
-    transcript = Transcript(context, session_id=session_id, sink=builder.take_event, follows_header=follows_header)
+    builder = _Records(context, context.agent or agent, window)
+    transcript = Transcript(
+        context,
+        session_id=session_id,
+        sink=builder.take_event,
+        follows_header=follows_header,
+        inherited=window.inherited,
+    )
     builder.transcript = transcript
     transcript.read(lines)
     tree = transcript.tree
     # A line that is being written may be what an answer waits for: no silence ends it meanwhile.
     idle, abandoned = tree.is_idle(context.ingested_at) and (is_left or not transcript.is_torn), tree.abandoned()
-    over = [answer for answer in tree.answers if answer.sealed or idle]
+    own = [answer for answer in tree.answers if answer.key in transcript.own_answers]
+    over = [answer for answer in own if answer.sealed or idle]
     return Reading(
         exchanges=[builder.exchange(answer, abandoned=answer.key in abandoned) for answer in over],
         events=builder.events,
         faults=transcript.faults,
-        complete=not transcript.is_torn and len(over) == len(tree.answers),
+        complete=not transcript.is_torn and len(over) == len(own),
         session_ids=[transcript.session_id],
     )
 
@@ -110,8 +121,9 @@ class _Records:
 
     transcript: Transcript
 
-    def __init__(self, context: ReadingContext, agent: str | None) -> None:
+    def __init__(self, context: ReadingContext, agent: str | None, window: Window) -> None:
         self.events: list[AgentEvent] = []
+        self._window = window
         self._context = context
         self._agent = agent
         self._words: dict[str, str] = {}
@@ -142,9 +154,9 @@ class _Records:
         response = self._clean(fold.text, found)
         thinking = thinking_text(fold)
         thinking = None if thinking is None else self._clean(thinking, found)
-        tags = question_tags(text) | answer_tags(fold.text)
+        tags = question_tags(text) | answer_tags(fold.text) | self._window.tags
         tags |= {"abandoned"} if abandoned else set()
-        tags |= {"inter_session"} if question.inter_session else set()
+        tags |= {question.origin} if question.origin else set()
         tags |= {"delivery_mirror"} if fold.is_mirrored else set()
         return Exchange(
             exchange_id=exchange_id_of(self.transcript.session_id, answer.key),
@@ -164,7 +176,7 @@ class _Records:
             output_tokens=fold.output_tokens,
             stop_reason=None if fold.stop is None else self._clean(fold.stop, Counter()),
             outcome=fold.outcome,
-            multi_user=multi_user,
+            multi_user=multi_user or self._window.multi_user,
             tags=tuple(sorted(tags)),
             redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
             content_digest=read_digest(message, response, thinking, answer.at),

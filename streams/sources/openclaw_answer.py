@@ -29,13 +29,16 @@ _ENDED = frozenset({"stop", "length"})
 
 
 class Question(NamedTuple):
-    """One user message: its entry, when it was written, its position among the session's user messages from 1, its text."""
+    """One user message: its entry, when it was written, its position among the session's user messages from 1, its text.
+
+    `origin` is the tag of a message that no user wrote.
+    """
 
     entry_id: str
     at: datetime
     turn: int
     text: str
-    inter_session: bool
+    origin: str | None
 
 
 class Fold(NamedTuple):

@@ -5,11 +5,14 @@ usage → token_usage; an assistant message that ended in error or was aborted �
 retry_event, before the others; compaction → context_event; a change of model, thinking level or a reset → state_transition.
 Calls without a result and results without a call are events like any other. Whether an output was used is not told by a
 transcript, so no event says so.
+
+Since 2026.9 most tools are hidden behind one, `tool_call {id, args}`, so that the model's prompt stays small: such a call and its
+result are told as those of the tool inside, with `via` naming the wrapper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -26,18 +29,27 @@ MAX_ARGUMENTS = 64 * 1024
 MAX_NAME = 256
 """Characters of the longest name of a tool or model that an event carries."""
 
+WRAPPER = "tool_call"
+"""The tool through which the tools of the catalogue are called."""
+
 Json = dict[str, Any]
 
+_SELECTORS = ("id", "name")
+_ARGUMENTS = ("args", "arguments")
+_NO_CALLS: Mapping[str, str] = {}
 _MEMORY_TOOLS = frozenset({"memory_search", "memory_get"})
 _MAX_PARSED = 1024 * 1024
 _NO_HITS = ("", "[]", "{}", "null", "no results", "no results.", "no matches", "no matches.")
 
 
-def events_of(entry: Entry, *, is_retry: bool) -> list[Json]:
-    """The events of one entry in order, without ids; texts are whole."""
+def events_of(entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str] = _NO_CALLS) -> list[Json]:
+    """The events of one entry in order, without ids; texts are whole.
+
+    `wrapped` has the tool inside each wrapped call that was met before, by the id of the call.
+    """
     if entry.kind == "message":
         reader = _BY_ROLE.get(entry.role or "")
-        events = list(reader(entry)) if reader else []
+        events = list(reader(entry, wrapped)) if reader else []
         return [{"event": "retry_event", "action": "retry"}, *events] if is_retry else events
     transition = _TRANSITIONS.get(entry.kind)
     if transition is not None:
@@ -58,11 +70,36 @@ def shortened(event: Json) -> Json:
     return short
 
 
-def _assistant(entry: Entry) -> Iterator[Json]:
+def wrapped_calls(entry: Entry) -> dict[str, str]:
+    """The tools inside the wrapped calls of an entry, by the ids of the calls."""
+    blocks = (block for block in entry.blocks if block.get("type") == "toolCall" and isinstance(block.get("id"), str))
+    return {block["id"]: inner[0] for block in blocks if (inner := _inside(block)) is not None}
+
+
+def _inside(block: Json) -> tuple[str, Any] | None:
+    """The tool inside a wrapped call and its arguments; None for a call of any other kind.
+
+    Small models put the arguments beside the selector instead of under `args`, which OpenClaw takes.
+    """
+    given = block.get("arguments")
+    if block.get("name") != WRAPPER or not isinstance(given, dict):
+        return None
+    selector = next((name for name in _SELECTORS if isinstance(given.get(name), str) and given[name]), None)
+    if selector is None:
+        return None
+    beside = {name: value for name, value in given.items() if name not in (selector, *_ARGUMENTS)}
+    arguments = next((given[name] for name in _ARGUMENTS if isinstance(given.get(name), dict)), beside)
+    return given[selector].rpartition(":")[2] or given[selector], arguments
+
+
+def _assistant(entry: Entry, _wrapped: Mapping[str, str]) -> Iterator[Json]:
     for block in entry.blocks:
         if block.get("type") == "toolCall":
             call = {"event": "tool_call", **_named(block, {"name": "tool", "id": "tool_call_id"})}
-            if block.get("arguments") is not None:
+            inner = _inside(block)
+            if inner is not None:
+                call |= {"tool": inner[0], "arguments": inner[1], "via": WRAPPER}
+            elif block.get("arguments") is not None:
                 call["arguments"] = block["arguments"]
             yield call
     usage = usage_of(entry)
@@ -82,11 +119,17 @@ def _usage(entry: Entry, total: int) -> Json:
     return {"total": total, **counts}
 
 
-def _tool_result(entry: Entry) -> Iterator[Json]:
+def _tool_result(entry: Entry, wrapped: Mapping[str, str]) -> Iterator[Json]:
     message = entry.message
     details = message.get("details")
     details = details if isinstance(details, dict) else {}
     output: Json = {"event": "tool_output", **_named(message, {"toolName": "tool", "toolCallId": "tool_call_id"})}
+    inner = wrapped.get(output.get("tool_call_id", "")) if output.get("tool") == WRAPPER else None
+    if inner is not None:
+        output |= {"tool": inner, "via": WRAPPER}
+        result = details.get("result")
+        inside = result.get("details") if isinstance(result, dict) else None
+        details = inside if isinstance(inside, dict) else details
     output["is_error"] = message.get("isError") is True
     for theirs, ours in (("exitCode", "exit_code"), ("durationMs", "duration_ms")):
         if _is_number(details.get(theirs)):
@@ -151,4 +194,7 @@ _LIMITS = {
     "arguments": MAX_ARGUMENTS,
     "exchange_id": 4 * MAX_NAME,
 }
-_BY_ROLE: dict[str, Callable[[Entry], Iterator[Json]]] = {"assistant": _assistant, "toolResult": _tool_result}
+_BY_ROLE: dict[str, Callable[[Entry, Mapping[str, str]], Iterator[Json]]] = {
+    "assistant": _assistant,
+    "toolResult": _tool_result,
+}

@@ -1,8 +1,7 @@
 """OpenClaw transcripts kept in SQLite: `<root>/agents/<agent>/agent/openclaw-agent.sqlite`, opened read-only.
 
-What a file holds is told by its tables: `transcript_events(session_id, seq, event_json, created_at)`, where each row is one line
-of a transcript; the newer `session_windows`, `session_nodes` and `session_transcript_archives`, whose columns are not published; or
-neither, when the file holds only login state and is no source of transcripts.
+What a file holds is told by its tables, never by a version number. `openclaw_rows` knows where the lines of a session lie. A
+file without any of these tables holds only login state and is no source of transcripts.
 """
 
 from __future__ import annotations
@@ -14,23 +13,13 @@ from pathlib import Path
 
 from schemas.errors import InputError
 from schemas.limits import MAX_ID
-from streams.sources.lines import KEPT_BYTES, MAX_LINE, Line
 from streams.sources.openclaw import read_session
+from streams.sources.openclaw_rows import SOURCES, SessionRows
+from streams.sources.openclaw_windows import Window, read_windows
 from streams.sources.reading import Reading, ReadingContext
 
 DATABASE = "openclaw-agent.sqlite"
 """Name of the file in which an agent's transcripts are kept."""
-
-_EVENTS_TABLE = "transcript_events"
-_UNPUBLISHED_TABLES = frozenset({"session_windows", "session_nodes", "session_transcript_archives"})
-
-_SESSIONS = "SELECT DISTINCT session_id FROM transcript_events ORDER BY session_id"
-# A row that is too long is not loaded: only its start is.
-_ROWS = """
-SELECT CAST(CASE WHEN length(CAST(event_json AS BLOB)) <= :longest THEN event_json ELSE substr(event_json, 1, :kept) END AS BLOB),
-       length(CAST(event_json AS BLOB))
-FROM transcript_events WHERE session_id = :session ORDER BY seq
-"""
 
 
 def find_databases(path: Path) -> list[Path]:
@@ -50,40 +39,62 @@ def find_databases(path: Path) -> list[Path]:
 def read_database(path: Path, context: ReadingContext) -> Iterator[Reading]:
     """One reading a session, in the order of the session ids; none where the file holds only login state.
 
-    A fault's line is the position of the row in its session. InputError when the file is no SQLite database, or keeps its
-    transcripts in tables whose columns are not published.
+    A fault's line is the position of the row in its session. InputError when the file is no SQLite database, or has a table of
+    transcripts in a form that is not known.
     """
-    tables = _tables(path)
-    if tables & _UNPUBLISHED_TABLES:
-        raise InputError(
-            f"{path}: keeps transcripts in {', '.join(sorted(tables & _UNPUBLISHED_TABLES))}, whose columns are not published",
-            hint="Export the sessions to JSONL with OpenClaw and import the files.",
-        )
-    if _EVENTS_TABLE not in tables:
-        return
-    parents = path.resolve().parents
-    agent = parents[1].name if len(parents) > 2 and parents[0].name == "agent" and parents[2].name == "agents" else None
     try:
         with closing(_connect(path)) as connection:
-            sessions = [row[0] for row in connection.execute(_SESSIONS)]
-            for session in sessions:
+            tables = _tables_of(connection)
+            _check_form(path, tables)
+            windows = read_windows(connection, tables)
+            for session in _sessions(connection, tables):
+                rows = SessionRows(path, connection, tables, session)
                 name = session.decode("utf-8", "replace") if isinstance(session, bytes) else str(session)
-                lines = _lines(connection, session)
-                yield read_session(lines, context, session_id=name[:MAX_ID], agent=agent, follows_header=False)
+                reading = read_session(
+                    rows.lines(),
+                    context,
+                    session_id=name[:MAX_ID],
+                    agent=_agent_of(path),
+                    follows_header=False,
+                    window=windows.get(name, Window()),
+                )
+                reading.faults += rows.faults
+                yield reading
     except sqlite3.Error as error:
         raise _unreadable(path, error) from error
 
 
-def _lines(connection: sqlite3.Connection, session: object) -> Iterator[Line]:
-    # Ids come back as bytes from the text factory; the comparison needs them as text again.
-    key = session.decode("utf-8", "surrogateescape") if isinstance(session, bytes) else session
-    rows = connection.execute(_ROWS, {"session": key, "longest": MAX_LINE, "kept": KEPT_BYTES})
-    for number, (body, size) in enumerate(rows, start=1):
-        yield Line(number, body or b"null", size or 0, ended=True)
+def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
+    """Refuse a table that lacks a column: taking only what is left in the others would hide the rest."""
+    for table, columns in SOURCES.items():
+        missing = sorted(columns - tables.get(table, columns))
+        if missing:
+            raise InputError(
+                f"{path}: the table {table} has no column {', '.join(missing)}",
+                hint="This OpenClaw is newer than Driftline knows. Update Driftline, or export the sessions to JSONL and import those.",
+            )
+
+
+def _sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[str]]) -> list[object]:
+    """The ids of all sessions that any table has lines of, in order."""
+    parts = [f"SELECT DISTINCT session_id FROM {table}" for table in SOURCES if table in tables]  # noqa: S608 - names of our own
+    if not parts:
+        return []
+    return [row[0] for row in connection.execute(f"{' UNION '.join(parts)} ORDER BY session_id")]
+
+
+def _agent_of(path: Path) -> str | None:
+    """The agent whose folder the file lies in; None elsewhere."""
+    parents = path.resolve().parents
+    return parents[1].name if len(parents) > 2 and parents[0].name == "agent" and parents[2].name == "agents" else None
 
 
 def _has_transcripts(path: Path) -> bool:
-    return not _tables(path).isdisjoint({_EVENTS_TABLE, *_UNPUBLISHED_TABLES})
+    try:
+        with closing(_connect(path)) as connection:
+            return not _tables_of(connection).keys().isdisjoint(SOURCES)
+    except sqlite3.Error as error:
+        raise _unreadable(path, error) from error
 
 
 def _may_have_transcripts(path: Path) -> bool:
@@ -93,13 +104,16 @@ def _may_have_transcripts(path: Path) -> bool:
         return True
 
 
-def _tables(path: Path) -> set[str]:
-    try:
-        with closing(_connect(path)) as connection:
-            names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
-    except sqlite3.Error as error:
-        raise _unreadable(path, error) from error
-    return {name.decode("utf-8", "replace") for (name,) in names}
+def _tables_of(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
+    """The names of the tables, each with the names of its columns."""
+    statement = (
+        "SELECT tables.name, columns.name FROM sqlite_schema AS tables JOIN pragma_table_info(tables.name) AS columns "
+        "WHERE tables.type = 'table' AND tables.sql NOT LIKE 'CREATE VIRTUAL%'"
+    )
+    found: dict[str, set[str]] = {}
+    for table, column in connection.execute(statement):
+        found.setdefault(table.decode("utf-8", "replace"), set()).add(column.decode("utf-8", "replace"))
+    return {table: frozenset(columns) for table, columns in found.items()}
 
 
 def _connect(path: Path) -> sqlite3.Connection:

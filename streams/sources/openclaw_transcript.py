@@ -15,7 +15,7 @@ from typing import Any
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
 from streams.sources.openclaw_answer import exchange_id_of
 from streams.sources.openclaw_entry import Entry, has_bad_time, read_entry
-from streams.sources.openclaw_events import events_of
+from streams.sources.openclaw_events import events_of, wrapped_calls
 from streams.sources.openclaw_tree import Tree
 from streams.sources.reading import LineFault, ReadingContext
 
@@ -25,16 +25,31 @@ EventSink = Callable[[Json, datetime], None]
 
 
 class Transcript:
-    """Reads the lines of one transcript; `session_id` stands until a session line before all other entries says otherwise."""
+    """Reads the lines of one transcript; `session_id` stands until a session line before all other entries says otherwise.
 
-    def __init__(self, context: ReadingContext, *, session_id: str, sink: EventSink, follows_header: bool = True) -> None:
+    `inherited` are the ids of entries that were copied from another session: they give the others their place, and nothing else,
+    for they count where they were written first. `own_answers` are the keys of the answers that have an entry of this session.
+    """
+
+    def __init__(
+        self,
+        context: ReadingContext,
+        *,
+        session_id: str,
+        sink: EventSink,
+        follows_header: bool = True,
+        inherited: frozenset[str] = frozenset(),
+    ) -> None:
         self.session_id = session_id
+        self.own_answers: set[str] = set()
         self.faults: list[LineFault] = []
         self.tree = Tree(context.session_gap)
         self.is_torn = False
         self._context = context
         self._sink = sink
         self._follows_header = follows_header
+        self._inherited = inherited
+        self._wrapped: dict[str, str] = {}
         self._seen: dict[str, bytes] = {}
         self._last_at = context.ingested_at
 
@@ -66,6 +81,11 @@ class Transcript:
         self._follows_header = False
         self._last_at = at = entry.at or self._last_at
         placement = self.tree.add(entry, at)
+        self._wrapped |= wrapped_calls(entry)
+        if entry.id in self._inherited:
+            return None
+        if placement.answer is not None:
+            self.own_answers.add(placement.answer)
         self._emit(entry, at, answer=placement.answer, is_retry=placement.is_retry)
         if placement.problem is None and has_bad_time(entry):
             return Problem("bad_timestamp", "timestamp: is no time of the years 2000 to 2099; that of the entry before counts")
@@ -81,7 +101,7 @@ class Transcript:
         return None
 
     def _emit(self, entry: Entry, at: datetime, *, answer: str | None, is_retry: bool) -> None:
-        events = events_of(entry, is_retry=is_retry)
+        events = events_of(entry, is_retry=is_retry, wrapped=self._wrapped)
         # An id with a point always gets a number, so that no two entries can come to the same event id.
         numbered = len(events) > 1 or "." in entry.id
         for index, event in enumerate(events):

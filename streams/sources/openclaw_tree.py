@@ -27,6 +27,8 @@ from streams.sources.openclaw_text import text_of
 MAX_SHARED = 16 * 1024 * 1024
 """Characters that the further answers of one session may share with the first ones."""
 
+_ORIGINS = {"inter_session": "inter_session", "internal_system": "internal"}
+"""Messages that no user wrote, by the kind of their provenance, and the tag that their exchanges get."""
 _ROOT = -1
 _NOBODY = -1
 
@@ -163,8 +165,8 @@ class Tree:
             self.answers[base.answer].sealed = True
         self._turns += 1
         origin = entry.message.get("provenance")
-        forwarded = isinstance(origin, dict) and origin.get("kind") == "inter_session"
-        question = Question(entry.id, at, self._turns, text_of(entry.blocks), forwarded)
+        kind = origin.get("kind") if isinstance(origin, dict) else None
+        question = Question(entry.id, at, self._turns, text_of(entry.blocks), _ORIGINS.get(str(kind)))
         return self._begin(Answer(key_of(entry.id), at, question, Fold(), side=entry.side)), Fold(), None
 
     def _branch(self, entry: Entry, base: Place, at: datetime) -> tuple[int, Fold, Problem | None]:

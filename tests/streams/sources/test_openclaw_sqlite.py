@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from schemas.errors import InputError
 from streams.sources.lines import MAX_LINE
@@ -17,6 +20,21 @@ from streams.sources.reading import ReadingContext
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "openclaw"
 EVENTS = "CREATE TABLE transcript_events (session_id TEXT, seq INTEGER, event_json TEXT, created_at INTEGER)"
+COMPRESSED_EVENTS = (
+    "CREATE TABLE transcript_events (session_id TEXT, seq INTEGER, event_json TEXT, event_zstd BLOB, event_utf8_bytes INTEGER)"
+)
+ARCHIVES = (
+    "CREATE TABLE session_transcript_archives (session_id TEXT, generation TEXT, session_key TEXT, reason TEXT, encoding TEXT, "
+    "archive_blob BLOB, archive_sha256 TEXT, archive_name TEXT, created_at INTEGER)"
+)
+COLD = (
+    "CREATE TABLE session_transcript_cold_archives (session_id TEXT, archive_name TEXT, storage TEXT, archive_blob BLOB, "
+    "archive_sha256 TEXT)"
+)
+WINDOWS = (
+    "CREATE TABLE session_windows (session_id TEXT, session_key TEXT, chat_type TEXT, spawned_by TEXT, created_at INTEGER)"
+)
+IDENTITIES = "CREATE TABLE transcript_event_identities (session_id TEXT, event_id TEXT)"
 
 
 def _database(root: Path, statements: Iterable[str] = (EVENTS,), agent: str = "ops") -> Path:
@@ -92,8 +110,9 @@ def test_only_databases_with_transcripts_are_found(tmp_path: Path, context: Read
     """The file exists in earlier versions with nothing but login state."""
     _database(tmp_path, ["CREATE TABLE auth_profiles (id TEXT)"], agent="login")
     events = _database(tmp_path, agent="events")
-    later = _database(tmp_path, ["CREATE TABLE session_nodes (id TEXT)"], agent="later")
-    assert [events, later] == find_databases(tmp_path)
+    archives = _database(tmp_path, [ARCHIVES], agent="archives")
+    _database(tmp_path, ["CREATE TABLE session_nodes (id TEXT)"], agent="unused")
+    assert [archives, events] == find_databases(tmp_path)
     assert [] == list(read_database(tmp_path / "agents/login/agent/openclaw-agent.sqlite", context))
 
 
@@ -107,16 +126,174 @@ def test_what_is_no_database_is_listed_and_stops_no_other(tmp_path: Path, contex
         list(read_database(damaged, context))
 
 
-@pytest.mark.parametrize("table", ["session_windows", "session_nodes", "session_transcript_archives"])
-def test_tables_whose_columns_are_not_published_are_refused_with_a_way_out(
-    table: str, tmp_path: Path, context: ReadingContext
-) -> None:
-    """Guessing columns would import nonsense; importing only what is left in the old table would hide the rest."""
-    path = _database(tmp_path, [EVENTS, f"CREATE TABLE {table} (id TEXT)"])
-    with pytest.raises(InputError, match=table) as caught:
+@pytest.mark.parametrize("table", ["transcript_events", "session_transcript_archives", "session_transcript_cold_archives"])
+def test_a_form_that_is_not_known_is_refused_with_a_way_out(table: str, tmp_path: Path, context: ReadingContext) -> None:
+    """Guessing columns would import nonsense; importing only what is left in the other tables would hide the rest."""
+    known = [] if table == "transcript_events" else [EVENTS]
+    path = _database(tmp_path, [*known, f"CREATE TABLE {table} (session_id TEXT)"])
+    with pytest.raises(InputError, match=f"{table} has no column") as caught:
         list(read_database(path, context))
     assert str(path) in str(caught.value)
     assert "JSONL" in caught.value.hint
+
+
+def _lines(name: str) -> list[str]:
+    return (CORPUS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+def test_compressed_rows_give_the_records_of_the_same_lines(tmp_path: Path, context: ReadingContext) -> None:
+    """OpenClaw compresses long rows since 2026.9; what an agent said does not depend on how long it was."""
+    path = _database(tmp_path, [COMPRESSED_EVENTS])
+    rows = [
+        ("s-1", seq, None, zstandard.compress(line.encode()), len(line.encode())) if seq % 2 else ("s-1", seq, line, None, None)
+        for seq, line in enumerate(_lines("plain"))
+    ]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executemany("INSERT INTO transcript_events VALUES (?, ?, ?, ?, ?)", rows)
+    (reading,) = read_database(path, context)
+    expected = read_transcript(CORPUS / "plain.jsonl", context)
+    assert [e.content_digest for e in expected.exchanges] == [e.content_digest for e in reading.exchanges]
+    assert [e.payload for e in expected.events] == [e.payload for e in reading.events]
+    assert [] == reading.faults
+
+
+def _bomb(size: int) -> bytes:
+    return zstandard.compress(b" " * size)
+
+
+@pytest.mark.parametrize("body", [b"no zstd", _bomb(MAX_LINE + 1), b""])
+def test_a_row_that_cannot_be_decompressed_costs_itself_alone(body: bytes, tmp_path: Path, context: ReadingContext) -> None:
+    """A few bytes can claim gigabytes: they are neither believed nor allowed to end the session."""
+    path = _database(tmp_path, [COMPRESSED_EVENTS])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        rows = [("s", 1, None, body, 10), ("s", 2, '{"type":"reset","id":"r1"}', None, None)]
+        connection.executemany("INSERT INTO transcript_events VALUES (?, ?, ?, ?, ?)", rows)
+    (reading,) = read_database(path, context)
+    assert ["reset"] == [event.action for event in reading.events]
+    assert [(1, "not_zstd")] == [(fault.line, fault.reason) for fault in reading.faults]
+
+
+def _archive(path: Path, session: str, lines: Sequence[str], *, encoding: str = "zstd", digest: str | None = None) -> None:
+    content = "\n".join(lines).encode()
+    blob = zstandard.compress(content) if encoding == "zstd" else content
+    row = (session, "g1", "k", "reset", encoding, blob, digest or hashlib.sha256(blob).hexdigest(), f"{session}.zst", 1)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"INSERT INTO session_transcript_archives VALUES ({', '.join('?' * 9)})", row)
+
+
+@pytest.mark.parametrize("encoding", ["identity", "zstd"])
+def test_an_archived_session_is_read_as_the_rows_were(encoding: str, tmp_path: Path, context: ReadingContext) -> None:
+    """What a reset or a deletion moved out of the rows still happened."""
+    path = _database(tmp_path, [EVENTS, ARCHIVES])
+    _archive(path, "s-1", _lines("plain"), encoding=encoding)
+    (reading,) = read_database(path, context)
+    expected = read_transcript(CORPUS / "plain.jsonl", context)
+    assert [e.content_digest for e in expected.exchanges] == [e.content_digest for e in reading.exchanges]
+    assert [] == reading.faults
+
+
+def test_entries_in_an_archive_and_in_rows_count_once(tmp_path: Path, context: ReadingContext) -> None:
+    """A session that goes on after its archive was made has its beginning in both."""
+    path = _database(tmp_path, [EVENTS, ARCHIVES])
+    _archive(path, "s-1", _lines("plain")[:5])
+    _fill(path, "s-1", _lines("plain"))
+    (reading,) = read_database(path, context)
+    expected = read_transcript(CORPUS / "plain.jsonl", context)
+    assert [e.content_digest for e in expected.exchanges] == [e.content_digest for e in reading.exchanges]
+    assert [e.event_id for e in expected.events] == [e.event_id for e in reading.events]
+    assert [] == reading.faults
+
+
+def test_an_archive_that_was_changed_is_set_aside_whole(tmp_path: Path, context: ReadingContext) -> None:
+    """Evidence that does not have its registered digest is no evidence; the rows beside it are."""
+    path = _database(tmp_path, [EVENTS, ARCHIVES])
+    _archive(path, "s-1", _lines("plain"), digest="0" * 64)
+    _fill(path, "s-2", ['{"type":"reset","id":"r1"}'])
+    damaged, sound = read_database(path, context)
+    assert ["archive_damaged"] == [fault.reason for fault in damaged.faults]
+    assert [] == damaged.exchanges
+    assert ["reset"] == [event.action for event in sound.events]
+
+
+@pytest.mark.parametrize("storage", ["file", "sqlite"])
+def test_a_cold_archive_is_read_from_the_file_or_from_beside_it(storage: str, tmp_path: Path, context: ReadingContext) -> None:
+    """Sessions that lay idle are moved out of the rows; an import that came late must not miss them."""
+    path = _database(tmp_path, [EVENTS, COLD])
+    records = [{"kind": "header", "version": 1, "sessionId": "s-1", "generation": "g"}]
+    records += [{"kind": "event", "row": {"seq": seq, "event_json": line}} for seq, line in enumerate(_lines("plain"))]
+    records += [{"kind": "identity", "row": {"event_id": "x", "seq": 1}}]
+    blob = zstandard.compress("\n".join(map(json.dumps, records)).encode())
+    name = f"{hashlib.sha256(blob).hexdigest()}.jsonl.zst"
+    if storage == "file":
+        folder = path.parent.parent / "sessions" / "cold"
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(blob)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        row = ("s-1", name, storage, None if storage == "file" else blob, name.partition(".")[0])
+        connection.execute("INSERT INTO session_transcript_cold_archives VALUES (?, ?, ?, ?, ?)", row)
+    (reading,) = read_database(path, context)
+    expected = read_transcript(CORPUS / "plain.jsonl", context)
+    assert [e.content_digest for e in expected.exchanges] == [e.content_digest for e in reading.exchanges]
+    assert [] == reading.faults
+
+
+@pytest.mark.parametrize("name", ["../../../secret.jsonl.zst", "missing.jsonl.zst"])
+def test_a_cold_archive_that_is_not_there_is_said_and_no_other_file_is_read(
+    name: str, tmp_path: Path, context: ReadingContext
+) -> None:
+    """The name comes from a file that is not ours: it must not lead out of its folder."""
+    path = _database(tmp_path, [EVENTS, COLD])
+    (tmp_path / "secret.jsonl.zst").write_bytes(b"secret")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        row = ("s-1", name, "file", None, hashlib.sha256(b"secret").hexdigest())
+        connection.execute("INSERT INTO session_transcript_cold_archives VALUES (?, ?, ?, ?, ?)", row)
+    (reading,) = read_database(path, context)
+    assert ["archive_missing"] == [fault.reason for fault in reading.faults]
+
+
+def test_what_a_fork_copied_counts_in_the_session_where_it_was_said(tmp_path: Path, context: ReadingContext) -> None:
+    """A fork or a rewind begins with a copy of another session: taken twice, every figure of the agent would be wrong."""
+    path = _database(tmp_path, [EVENTS, WINDOWS, IDENTITIES])
+    lines = _lines("plain")
+    more = '{"type":"message","id":"own","timestamp":"2026-11-03T10:00:00Z","message":{"role":"user","content":"More?"}}'
+    # The copy has the id that comes first: age decides, not the alphabet.
+    for session, created, held in (("z-source", 1, lines), ("a-fork", 2, [*lines, more])):
+        _fill(path, session, held)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(
+                "INSERT INTO session_windows VALUES (?, ?, NULL, NULL, ?)", (session, f"agent:ops:{session}", created)
+            )
+            ids = [(session, json.loads(line)["id"]) for line in held]
+            connection.executemany("INSERT INTO transcript_event_identities VALUES (?, ?)", ids)
+    fork, source = read_database(path, context)
+    expected = read_transcript(CORPUS / "plain.jsonl", context)
+    assert [e.content_digest for e in expected.exchanges] == [e.content_digest for e in source.exchanges]
+    assert ["More?"] == [exchange.user_message for exchange in fork.exchanges]
+    assert [len(expected.exchanges) + 1] == [exchange.turn_number for exchange in fork.exchanges]
+    assert [] == fork.events
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (("agent:ops:main", "direct", None), ((), False)),
+        (("agent:ops:slack:channel:c1", "channel", None), ((), True)),
+        (("agent:ops:whatsapp:group:g1", "group", None), ((), True)),
+        (("agent:ops:subagent:1", None, "agent:ops:main"), (("subagent",), False)),
+        (("agent:ops:dashboard:1", None, "agent:ops:main"), (("subagent",), False)),
+        (("agent:ops:cron:nightly", None, None), (("cron",), False)),
+    ],
+)
+def test_who_began_a_session_and_where_is_told_by_its_window(
+    row: tuple[str, str | None, str | None], expected: tuple[tuple[str, ...], bool], tmp_path: Path, context: ReadingContext
+) -> None:
+    """A scheduled run or a subagent is not a person's question; a group is not one person."""
+    path = _database(tmp_path, [EVENTS, WINDOWS])
+    _fill(path, "s-1", _lines("plain"))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO session_windows VALUES ('s-1', ?, ?, ?, 1)", row)
+    (reading,) = read_database(path, context)
+    assert {expected} == {(exchange.tags, exchange.multi_user) for exchange in reading.exchanges}
 
 
 def test_a_file_that_is_no_database_is_an_error(tmp_path: Path, context: ReadingContext) -> None:

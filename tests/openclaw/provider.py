@@ -1,0 +1,246 @@
+"""A stand-in for the paid model: a server on loopback that speaks the Anthropic Messages API and plays a script.
+
+Which play a request belongs to is told by the text of the user's message, and which step of it by how many answers of the model
+follow that message, so that the stand-in keeps no state of a session. A step that fails does so as often as it says.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from typing import Any
+
+Json = dict[str, Any]
+
+MODEL = "claude-sonnet-5-5"
+CHARACTERS_PER_TOKEN = 4
+"""What the stand-in counts as a token of a request, so that a session's usage grows as a real one's does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool that the model asks for."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One answer of the model.
+
+    It answers `status` instead for the first `failures` times it is asked, and waits `delay` seconds before it says anything.
+    """
+
+    text: str = ""
+    thinking: str = ""
+    calls: Sequence[Call] = ()
+    stop: str | None = None
+    status: int = 529
+    failures: int = 0
+    delay: float = 0.0
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What the model does from one message of a user on; the last step goes on where more is asked."""
+
+    steps: Sequence[Step]
+
+
+@dataclass
+class Provider:
+    """A running stand-in: its address, the plays by the text of the user's message, and every request that came."""
+
+    url: str
+    plays: dict[str, Play] = field(default_factory=dict)
+    requests: list[Json] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    """Texts of users that no play was found for; they are answered with a plain sentence."""
+    released: threading.Event = field(default_factory=threading.Event)
+    _failed: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _ids: Iterator[int] = field(default_factory=lambda: count(1))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, plays: Mapping[str, Play]) -> None:
+        """Have these played, too."""
+        self.plays.update(plays)
+
+    def step_for(self, request: Json) -> tuple[Step, bool]:
+        """The step that answers a request, and whether it fails this time."""
+        text, answered = self._position(request["messages"])
+        with self._lock:
+            self.requests.append(request)
+            play = self.plays.get(text)
+            if play is None:
+                self.unknown.append(text)
+                play = Play([Step("All right.")])
+            index = min(answered, len(play.steps) - 1)
+            step = play.steps[index]
+            fails = self._failed[text, index] < step.failures
+            self._failed[text, index] += fails
+            return step, fails
+
+    def next_id(self, kind: str) -> str:
+        """An id that no other answer has."""
+        with self._lock:
+            return f"{kind}_{next(self._ids):08d}"
+
+    def _position(self, messages: Sequence[Json]) -> tuple[str, int]:
+        """The newest text of a user that a play is known by, and how many answers of the model follow it."""
+        answered, newest = 0, ""
+        for message in reversed(messages):
+            if message["role"] == "assistant":
+                answered += 1
+                continue
+            for text in _texts(message):
+                for known in self.plays:
+                    if known in text:
+                        return known, answered
+                newest = newest or text
+        return newest, answered
+
+
+def _texts(message: Json) -> Iterator[str]:
+    content = message["content"]
+    if isinstance(content, str):
+        yield content
+        return
+    yield from (block["text"] for block in content if block["type"] == "text")
+
+
+@contextmanager
+def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
+    """A stand-in that runs until the block is left."""
+
+    class Handler(_Handler):
+        pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    provider = Provider(f"http://127.0.0.1:{server.server_port}", dict(plays or {}))
+    Handler.provider = provider
+    thread = threading.Thread(target=server.serve_forever, name="stand-in provider", kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield provider
+    finally:
+        provider.released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    provider: Provider
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+        """Say nothing."""
+
+    def do_POST(self) -> None:
+        """Answer a request for a message, as a stream where that was asked for."""
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if not self.path.endswith("/messages"):
+            self._json(404, {"type": "error", "error": {"type": "not_found_error", "message": self.path}})
+            return
+        step, fails = self.provider.step_for(request)
+        if step.delay:
+            self.provider.released.wait(step.delay)
+        try:
+            if fails:
+                kind = {429: "rate_limit_error", 529: "overloaded_error"}.get(step.status, "api_error")
+                self._json(step.status, {"type": "error", "error": {"type": kind, "message": "scripted"}})
+            elif request.get("stream"):
+                self._stream(request, step)
+            else:
+                self._json(200, _message(self.provider, request, step))
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the run was aborted or timed out: that is what the script is about
+
+    def _json(self, status: int, body: Json) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _stream(self, request: Json, step: Step) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        message = _message(self.provider, request, step)
+        for kind, data in _events(message):
+            self.wfile.write(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode())
+        self.wfile.flush()
+
+
+def _message(provider: Provider, request: Json, step: Step) -> Json:
+    content: list[Json] = []
+    if step.thinking:
+        content.append({"type": "thinking", "thinking": step.thinking, "signature": "c2lnbmVk"})
+    if step.text:
+        content.append({"type": "text", "text": step.text})
+    content += [
+        {"type": "tool_use", "id": provider.next_id("toolu"), "name": call.tool, "input": dict(call.arguments)}
+        for call in step.calls
+    ]
+    return {
+        "id": provider.next_id("msg"),
+        "type": "message",
+        "role": "assistant",
+        "model": request["model"],
+        "content": content,
+        "stop_reason": step.stop or ("tool_use" if step.calls else "end_turn"),
+        "stop_sequence": None,
+        "usage": _usage(request, step),
+    }
+
+
+def _usage(request: Json, step: Step) -> Json:
+    """Tokens as a cached conversation has them: what came before the last message is read from the cache."""
+    fixed = len(json.dumps(request.get("system", ""))) + len(json.dumps(request.get("tools", [])))
+    sizes = [len(json.dumps(message["content"])) for message in request["messages"]]
+    begins = len(sizes) == 1
+    before, now = fixed + sum(sizes[:-1]), sizes[-1]
+    said = len(step.text) + len(step.thinking) + sum(len(json.dumps(dict(call.arguments))) for call in step.calls)
+    return {
+        "input_tokens": now // CHARACTERS_PER_TOKEN + 1,
+        "cache_creation_input_tokens": before // CHARACTERS_PER_TOKEN if begins else 0,
+        "cache_read_input_tokens": 0 if begins else before // CHARACTERS_PER_TOKEN,
+        "output_tokens": step.output_tokens or said // CHARACTERS_PER_TOKEN + 1,
+    }
+
+
+_DELTAS = {
+    "text": lambda block: {"type": "text_delta", "text": block["text"]},
+    "thinking": lambda block: {"type": "thinking_delta", "thinking": block["thinking"]},
+    "tool_use": lambda block: {"type": "input_json_delta", "partial_json": json.dumps(block["input"])},
+}
+_EMPTY: Mapping[str, Json] = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}, "tool_use": {"input": {}}}
+
+
+def _events(message: Json) -> Iterator[tuple[str, Json]]:
+    """The events of a stream that bring the message."""
+    opened = message | {"content": [], "stop_reason": None, "usage": message["usage"] | {"output_tokens": 1}}
+    yield "message_start", {"message": opened}
+    for index, block in enumerate(message["content"]):
+        kind = block["type"]
+        yield "content_block_start", {"index": index, "content_block": block | _EMPTY[kind]}
+        yield "content_block_delta", {"index": index, "delta": _DELTAS[kind](block)}
+        if kind == "thinking":
+            yield "content_block_delta", {"index": index, "delta": {"type": "signature_delta", "signature": block["signature"]}}
+        yield "content_block_stop", {"index": index}
+    stop = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    yield "message_delta", {"delta": stop, "usage": {"output_tokens": message["usage"]["output_tokens"]}}
+    yield "message_stop", {}
