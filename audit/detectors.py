@@ -42,11 +42,16 @@ UNPRINTABLE = "(unprintable)"
 
 
 class FailureType(msgspec.Struct, frozen=True, kw_only=True):
-    """What a failure type means. `weight` is the percentage of its dimension in the trust score; they sum to 100."""
+    """What a failure type means.
+
+    `weight` is the percentage of its dimension in the trust score; they sum to 100. `largest_penalty` is the most that its dimension
+    loses, however much evidence there is.
+    """
 
     name: str
     dimension: str
     weight: int
+    largest_penalty: int
     causal_chain: tuple[str, ...]
     remediation: str
 
@@ -94,7 +99,7 @@ def infinite_tool_loop(evidence: SessionEvidence) -> list[Cause]:
         Cause(
             type="infinite_tool_loop",
             severity="critical" if severe or calls.count >= CRITICAL_LOOP_CALLS else "high",
-            impact_score=-min(30, 8 + 4 * calls.count + 3 * retries),
+            impact_score=_impact("infinite_tool_loop", 8 + 4 * calls.count + 3 * retries),
             description=f"Tool call repeated {calls.count} times with matching arguments. Tool: {shown(calls.tool)}.{retried}",
             evidence_count=calls.count + min(retries, RETRY_REFERENCES),
             evidence=(*calls.references, *evidence.retries),
@@ -111,7 +116,11 @@ def memory_degradation(evidence: SessionEvidence) -> list[Cause]:
     severity = "high" if n >= 3 else "medium"
     said = f"Memory recall failed, was ignored or lost in {_counted(n, 'memory event')}."
     return _problems(
-        seen, failure_type="memory_degradation", severity=severity, impact_score=-min(25, 8 + 5 * n), description=said
+        seen,
+        failure_type="memory_degradation",
+        severity=severity,
+        impact_score=_impact("memory_degradation", 8 + 5 * n),
+        description=said,
     )
 
 
@@ -122,7 +131,11 @@ def ignoring_tool_outputs(evidence: SessionEvidence) -> list[Cause]:
     severity = "high" if n >= 2 else "medium"
     said = f"{_counted(n, 'tool output')} not used by later decisions."
     return _problems(
-        seen, failure_type="ignoring_tool_outputs", severity=severity, impact_score=-min(30, 10 + 7 * n), description=said
+        seen,
+        failure_type="ignoring_tool_outputs",
+        severity=severity,
+        impact_score=_impact("ignoring_tool_outputs", 10 + 7 * n),
+        description=said,
     )
 
 
@@ -134,7 +147,11 @@ def context_pollution(evidence: SessionEvidence) -> list[Cause]:
     level = ", with saturation of 95 % or more" if evidence.context_full else ""
     said = f"Context saturated or compacted in {_counted(n, 'context event')}{level}."
     return _problems(
-        seen, failure_type="context_pollution", severity=severity, impact_score=-min(22, 7 + 5 * n), description=said
+        seen,
+        failure_type="context_pollution",
+        severity=severity,
+        impact_score=_impact("context_pollution", 7 + 5 * n),
+        description=said,
     )
 
 
@@ -147,7 +164,7 @@ def cost_explosion(evidence: SessionEvidence) -> list[Cause]:
         Cause(
             type="cost_explosion",
             severity="critical" if tokens >= CRITICAL_TOKENS else "high",
-            impact_score=-min(30, 10 + 4 * duplicates + tokens // 6000),
+            impact_score=_impact("cost_explosion", 10 + 4 * duplicates + tokens // 6000),
             description=f"Session used {_counted(tokens, 'token')} with {_counted(duplicates, 'duplicate tool call')}.",
             evidence_count=min(SPENDING_REFERENCES, evidence.count("token_usage") + evidence.count("tool_call")),
             evidence=tuple(evidence.spending),
@@ -161,7 +178,13 @@ def skill_failure(evidence: SessionEvidence) -> list[Cause]:
     n = seen.count
     severity = "high" if n >= 2 else "medium"
     said = f"Skill not invoked, ignored, mismatched or failed in {_counted(n, 'skill event')}."
-    return _problems(seen, failure_type="skill_failure", severity=severity, impact_score=-min(24, 8 + 6 * n), description=said)
+    return _problems(
+        seen,
+        failure_type="skill_failure",
+        severity=severity,
+        impact_score=_impact("skill_failure", 8 + 6 * n),
+        description=said,
+    )
 
 
 def shown(name: str) -> str:
@@ -173,6 +196,11 @@ def shown(name: str) -> str:
 
 def _counted(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _impact(failure_type: str, penalty: int) -> int:
+    """The penalty as an impact score: negative, and never more than the largest one of the failure type."""
+    return -min(FAILURE_TYPES[failure_type].largest_penalty, penalty)
 
 
 def _problems(seen: Sightings, *, failure_type: str, severity: str, impact_score: int, description: str) -> list[Cause]:
@@ -198,6 +226,7 @@ FAILURE_TYPES: dict[str, FailureType] = {
             name="infinite_tool_loop",
             dimension="loop_control",
             weight=20,
+            largest_penalty=30,
             causal_chain=("tool_call", "tool_failure_or_no_progress", "retry_same_action", "loop_flagged"),
             remediation="Review loop termination conditions; add retry caps to prevent the agent from re-issuing identical "
             "tool calls without progress",
@@ -206,6 +235,7 @@ FAILURE_TYPES: dict[str, FailureType] = {
             name="ignoring_tool_outputs",
             dimension="tool_output_utilization",
             weight=20,
+            largest_penalty=30,
             causal_chain=("tool_call", "tool_output", "decision_skipped_output", "unsupported_agent_step"),
             remediation="Ensure tool results are incorporated into agent decisions; outputs that are received but never "
             "referenced indicate a disconnect between the tool layer and the reasoning layer",
@@ -214,6 +244,7 @@ FAILURE_TYPES: dict[str, FailureType] = {
             name="memory_degradation",
             dimension="memory_integrity",
             weight=15,
+            largest_penalty=25,
             causal_chain=("memory_stored", "recall_failed_or_ignored", "state_reconstruction_failed"),
             remediation="Check memory storage and recall logic; ensure that stored context is retrievable and actively used in "
             "downstream decisions",
@@ -222,6 +253,7 @@ FAILURE_TYPES: dict[str, FailureType] = {
             name="context_pollution",
             dimension="context_health",
             weight=15,
+            largest_penalty=22,
             causal_chain=("context_growth", "saturation_or_compaction", "key_state_risk"),
             remediation="Reduce context window usage; avoid unnecessary compaction events that discard key state silently",
         ),
@@ -229,6 +261,7 @@ FAILURE_TYPES: dict[str, FailureType] = {
             name="cost_explosion",
             dimension="cost_efficiency",
             weight=15,
+            largest_penalty=30,
             causal_chain=("repeated_reasoning_or_calls", "token_waste", "cost_spike"),
             remediation="Review tool call efficiency; add token budget guards to prevent runaway token accumulation across "
             "multi-turn sessions",
@@ -237,6 +270,7 @@ FAILURE_TYPES: dict[str, FailureType] = {
             name="skill_failure",
             dimension="skill_adherence",
             weight=15,
+            largest_penalty=24,
             causal_chain=("skill_available", "skill_not_selected_or_failed", "generic_execution"),
             remediation="Verify skill selection logic and skill invocation flow; a mismatch or ignored skill means the agent is "
             "falling back to generic execution when a specialized path is available",

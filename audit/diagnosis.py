@@ -3,16 +3,18 @@
 Scoring: a dimension is 100 less the largest penalty of its failure type, at least 0; trust is the weighted mean of the six,
 in integers, rounded half to even. A critical cause or a trust below 60 is unsafe_for_production; a cause of high severity or a
 trust below 80 is review_recommended; the rest is ready_for_runtime. Without a single event there is no evidence, so no score.
+Every penalty has a limit, so trust is never below 73: the rule of 60 never applies, and only a critical cause makes a run
+unsafe_for_production. Go by readiness first; trust tells runs of the same readiness apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from audit.detectors import DETECTORS, FAILURE_TYPES, Cause
+from audit.detectors import DETECTORS, FAILURE_TYPES, Cause, FailureType
 from audit.events import normalise_session, unique_ids
 from audit.evidence import SessionEvidence, fold_columns, fold_row
 from audit.graph import FAILURE_NODES, causal_graph
@@ -21,7 +23,7 @@ from schemas.records import CostAnalysis
 RULE_VERSION = "diagnosis-1:" + ".".join(str(detector.version) for detector in DETECTORS)
 """Version of the scoring, then of each detector."""
 SAFE_TRUST = 60
-"""Trust below this is unsafe for production."""
+"""Trust below this is unsafe for production. It cannot be: see LOWEST_TRUST."""
 READY_TRUST = 80
 """Trust below this should be reviewed."""
 NO_FAILURE = "No OpenClaw failure mode was detected from runtime evidence."
@@ -52,6 +54,11 @@ class SessionDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
     primary: Cause | None
     cost_analysis: CostAnalysis
     evidence_summary: dict[str, Any]
+
+
+def lowest_trust(failures: Iterable[FailureType]) -> int:
+    """The trust score of a session in which each of these failures has its largest penalty: no session has a lower one."""
+    return _divided(sum((100 - failure.largest_penalty) * failure.weight for failure in failures), 100)
 
 
 def diagnose(evidence: SessionEvidence) -> SessionDiagnosis:
@@ -123,6 +130,10 @@ def _divided(numerator: int, denominator: int) -> int:
     """The quotient of integers from 0, rounded half to even."""
     quotient, rest = divmod(numerator, denominator)
     return quotient + (2 * rest > denominator or (2 * rest == denominator and quotient % 2))
+
+
+LOWEST_TRUST = lowest_trust(FAILURE_TYPES.values())
+"""No session has a lower trust score, whatever happened in it: a gate at or below this never fails a run."""
 
 
 def _readiness(trust: int | None, causes: Sequence[Cause]) -> str:

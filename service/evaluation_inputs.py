@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from audit.diagnosis import LOWEST_TRUST
 from audit.evaluation.case import Case
+from audit.evaluation.check_kinds import TrustAtLeast
 from audit.evaluation.files import LoadedProfile, load_case
 from audit.evaluation.profile import Plan, plans
 from schemas.errors import InputError, SettingsError
+from service.gate import never_fails
 
 CASE_FILES = ("*.yaml", "*.yml")
 """What a folder of cases holds."""
@@ -29,6 +32,16 @@ def load_cases(paths: Sequence[Path]) -> list[Case]:
         found[case.case_id] = file
         cases.append(case)
     return cases
+
+
+def warnings_of(cases: Sequence[Case]) -> list[str]:
+    """The checks of cases that no run can fail, each in a sentence."""
+    return [
+        f"case {case.case_id}: {never_fails('trust_at_least', check.trust)}"
+        for case in cases
+        for check in case.deterministic_checks
+        if isinstance(check, TrustAtLeast) and check.trust <= LOWEST_TRUST
+    ]
 
 
 def _files_in(folder: Path) -> list[Path]:

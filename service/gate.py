@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from audit.diagnosis import LOWEST_TRUST
 from schemas.errors import InputError, SettingsError
 
 READINESS = ("unsafe_for_production", "review_recommended", "ready_for_runtime")
@@ -19,9 +20,17 @@ def failures(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict["reasons"]]
 
 
+def never_fails(name: str, least: int) -> str:
+    """That a gate on trust, called `name`, never fails a run because `least` is no more than every run reaches; and what does."""
+    return (
+        f"{name} {least} never fails a run: trust is never below {LOWEST_TRUST}, however bad the run was. "
+        f"Ask for more than {LOWEST_TRUST}, or gate on readiness."
+    )
+
+
 @dataclass(frozen=True)
 class Gate:
-    """What a run must reach: a trust score from 0 to 100 and a readiness level."""
+    """What a run must reach: a readiness level, and a trust score from 0 to 100."""
 
     min_trust: int
     min_readiness: str
@@ -33,18 +42,23 @@ class Gate:
             raise SettingsError(f"--min-readiness: {min_readiness!r} is no level", hint=f"Levels: {', '.join(READINESS)}.")
         return cls(min_trust, min_readiness)
 
+    @property
+    def warnings(self) -> list[str]:
+        """What it asks for and can never fail a run by, each in a sentence; empty where it can."""
+        return [never_fails("--min-trust", self.min_trust)] if 0 < self.min_trust <= LOWEST_TRUST else []
+
     def judge(self, run: Mapping[str, Any]) -> Verdict:
-        """The run's session, trust and level, and every reason why it fails."""
+        """The run's session, level and trust, and every reason why it fails."""
         trust, level = run["trust_score"], run["readiness_level"]
         reasons = []
         if trust is None or level not in READINESS:
             reasons.append("no evidence: the session has no events")
         else:
-            if trust < self.min_trust:
-                reasons.append(f"trust {trust} is below {self.min_trust}")
             if READINESS.index(level) < READINESS.index(self.min_readiness):
                 reasons.append(f"{level} is below {self.min_readiness}")
-        return {"session_id": run["session_id"], "trust_score": trust, "readiness_level": level, "reasons": reasons}
+            if trust < self.min_trust:
+                reasons.append(f"trust {trust} is below {self.min_trust}")
+        return {"session_id": run["session_id"], "readiness_level": level, "trust_score": trust, "reasons": reasons}
 
     def verdicts(self, runs: Iterable[Mapping[str, Any]], sessions: Sequence[str] | None) -> Iterator[Verdict]:
         """A verdict for each run, or for those of the named sessions; InputError when one of these has none."""

@@ -48,12 +48,12 @@ def heading(text: str) -> Text:
 
 
 def _failed_table(rows: Sequence[Mapping[str, Any]], run_ids: Mapping[str, str]) -> RenderableType:
-    headers = ["run", "trust", "readiness", "agent", "ended", "primary failure", "what was seen"]
+    headers = ["run", "readiness", "trust", "agent", "ended", "primary failure", "what was seen"]
     cells = [
         [
             run_ids[row["session_id"]],
-            row["trust_score"],
             Text(LEVELS[row["readiness_level"]], style=SEVERITY_STYLES[row["readiness_level"]]),
+            row["trust_score"],
             row["agent"],
             f"{row['ended_at']:%m-%d}",
             row["primary_failure_type"],

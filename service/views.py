@@ -30,7 +30,7 @@ TIER_STATES = {
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Every run on a line."""
-    headers = ["run", "project", "agent", "session", "ended", "trust", "readiness", "primary failure", "tool calls"]
+    headers = ["run", "project", "agent", "session", "ended", "readiness", "trust", "primary failure", "tool calls"]
     cells = [
         [
             row["run_id"],
@@ -38,8 +38,8 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
             row["agent"],
             row["session_id"],
             f"{row['ended_at'] or row['closed_at']:%Y-%m-%d %H:%M}",
-            MISSING if row["trust_score"] is None else row["trust_score"],
             row["readiness_level"],
+            MISSING if row["trust_score"] is None else row["trust_score"],
             row["primary_failure_type"] or MISSING,
             row["tool_calls"],
         ]
@@ -107,7 +107,7 @@ def wrap_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> RenderableType:
-    """A diagnosis, verdict first: trust, readiness, the primary cause as steps, each cause with evidence and remedy."""
+    """A diagnosis, verdict first: readiness, trust, the primary cause as steps, each cause with evidence and remedy."""
     parts: list[RenderableType] = [_verdict(document, run)]
     primary = document["primary_diagnosis"]
     if primary["root_cause_failure_type"] is None:
@@ -155,7 +155,7 @@ def _judge(row: Mapping[str, Any]) -> str:
 def _verdict(document: Mapping[str, Any], run: Mapping[str, Any] | None) -> Text:
     trust = document["trust_score"]
     line = Text.assemble(
-        ("no evidence" if trust is None else f"trust {trust}", "bold"), "  ", styled(document["readiness_level"])
+        styled(document["readiness_level"]), "  ", ("no evidence" if trust is None else f"trust {trust}", "bold")
     )
     line.append(f"  session {plain(document['session_id'])}", style="dim")
     if run is not None:

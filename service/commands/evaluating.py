@@ -24,7 +24,7 @@ from service.evaluating import evaluate as make_evaluations
 from service.evaluation_chart import require_charts, write_chart
 from service.evaluation_client import EvaluationClient, Terms, token_of_environment
 from service.evaluation_files import readable_json, write_files
-from service.evaluation_inputs import chosen_plans, load_cases
+from service.evaluation_inputs import chosen_plans, load_cases, warnings_of
 from service.evaluation_tables import evaluation_view
 from service.evaluation_words import estimate_document, estimate_in_words, telling
 from service.judging import LIVE, NAME_A_JUDGE, NONE, who_judges
@@ -141,6 +141,8 @@ def evaluate(
     if insecure and server is None:
         raise SettingsError("--insecure goes with --server", hint="Without a server no token is sent.")
     cases, loaded = load_cases(case), load_profile(profile)
+    for warning in warnings_of(cases):
+        err.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     wanted = _wanted(session, connection, tag, project, since, limit)
     plans = chosen_plans(loaded, judge_run, profile)
     work = Work(settings_of(database, policy), cases, loaded, plans, wanted, retry_failed)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from analytics.queries import query_rows
+from audit.diagnosis import LOWEST_TRUST
 from schemas.errors import InputError, SettingsError, StoreError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows
 from service.gate import READINESS, Gate, failures
@@ -40,7 +41,7 @@ def runs(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs: trust score, readiness level, primary failure, tool calls."""
+    """List the runs: readiness level, trust score, primary failure, tool calls."""
     with opened_to_show(database) as workspace:
         rows = runs_of(workspace.store, project)
     none = f"no run{of_project(project)} yet: a session becomes one when it ends (driftline finalize SESSION)"
@@ -82,10 +83,17 @@ def check(
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE…]", help="Diagnose these instead of reading the runs.")
     ] = None,
-    min_trust: Annotated[int, typer.Option(min=0, max=100, help="Lowest trust score that passes.")] = 0,
     min_readiness: Annotated[
         str, typer.Option(metavar="LEVEL", help=f"Lowest level that passes: {', '.join(READINESS)}.")
     ] = READINESS[0],
+    min_trust: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=100,
+            help=f"Lowest trust score that passes. No run has less than {LOWEST_TRUST}: at or below that it fails none.",
+        ),
+    ] = 0,
     session: Annotated[
         list[str] | None, typer.Option("--session", metavar="ID", help="Only this session; may be repeated.")
     ] = None,
@@ -95,7 +103,7 @@ def check(
 ) -> None:
     """Exit 1 when a run is below what is asked for, 0 when none is: a gate for builds.
 
-    A run without evidence passes no gate. That there is nothing to check is an error (exit 2).
+    Gate on readiness: a critical failure makes a run unsafe_for_production while its trust may still be 90. A run without evidence passes no gate. That there is nothing to check is an error (exit 2).
     """
     gate, report = Gate.of(min_trust, min_readiness), FaultReport()
     if files:
@@ -116,6 +124,8 @@ def check(
         for verdict in failed:
             out.print(f"FAIL {plain(verdict['session_id'])}: {'; '.join(verdict['reasons'])}", markup=False)
         out.print(f"{len(verdicts) - len(failed)} of {len(verdicts)} runs pass")
+    for warning in gate.warnings:
+        err.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     raise typer.Exit(1 if failed or report.count else 0)
 
 

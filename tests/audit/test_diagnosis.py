@@ -16,8 +16,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import audit.diagnosis
 from audit.detectors import DETECTORS, FAILURE_TYPES
-from audit.diagnosis import NO_FAILURE, RULE_VERSION, SessionDiagnosis, _divided, diagnose, diagnose_events, diagnosis_document
+from audit.diagnosis import (
+    LOWEST_TRUST,
+    NO_FAILURE,
+    RULE_VERSION,
+    SAFE_TRUST,
+    SessionDiagnosis,
+    _divided,
+    diagnose,
+    diagnose_events,
+    diagnosis_document,
+)
 from audit.diagnosis_record import ALL_REFERENCES, CAUSES, EVENT_TYPES, EVIDENCE_REFERENCES, evidence_digest, to_record
 from audit.events import normalise_event, normalise_session
 from audit.evidence import SessionEvidence, fold_columns, fold_row
@@ -395,3 +406,41 @@ def test_the_causes_that_are_kept_are_those_with_the_largest_impact() -> None:
     record = record_of(evidence_of([*loops, *skills], 100))
     assert {"infinite_tool_loop", "cost_explosion", "skill_failure"} == {cause.type for cause in record.failure_causes}
     assert record.primary_failure_type == "cost_explosion"
+
+
+WORST = [
+    CALL,
+    MISS,
+    UNUSED,
+    FULL,
+    SKILL,
+    {"event": "retry_event"},
+    {"event": "token_usage", "usage": {"total": 9_000_000}},
+] * 50
+"""Every failure at its worst: each penalty has long reached its limit."""
+
+
+def test_no_session_is_trusted_less_than_the_lowest_trust() -> None:
+    """Every penalty has a limit, so "below 60 is unsafe" never applies: whoever gates on it must be told."""
+    found = diagnose(evidence_of(WORST))
+    assert {one.type: -one.impact_score for one in found.causes} == {
+        one.name: one.largest_penalty for one in FAILURE_TYPES.values()
+    }
+    assert 73 == LOWEST_TRUST == found.trust_score
+    assert SAFE_TRUST < LOWEST_TRUST
+    assert "unsafe_for_production" == found.readiness_level
+    assert f"never below {LOWEST_TRUST}" in " ".join((audit.diagnosis.__doc__ or "").split())
+
+
+@given(st.lists(EVENTS, min_size=1, max_size=60), st.integers(1, 40))
+def test_trust_stays_within_its_bounds(events: list[dict[str, Any]], times: int) -> None:
+    """The lowest trust is a bound for all sessions, not only for the worst that a person thought of."""
+    trust = diagnose(evidence_of(events * times)).trust_score
+    assert trust is not None
+    assert LOWEST_TRUST <= trust <= 100
+
+
+def test_a_refund_made_five_times_is_unsafe_at_a_trust_of_ninety() -> None:
+    """What a person reads first has to be the readiness: by its trust the session looks fine."""
+    found = diagnose(evidence_of([{"event": "tool_call", "tool": "refund", "args": {"order": 4711}}] * 5))
+    assert ("unsafe_for_production", 90) == (found.readiness_level, found.trust_score)

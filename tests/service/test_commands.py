@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -119,6 +120,29 @@ def test_check_exits_by_the_gate(driftline: Command, events_file: Path, argument
     driftline("import", "events", str(events_file))
     code, _, _ = driftline("check", *arguments)
     assert expected == code
+
+
+@pytest.mark.parametrize(("least", "warns"), [("1", True), ("60", True), ("73", True), ("74", False), ("0", False)])
+def test_check_warns_of_a_gate_that_never_fails_a_run(
+    driftline: Command, events_file: Path, least: str, *, warns: bool
+) -> None:
+    """A build that passes whatever the agent did is worse than one without a gate."""
+    code, out, said = driftline("check", str(events_file), "--min-trust", least, "--json")
+    assert warns == (f"--min-trust {least} never fails a run: trust is never below 73" in said)
+    assert (0, 2) == (code, json.loads(out)["checked"])
+
+
+def test_readiness_comes_before_trust_wherever_a_run_is_shown(driftline: Command, events_file: Path) -> None:
+    """An unsafe run may have a trust of 90: whoever reads the first word must not take it for fine."""
+    driftline("import", "events", str(events_file))
+    session = json.loads(driftline("runs", "--json")[1].splitlines()[0])["session_id"]
+    shown = [driftline("runs")[1], driftline("run", session)[1], driftline("diagnose", str(events_file))[1]]
+    gate = driftline("check", "--min-trust", "100", "--min-readiness", "ready_for_runtime")[1]
+    for words in (*shown, gate):
+        first = re.search(r"readiness|unsafe_for_production|review_recommended|ready_for_runtime", words)
+        trust = words.find("trust")
+        assert first is not None
+        assert first.start() < trust
 
 
 def test_check_reads_files_without_a_database(driftline: Command, events_file: Path) -> None:
