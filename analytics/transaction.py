@@ -21,7 +21,7 @@ from analytics.replacing import FEW, replace
 from analytics.run_numbers import forget_numbers, number_all, number_runs
 from analytics.tables import full_name
 from schemas.arrow import INDEX, decode_batch
-from schemas.records import Alert, ImportProgress, StageState, Watermark
+from schemas.records import Alert, ImportProgress, ProjectCheck, StageState, Watermark
 from schemas.registry import schema_of
 
 __all__ = ["BATCH", "CONTENT", "Appended", "Transaction"]
@@ -203,6 +203,14 @@ class Transaction:
     def set_alerts(self, alerts: Sequence[Alert]) -> None:
         """Put alerts into the queue, or in place of their earlier versions."""
         replace(self._connection, alerts)
+
+    def set_checks(self, checks: Sequence[ProjectCheck]) -> None:
+        """Note when projects were checked, but for those of which a later check is known."""
+        known = dict(
+            self._connection.execute(f"SELECT project, checked_at FROM {full_name(schema_of('ProjectCheck'))}").fetchall()
+        )
+        newer = [one for one in checks if one.project not in known or known[one.project] <= one.checked_at.replace(tzinfo=None)]
+        replace(self._connection, newer)
 
     def known_alerts(self, ids: Sequence[str]) -> set[str]:
         """Those of the ids that are of alerts there are, or ever were."""

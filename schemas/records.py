@@ -779,6 +779,23 @@ class JudgingRequest(Record, frozen=True, kw_only=True):
     """Judgements of the exchange that were recorded before it was asked for, each in single-object encoding: who judges it again needs no database and pays for no answer twice."""
 
 
+class ProjectCheck(Record, frozen=True, kw_only=True):
+    """The newest check of a project for drift and anomaly spikes that had scores to look at."""
+
+    project: str
+    """Project that was checked."""
+    checked_at: datetime
+    """The moment as of which it was checked, UTC."""
+    days: int
+    """UTC days, the one of the check included, over which comparable scores reach back; at most baseline_days."""
+    baseline_days: int
+    """Days that a whole baseline rests on, by the policy."""
+    exchanges: int
+    """Exchanges with comparable scores in those days."""
+    findings: int
+    """What the rules saw, whether or not an incident came of it."""
+
+
 class Reservation(Record, frozen=True, kw_only=True):
     """The worst case of a judge call, set aside before the call is made. One that no judgement settles is charged in full."""
 
@@ -1047,6 +1064,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "Incident": Incident,
     "Judgement": Judgement,
     "JudgingRequest": JudgingRequest,
+    "ProjectCheck": ProjectCheck,
     "Reservation": Reservation,
     "Review": Review,
     "RunNumber": RunNumber,

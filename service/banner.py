@@ -9,12 +9,13 @@ _TEENS = range(11, 14)
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
-def banner_text(settings: ProjectSettings, open_incidents: int, judge: str) -> str:
+def banner_text(settings: ProjectSettings, open_incidents: int, judge: str, check: str) -> str:
     """The banner of a project, six lines; two where it is not audited.
 
-    `judge` is who judges: none, live, or another, such as `simulated judge`, which is named beside the model it stands for.
+    `judge` is who judges: none, live, or another, such as `simulated judge`, which is named beside the model it stands for;
+    `check` says in words whether somebody looked for incidents.
     """
-    incidents = f"Open incidents: {open_incidents}"
+    incidents = f"Open incidents: {open_incidents}" + ("" if open_incidents else f". {check}")
     if not settings.enabled:
         return f"Eval Audit Mode: Off\n{incidents}"
     lines = [

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from audit.drift import DAYS
 from service.terminal import MISSING, SEVERITY_STYLES, counted, plain, table
 from streams.watch.checking import Checked
 
@@ -37,15 +38,28 @@ def incidents_table(rows: Sequence[Row]) -> RenderableType:
 def check_view(checked: Sequence[Checked]) -> RenderableType:
     """What a check found, project by project."""
     found = [(one, finding) for one in checked for finding in one.findings]
-    quiet = [one.project for one in checked if not one.findings]
+    looked = [one for one in checked if one.looked]
+    quiet = [one for one in looked if not one.findings]
     cells = [
         [one.project, finding.severity, finding.rule, f"{finding.since:%m-%d} to {finding.until:%m-%d}", finding.title]
         for one, finding in found
     ]
     opened = sum(len(one.opened) for one in checked)
-    said = f"{counted(len(checked), 'project')} checked, nothing found in {len(quiet)}; {counted(opened, 'new incident')}"
+    said = f"{counted(len(looked), 'project')} checked, nothing found in {len(quiet)}; {counted(opened, 'new incident')}"
     shown = [table(["project", "severity", "rule", "days", "what"], cells)] if cells else []
-    return Group(*shown, Text(said, style="dim"))
+    return Group(*shown, Text("\n".join([said, *check_limits(checked)]), style="dim"))
+
+
+def check_limits(checked: Sequence[Checked]) -> list[str]:
+    """What a check could not look at, or not far back enough, a line each: that nothing was found says little there."""
+    unlooked = ", ".join(plain(one.project, 64) for one in checked if not one.looked)
+    short = [one.looked for one in checked if one.looked and one.looked.days < one.looked.baseline_days]
+    learning = ", ".join(f"{plain(one.project, 64)} ({one.days} of {one.baseline_days} days)" for one in short)
+    lines = {
+        f"Not checked, no exchanges in the {DAYS} days before: {unlooked}": unlooked,
+        f"No full baseline yet: {learning}": learning,
+    }
+    return [line for line, names in lines.items() if names]
 
 
 def incident_view(document: Row, decisions: Sequence[Row]) -> RenderableType:

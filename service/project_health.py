@@ -1,21 +1,26 @@
 """How a project is: by its open incidents, and by what its last days say even where no rule has raised an alarm.
 
 Rules find changes. A judge that never answered, runs that are unsafe, and anomalies that were always many are no changes, and nobody who
-reads "healthy" would look for them.
+reads "healthy" would look for them. Nor is it healthy where nobody has looked yet, or where there is too little to look at: that is unknown.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from audit.spikes import FEWEST_ANOMALIES
+from service.project_checks import check_state
 
-Health = Literal["critical", "warning", "ok", "empty"]
-Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies"]
+Health = Literal["critical", "warning", "unknown", "ok", "empty"]
+Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies", "too_few", "unchecked"]
 Row = Mapping[str, Any]
 UNSCORED, ANOMALOUS = 0.1, 0.05
 """From these shares on, of the exchanges that a judge should have scored and of all, the last days are a reason to look."""
+ENOUGH = math.ceil(1 / ANOMALOUS)
+"""Exchanges of the last days, or runs, that it takes to call a project healthy: of fewer a single anomaly is too large a share."""
+_UNCHECKED = frozenset({"off", "never", "behind"})
 
 
 def with_health(row: Row) -> dict[str, Any]:
@@ -33,16 +38,33 @@ def reasons_of(row: Row) -> list[Reason]:
         "unsafe_runs": bool(row["recent_unsafe_runs"]),
         "anomalies": anomalous is not None and anomalous >= ANOMALOUS and row["recent_anomalies"] >= FEWEST_ANOMALIES,
     }
-    return [reason for reason, is_so in found.items() if is_so]
+    return [reason for reason, is_so in found.items() if is_so] or _unknown(row)
+
+
+def _unknown(row: Row) -> list[Reason]:
+    """Why nothing can be said of a project of which nothing bad is known; nothing for one that is empty."""
+    found: dict[Reason, bool] = {
+        "too_few": row["recent_scores"] < ENOUGH and row["runs"] < ENOUGH,
+        "unchecked": check_state(row) in _UNCHECKED,
+    }
+    return [reason for reason, is_so in found.items() if is_so] if _has_data(row) else []
+
+
+def _has_data(row: Row) -> bool:
+    return bool(row["exchanges"] or row["scores"] or row["runs"])
 
 
 def health_of(row: Row, reasons: list[Reason]) -> Health:
-    """How a project is: critical by a critical incident, a warning for any other of its `reasons`, empty where nothing has come in yet."""
+    """How a project is.
+
+    Critical by a critical incident, a warning for any other of its `reasons`, unknown where these only say that too little is known, empty
+    where nothing has come in yet.
+    """
     if row["critical_incidents"]:
         return "critical"
     if reasons:
-        return "warning"
-    return "ok" if row["exchanges"] or row["runs"] else "empty"
+        return "unknown" if set(reasons) <= {"too_few", "unchecked"} else "warning"
+    return "ok" if _has_data(row) else "empty"
 
 
 def unscored_share(row: Row) -> float | None:

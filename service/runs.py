@@ -39,18 +39,31 @@ def runs_of(store: Store, project: str | None) -> list[Row]:
 
 
 def run_page(
-    cursor: duckdb.DuckDBPyConnection, project: str, before: int | None, limit: int, readiness: str | None = None
+    cursor: duckdb.DuckDBPyConnection,
+    project: str,
+    before: tuple[datetime, int] | None,
+    limit: int,
+    readiness: str | None = None,
 ) -> list[Row]:
-    """Runs of a project, the one that was finished last first: those before a number, or from the newest on; of one readiness level, or of all."""
-    asked = {"project": project, "before": before, "limit": limit, "readiness": readiness}
-    return query_rows(cursor, "project_runs", asked)
+    """Runs of a project, the one that ended last first: those before a run, given by its `last_at` and `number`, or from the newest on.
+
+    Of one readiness level, or of all.
+    """
+    at, number = before or (None, None)
+    asked = {"project": project, "before_at": at, "before": number, "readiness": readiness, "limit": limit}
+    return query_rows(cursor, "project_runs", {**asked, "number": None})
 
 
 def with_run_ids(cursor: duckdb.DuckDBPyConnection, project: str, sessions: Sequence[Row]) -> list[Row]:
-    """Rows of sessions (`connection`, `session_id`) of a project, each with the `run_id` of its run; None while it is not finished."""
+    """Rows of sessions (`connection`, `session_id`) of a project, each with the `run_id` of its run, and with `closed_at`, when it ended last.
+
+    Both are None while it has never ended; a session without events ends without becoming a run.
+    """
     asked = {"project": project, "sessions": [f"{one['connection']}/{one['session_id']}" for one in sessions]}
-    ids = {(row["connection"], row["session_id"]): row["run_id"] for row in query_rows(cursor, "runs_of_sessions", asked)}
-    return [{**one, "run_id": ids.get((one["connection"], one["session_id"]))} for one in sessions]
+    ended = {(row["connection"], row["session_id"]): row for row in query_rows(cursor, "runs_of_sessions", asked)}
+    never = {"run_id": None, "closed_at": None}
+    found = [(one, ended.get((one["connection"], one["session_id"]), never)) for one in sessions]
+    return [{**one, "run_id": end["run_id"], "closed_at": end["closed_at"]} for one, end in found]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +78,17 @@ class Wanted:
 
 
 def worst_runs(
-    cursor: duckdb.DuckDBPyConnection, project: str, wanted: Wanted, after: tuple[float | None, int] | None, limit: int
+    cursor: duckdb.DuckDBPyConnection, project: str, wanted: Wanted, after: tuple[int, float | None, int] | None, limit: int
 ) -> list[Row]:
-    """Runs of a project, the one that is trusted least first: those after a trust score and number, or from the worst on."""
-    trust, number = after or (None, None)
+    """Runs of a project, the worst readiness first, then the lowest trust: those after a level, trust and number, or from the worst on."""
+    level, trust, number = after or (None, None, None)
     asked = {
         "project": project,
         "readiness": wanted.readiness,
         "agents": list(wanted.agents) if wanted.agents else None,
         "since": wanted.since,
         "until": wanted.until + timedelta(days=1) if wanted.until else None,
+        "after_level": level,
         "after_trust": _NO_TRUST if trust is None else trust,
         "after_number": number,
         "limit": limit,
@@ -85,8 +99,10 @@ def worst_runs(
 def run_row(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Row | None:
     """The row of one run of a project; None where it has none of that id."""
     number = _RUN_ID.fullmatch(run_id)
-    rows = run_page(cursor, project, int(number[1]) + 1, 1) if number else []
-    return rows[0] if rows and rows[0]["run_id"] == run_id else None
+    if number is None:
+        return None
+    asked = {"project": project, "number": int(number[1]), "before_at": None, "before": None, "readiness": None, "limit": 1}
+    return next(iter(query_rows(cursor, "project_runs", asked)), None)
 
 
 def run_document(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> tuple[Row, Document] | None:
@@ -145,8 +161,8 @@ def _export_run(store: Store, row: Row, root: Path) -> None:
         "session_id": row["session_id"],
         "started_at": row["started_at"],
         "ended_at": row["ended_at"],
-        "trust_score": row["trust_score"],
         "readiness_level": row["readiness_level"],
+        "trust_score": row["trust_score"],
         "primary_failure_type": row["primary_failure_type"],
         "tool_calls": row["tool_calls"],
     }

@@ -97,6 +97,7 @@ def check_document(checked: Checked, schema_version: str) -> Document:
     return {
         "project": checked.project,
         "asOf": iso_time(checked.as_of),
+        "exchanges": checked.looked.exchanges if checked.looked else 0,
         "baseline": baseline_document(checked.baseline, schema_version),
         "findings": [
             {
@@ -118,7 +119,9 @@ def check_document(checked: Checked, schema_version: str) -> Document:
 
 
 def _tier(statistics: TierStatistics) -> Document:
-    return {"avg": _rounded(statistics.mean), "stddev": _rounded(statistics.stddev), "count": statistics.count}
+    # One score has no spread.
+    spread = statistics.stddev if statistics.count > 1 else None
+    return {"avg": _rounded(statistics.mean), "stddev": _rounded(spread), "count": statistics.count}
 
 
 def _rounded(value: float | None) -> float | None:

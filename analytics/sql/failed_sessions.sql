@@ -1,8 +1,8 @@
--- purpose: the sessions that are not ready for runtime, worst first, each with its primary cause in words
+-- purpose: the sessions that are not ready for runtime, the worst readiness first, of one level the lowest trust first, each with its primary cause in words
 -- grain: one row a session
 -- parameters: $project (NULL for all), $limit
 SELECT
-    project, coalesce(agent, '') AS agent, session_id, coalesce(ended_at, closed_at) AS ended_at, trust_score, readiness_level,
+    project, coalesce(agent, '') AS agent, session_id, coalesce(ended_at, closed_at) AS ended_at, readiness_level, trust_score,
     primary_failure_type, primary_severity,
     [
         c.description FOR c IN failure_causes IF c.impact_score = list_min([o.impact_score FOR o IN failure_causes])
@@ -10,5 +10,5 @@ SELECT
     [c.type FOR c IN failure_causes] AS failure_types
 FROM diagnoses
 WHERE readiness_level IN ('unsafe_for_production', 'review_recommended') AND ($project IS NULL OR project = $project)
-ORDER BY trust_score, ended_at, connection, session_id
+ORDER BY readiness_level = 'review_recommended', trust_score, ended_at, connection, session_id
 LIMIT $limit

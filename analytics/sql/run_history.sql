@@ -20,7 +20,7 @@ WITH runs AS (
     JOIN latest AS l USING (connection, session_id)
     JOIN log.diagnoses AS d
         ON d.connection = n.connection AND d.session_id = n.session_id AND (d.revision, d._offset) = l.version
-    WINDOW before AS (PARTITION BY n.project, coalesce(d.agent, '') ORDER BY n.number)
+    WINDOW before AS (PARTITION BY n.project, coalesce(d.agent, '') ORDER BY coalesce(d.ended_at, d.closed_at), n.number)
 ), newest AS (
     SELECT * FROM compared ORDER BY ended_at DESC, project, number DESC LIMIT $limit
 ), evaluated AS (

@@ -108,6 +108,9 @@ class CheckAnswer(Answer):
 
     project: str
     as_of: Moment
+    exchanges: int = Field(
+        description="How many were looked at; 0 where there were none of the last days, so that nothing was checked."
+    )
     baseline: BaselineAnswer | None
     findings: list[FindingAnswer]
     incidents: list[IncidentAnswer]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 from typing import Annotated, Any
 
@@ -18,18 +19,12 @@ from service.api.paging import Cursor, NextCursor, Place, page_of
 from service.api.project_answers import Moment, ProjectAnswer, Share
 from service.api.settings import API
 from service.documents import iso_time
-from service.project_health import Health, Reason, anomalous_share, unscored_share, with_health
+from service.project_checks import COUNTS, EMPTY_PROJECT, RECENT_DAYS, CheckState, check_state
+from service.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share, with_health
 
 router = APIRouter(tags=["reading"])
-RECENT_DAYS = 7
 MAX_PROJECTS = 5000
 Limit = Annotated[int, Query(ge=1, le=MAX_PROJECTS, description="At most so many.")]
-_COUNTS = ("exchanges", "scores", "scored", "anomalies", "simulated", "open_incidents", "critical_incidents", "runs")
-_RECENT = ("recent_scores", "recent_anomalies", "recent_scored", "recent_unscored", "recent_unsafe_runs")
-EMPTY_PROJECT = dict.fromkeys((*_COUNTS, *_RECENT), 0) | dict.fromkeys(
-    ("recent_until", "recent_cost_usd", "recent_tier1", "recent_tier2", "recent_tier2_5", "recent_tier3", "last_exchange_at")
-)
-"""The row of a project of which nothing is known."""
 Row = dict[str, Any]
 
 
@@ -51,16 +46,30 @@ class RecentAnswer(ProjectAnswer):
     avg_tier3: float | None
 
 
+class ProjectCheckAnswer(ProjectAnswer):
+    """The newest check for drift and anomaly spikes. That there is no incident means something only after one."""
+
+    state: CheckState = Field(
+        description="off: the policy does not have the project audited; nothing: it has no scores; never: not checked yet; behind: exchanges "
+        "came since; learning: the history is shorter than a whole baseline's; quiet: nothing found; found: the rules saw something."
+    )
+    checked_at: Moment | None = Field(description="As of when; null before the first one.")
+    days: int | None = Field(description="Over how many days comparable scores reach back, at most baselineDays.")
+    baseline_days: int | None = Field(description="Days that a whole baseline rests on.")
+
+
 class ProjectHealthAnswer(ProjectAnswer):
     """A project and how it is."""
 
     project: str
     health: Health = Field(
-        description="critical: by a critical incident; warning: for another of the reasons; empty: nothing has come in yet."
+        description="critical: by a critical incident; warning: for another of the reasons; unknown: too little came in the last days, or "
+        "nobody has checked it; empty: nothing has come in yet."
     )
     reasons: list[Reason] = Field(
         description="Why it is not healthy: its incidents; in the last days a tenth or more of what a judge should have scored is "
-        "unscored, a run is unsafe for production, or one exchange in twenty has an anomaly."
+        "unscored, a run is unsafe for production, or one exchange in twenty has an anomaly. Where there is none of these, too_few: fewer than "
+        f"{ENOUGH} exchanges in the last days and fewer than {ENOUGH} runs; unchecked: nobody has looked for drift since the newest exchange."
     )
     enabled: bool = Field(description="Whether the policy has it audited.")
     exchanges: int
@@ -72,7 +81,9 @@ class ProjectHealthAnswer(ProjectAnswer):
     critical_incidents: int
     runs: int
     last_exchange_at: Moment | None
+    last_run_at: Moment | None = Field(description="When the newest run ended.")
     recent: RecentAnswer
+    check: ProjectCheckAnswer
 
 
 class ProjectsAnswer(Answer):
@@ -112,6 +123,17 @@ async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
     ]
 
 
+async def project_row(services: ApiContext, project: str) -> Row:
+    """One project with its health; that of an empty one where nothing is known of it."""
+    return row_of(services, project, await project_rows(services, project))
+
+
+def row_of(services: ApiContext, project: str, rows: Sequence[Row]) -> Row:
+    """The one row that was found of a project, or that of an empty one."""
+    enabled = services.engine.policy.for_project(project).settings.enabled
+    return rows[0] if rows else with_health({"project": project, **EMPTY_PROJECT, "enabled": enabled})
+
+
 def _answer(row: Row) -> ProjectHealthAnswer:
     return ProjectHealthAnswer(
         project=row["project"],
@@ -119,6 +141,13 @@ def _answer(row: Row) -> ProjectHealthAnswer:
         reasons=row["reasons"],
         enabled=row["enabled"],
         last_exchange_at=iso_time(row["last_exchange_at"]),
+        last_run_at=iso_time(row["last_run_at"]),
+        check=ProjectCheckAnswer(
+            state=check_state(row),
+            checked_at=iso_time(row["checked_at"]),
+            days=row["check_days"],
+            baseline_days=row["baseline_days"],
+        ),
         recent=RecentAnswer(
             days=RECENT_DAYS,
             until=row["recent_until"],
@@ -134,7 +163,7 @@ def _answer(row: Row) -> ProjectHealthAnswer:
             avg_tier2_5=row["recent_tier2_5"],
             avg_tier3=row["recent_tier3"],
         ),
-        **{count: row[count] for count in _COUNTS},
+        **{count: row[count] for count in COUNTS},
     )
 
 

@@ -15,9 +15,11 @@ from service.api.errors import ApiError, documented
 from service.api.models import Id, QueryMoment
 from service.api.paging import Cursor, Limit, Place, page_of
 from service.api.project_answers import AnomaliesAnswer, OneScoreAnswer, ScoreAnswer, ScoresAnswer, SummaryAnswer
+from service.api.projects import project_row
 from service.api.settings import API
 from service.banner import banner_text
 from service.documents import Document, Wanted, project_scores, project_summary, score_by_id
+from service.project_checks import check_words
 from service.watched import baseline_document
 
 router = APIRouter(tags=["reading"])
@@ -96,9 +98,9 @@ async def summary(_: Reader, project: VisibleProject, services: Services) -> Sum
 @router.get(f"{PROJECT}/banner", response_class=PlainTextResponse, responses=documented())
 async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
     """The banner that an agent is shown when its session starts, with the settings in force."""
-    known = await services.ask(lambda cursor: project_summary(cursor, project))
     settings = services.engine.policy.for_project(project).settings
-    return banner_text(settings, known["openIncidents"], services.engine.judge_name)
+    row = await project_row(services, project)
+    return banner_text(settings, row["open_incidents"], services.engine.judge_name, check_words(row))
 
 
 async def _scores(services: ApiContext, project: str, asked: Wanted) -> tuple[list[ScoreAnswer], str | None]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
-from schemas.limits import EARLIEST
+from audit.diagnosis import LOWEST_TRUST
 from service.api.answers import Answer
 from service.api.authentication import Reader, VisibleProject
 from service.api.context import Services
@@ -33,8 +33,10 @@ class RunAnswer(Answer):
     started_at: Moment | None
     ended_at: Moment | None
     closed_at: Moment
-    trust_score: float = Field(description="0 to 100.")
-    readiness_level: str = Field(examples=["unsafe_for_production"])
+    readiness_level: str = Field(description="The verdict: go by it first.", examples=["unsafe_for_production"])
+    trust_score: float | None = Field(
+        description=f"{LOWEST_TRUST} to 100, for penalties have limits; null without evidence. It tells runs of one readiness apart."
+    )
     primary_failure_type: str | None
     primary_severity: str | None
     tool_calls: int
@@ -42,7 +44,7 @@ class RunAnswer(Answer):
 
 
 class RunsAnswer(Answer):
-    """Runs, the one that was finished last first."""
+    """Runs, the one that ended last first."""
 
     runs: list[RunAnswer]
     count: int
@@ -58,10 +60,10 @@ class OneRunAnswer(Answer):
 
 @router.get(f"{PROJECT}/runs", responses=documented())
 async def runs(_: Reader, project: VisibleProject, services: Services, limit: Limit = 100, cursor: Cursor = None) -> RunsAnswer:
-    """List the finished runs of a project."""
-    before = None if cursor is None else cursor.number
+    """List the finished runs of a project, the one that ended last first."""
+    before = None if cursor is None else (cursor.at, cursor.number)
     rows = await services.ask(lambda asked: run_page(asked, project, before, limit + 1))
-    shown, following = page_of(rows, limit, lambda row: Place(EARLIEST, "", row["number"]))
+    shown, following = page_of(rows, limit, lambda row: Place(row["last_at"], "", row["number"]))
     return RunsAnswer(runs=[_run(row) for row in shown], count=len(shown), next_cursor=following)
 
 

@@ -23,7 +23,7 @@ from service.exchange_report import delivered_line, exchange_report, worst_first
 from service.fleet import write_fleet
 from service.fleet_events import EVENTS_FILE
 from service.importing import Importer, transcripts_in
-from service.incident_views import check_view
+from service.incident_views import check_limits, check_view
 from service.processes import unwound_by_signals
 from service.report import fleet_report, heading, worst_run
 from service.savings import records_of
@@ -104,8 +104,8 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
     yield fleet_report(store, PROJECT)
     yield heading(f"━━ The sessions over HTTP ({len(projects)} projects): what the {SIMULATED} makes of them ━━")
     yield exchange_report(store, projects, WORSE_SINCE)
-    yield heading(f"Drift and anomaly spikes, as of {PRESENT:%m-%d}; {SIMULATED}")
-    found = check_projects(workspace, projects)
+    yield heading(f"Drift and anomaly spikes in all projects, as of {PRESENT:%m-%d}; {SIMULATED}")
+    found = check_projects(workspace, [*projects, PROJECT])
     yield check_view(found)
     ledger = [
         row
@@ -119,9 +119,10 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
     yield heading("Look closer")
     yield from next_steps(program, database, worst_run(store, PROJECT), worst, policy)
     # What is last is what is seen first.
-    yield heading(f"In short, of the sessions over HTTP; {SIMULATED}")
+    yield heading(f"In short, checked as of {PRESENT:%Y-%m-%d}; {SIMULATED}")
     yield from [f"{one.project}: {finding.title}" for one in found for finding in one.findings]
-    yield f"{sum(not one.findings for one in found)} of {len(found)} projects are as they were"
+    quiet = sum(bool(one.looked) and not one.findings for one in found)
+    yield "\n".join([f"{quiet} of {len(found)} projects: checked, nothing found", *check_limits(found)])
     yield heading("See it in a browser")
     yield from pages_steps(program, database, policy)
 

@@ -14,8 +14,8 @@ from schemas.limits import NAME
 from service.banner import banner_text
 from service.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of, show_rows
 from service.commands.sessions import of_project, opened_to_show
-from service.documents import project_summary
 from service.judging import who_judges
+from service.project_checks import check_row, check_words
 from service.terminal import out, plain
 from service.views import costs_table
 from service.workspace import open_workspace
@@ -69,8 +69,9 @@ def banner(
         )
     with open_workspace(settings_of(database, policy)) as workspace:
         settings = workspace.policy.for_project(project).settings
-        open_incidents = project_summary(workspace.store.cursor(), project)["openIncidents"]
-        text = banner_text(settings, open_incidents, who_judges(workspace.settings, workspace.policy).name)
+        row = check_row(workspace.store.cursor(), workspace.policy, workspace.now(), project)
+        judge = who_judges(workspace.settings, workspace.policy).name
+        text = banner_text(settings, row["open_incidents"], judge, check_words(row))
     if as_json:
         print_json({"project": project, "banner": text})
     else:

@@ -20,6 +20,7 @@ from schemas.records import Incident
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows
 from service.commands.sessions import of_project, opened_to_show
 from service.incident_views import check_view, incident_view, incidents_table
+from service.project_checks import Row, check_row, check_rows, moment_words, unchecked_words
 from service.terminal import out, plain
 from service.watched import check_document, decisions_on, incident_document, incident_records
 from service.workspace import Workspace, open_workspace
@@ -47,12 +48,20 @@ def check_drift(
     A server does this by itself; this is for a database that none has.
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
+        as_of_now = workspace.now()
         checked = check_projects(workspace, None if project is None else [_known(workspace, project)])
     if as_json:
         for one in checked:
             print_json(check_document(one, workspace.policy.for_project(one.project).methodology.version))
-    else:
+    elif checked:
         out.print(check_view(checked))
+    else:
+        out.print(
+            f"No project was checked: none has exchanges in the {DAYS} days before {moment_words(as_of_now)}. "
+            "--as-of TIME takes another present.",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) -> list[Checked]:
@@ -87,9 +96,19 @@ def list_incidents(
     if status is not None and status not in STATUSES:
         raise InputError(f"--status {plain(status, 40)} is no state", hint=f"There are: {', '.join(STATUSES)}.")
     with opened_to_show(database) as workspace:
-        found = incident_records(workspace.store.cursor(), project, status=status, limit=limit)
+        cursor = workspace.store.cursor()
+        found = incident_records(cursor, project, status=status, limit=limit)
+        checks = [] if found else _checks(workspace, project)
     rows = [incident_document(one, with_sql=False) for one in found]
-    show_rows(rows, incidents_table, as_json=as_json, none=f"no incident{of_project(project)}")
+    state = "" if status is None else f"{status} "
+    none = f"no {state}incident{of_project(project)}. {unchecked_words(checks)}"
+    show_rows(rows, incidents_table, as_json=as_json, none=none)
+
+
+def _checks(workspace: Workspace, project: str | None) -> Sequence[Row]:
+    """Whether a project, or each of them, was checked."""
+    cursor, policy, now = workspace.store.cursor(), workspace.policy, workspace.now()
+    return check_rows(cursor, policy, now) if project is None else [check_row(cursor, policy, now, project)]
 
 
 @incidents_app.command("show")

@@ -1,4 +1,4 @@
-"""Agent health: how far each agent of a project could be trusted, run by run, and whether it fails in the same way again."""
+"""Agent health: how ready each agent of a project was, run by run, how far it could be trusted, and whether it fails in the same way again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from analytics.queries import query_rows
+from audit.diagnosis import LOWEST_TRUST
 from service.api.context import Services
 from service.dashboard.charts import Chart, Point, line, sparkline
 from service.dashboard.rendering import page
@@ -25,7 +26,7 @@ _CHARTED, _LISTED = 40, 50
 _AGENTS = 12
 """Agents that have a chart on the page of all; the others are in the table of agents, and have one on their own page."""
 _REACHES = (60, 100)
-"""What charts of trust show in any case: from where a run is unsafe to where nothing was found."""
+"""What charts of trust show in any case: room below the lowest trust that there is, up to where nothing was found."""
 NAMELESS = "(no name)"
 
 
@@ -57,7 +58,7 @@ async def agents(
     agent: Annotated[str | None, Query(max_length=512, description="Only this one.")] = None,
     runs: Annotated[int, Query(ge=1, le=LENGTHS[-1], description="The newest so many of the project.")] = LENGTHS[0],
 ) -> HTMLResponse:
-    """The newest runs by agent, the agent that is trusted least first."""
+    """The newest runs by agent, the agent with the most unsafe runs first."""
     rows = await services.ask(lambda cursor: query_rows(cursor, "run_history", {"project": project, "limit": runs}))
     found = agents_of(rows)
     chosen = [one for one in found if agent is None or one.name == agent]
@@ -74,17 +75,18 @@ async def agents(
         "lengths": LENGTHS,
         "is_whole": len(rows) < runs,
         "nameless": NAMELESS,
+        "lowest_trust": LOWEST_TRUST,
     }
     return page(request, "agent_health.html", values)
 
 
 def agents_of(rows: Sequence[Row]) -> list[AgentTrust]:
-    """The agents of runs, newest run first, the one that is trusted least in its newest runs first."""
+    """The agents of runs, newest run first: the one with the most unsafe runs first, of as many the one with the lowest trust lately."""
     by_agent: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_agent[row["agent"]].append(row)
     found = [_agent(name, runs, place) for place, (name, runs) in enumerate(sorted(by_agent.items()))]
-    return sorted(found, key=lambda one: (_worst_last(one.newest["mean_of_five"]), one.name))
+    return sorted(found, key=lambda one: (-one.unsafe, _worst_last(one.newest["mean_of_five"]), one.name))
 
 
 def _worst_last(mean: float | None) -> float:

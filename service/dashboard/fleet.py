@@ -8,17 +8,18 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from service.api.context import Services
-from service.api.projects import RECENT_DAYS, project_rows
+from service.api.projects import project_rows
 from service.dashboard.links import Links
 from service.dashboard.project_words import reason_words
 from service.dashboard.rendering import page
 from service.dashboard.viewing import Viewer
 from service.dashboard.words import TERMS
+from service.project_checks import RECENT_DAYS, check_words
 from service.project_health import anomalous_share, unscored_share
 
 router = APIRouter(include_in_schema=False)
 View = Literal["cards", "table"]
-_WORST = {"critical": 3, "warning": 2, "ok": 1, "empty": 0}
+_WORST = {"critical": 4, "warning": 3, "unknown": 2, "ok": 1, "empty": 0}
 _GLANCE = 24
 """Beyond so many projects each has a square of its colour above the list."""
 BEGINNING = 60
@@ -59,6 +60,8 @@ def _card(row: dict[str, Any], worst: int, *, has_judge: bool) -> dict[str, Any]
         "unscored_rate": unscored_share(row),
         "why": reason_words(row, RECENT_DAYS, has_judge=has_judge),
         "tiers": _tiers(row),
+        "check": check_words(row) if row["scores"] and "unchecked" not in row["reasons"] else "",
+        "newest": max([at for at in (row["last_exchange_at"], row["last_run_at"]) if at], default=None),
         "link": Links().project(row["project"]),
     }
 

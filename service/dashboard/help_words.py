@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from audit.diagnosis import LOWEST_TRUST
 from audit.drift import SHORTEST_RUN
 from audit.spikes import DAYS as SPIKE_DAYS
 from audit.spikes import WARNING as SPIKE
 from service.dashboard.incident_words import EXPLAINED
-from service.project_health import ANOMALOUS, UNSCORED
+from service.project_health import ANOMALOUS, ENOUGH, UNSCORED
 
 
 class Word(NamedTuple):
@@ -41,7 +42,8 @@ _SCORES = (
 )  # fmt: skip
 _CHANGES = (
     Word("health", "Health", "Critical: a critical incident is open. Warning: another incident is open, or in the last seven days "
-        f"{UNSCORED:.0%} of what was due to be judged stayed unscored, a run was unsafe, or {ANOMALOUS:.0%} of the exchanges were anomalous. Healthy: none of these."),
+        f"{UNSCORED:.0%} of what was due to be judged stayed unscored, a run was unsafe, or {ANOMALOUS:.0%} of the exchanges were anomalous. Not known yet: none of these, but fewer than {ENOUGH} exchanges came in the last seven days and there are fewer than {ENOUGH} runs, "
+        "or the project has not been checked for drift since its newest exchanges. Healthy: none of all this."),
     Word("incident", "Incident", "A change that a rule found, with its evidence. It stays open until a person accepts it, to look into it, or dismisses it."),
     Word("baseline", "Baseline", "What is normal: the mean and the spread of the scores of the last two weeks, made anew every day. It is of the scores as sampled. The shaded band of a chart is the baseline of each day, its mean ± one sigma; bad days become part of it, so where an incident is open a dotted line says where the tier came from."),
     Word("sigma", "Sigma", "The standard deviation: how far scores usually lie from their mean."),
@@ -53,8 +55,10 @@ _CHANGES = (
 )  # fmt: skip
 _RUNS = (
     Word("run", "Run", "A session that is finished, with its events: calls of tools, retries, errors, what was remembered."),
-    Word("trust", "Trust", "From 0 to 100: the weighted mean of six dimensions, each 100 less the penalty of what its detector found. Without an event there is none."),
-    Word("readiness", "Readiness", "Unsafe for production: a critical failure, or a trust below 60. Review recommended: a failure of high severity, or a trust below 80. Otherwise ready for runtime."),
+    Word("trust", "Trust", "From 0 to 100: the weighted mean of six dimensions, each 100 less the penalty of what its detector found. Penalties have limits, so no run has less than "
+        f"{LOWEST_TRUST}, however bad it was, and five duplicate refunds still leave 90: go by the readiness, and let trust tell runs of one readiness apart. A gate on trust of {LOWEST_TRUST} or less fails no run. Without an event there is none."),
+    Word("readiness", "Readiness", "The verdict on a run. Unsafe for production: a critical failure, or a trust below 60, "
+        f"which no run has (the lowest is {LOWEST_TRUST}). Review recommended: a failure of high severity, or a trust below 80. Otherwise ready for runtime."),
     Word("primary-failure", "Primary failure", "The gravest of what the detectors found in a run, such as a loop of tool calls that does not end."),
     Word("wrap-up", "Wrap-up", "Whether the last exchanges of a session show the five steps of a proper end: a version, a changelog, what was learned, a start for the next session, a commit. That is for agents that work on code; a bot that answers customers never wraps up, and wrapQualityScoring: false in its policy switches it off."),
     Word("anchor", "Anchor", "An exchange whose right score people settled. When its score moves, the judge changed."),

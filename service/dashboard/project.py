@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import duckdb
@@ -13,10 +13,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_records
+from audit.drift import DAYS
 from schemas.records import Baseline, Incident
 from service.api.context import ApiContext, Services
 from service.api.errors import ApiError
-from service.api.projects import EMPTY_PROJECT, RECENT_DAYS, project_rows
+from service.api.projects import project_rows, row_of
 from service.banner import banner_text
 from service.dashboard.change_days import marked_days, telling
 from service.dashboard.links import Links
@@ -28,14 +29,14 @@ from service.dashboard.project_charts import (
     exchange_days,
     tier_trends,
 )
-from service.dashboard.project_days import costs_of, trends_of
+from service.dashboard.project_days import costs_of, newest_event, trends_of
 from service.dashboard.project_incidents import since_of
 from service.dashboard.project_words import reason_words
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.dashboard.window import LENGTHS, Asked, AskedDays, Window, window_of
 from service.dashboard.words import TERMS
-from service.project_health import with_health
+from service.project_checks import RECENT_DAYS, check_by_hand, check_words
 from service.watched import incident_records
 
 router = APIRouter(include_in_schema=False)
@@ -54,29 +55,35 @@ class _Days:
     trends: Sequence[Row]
     baselines: Sequence[Baseline]
     """Those that held, oldest first."""
+    acted: date | None
+    """The day of the newest event, where nothing was said since the window ended but something was done."""
 
 
 @router.get("/projects/{project}")
 async def project(request: Request, _: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
     """Where a project stands."""
-    today = services.engine.now().date()
+    now = services.engine.now()
+    today = now.date()
     rows, days, (opened, latest) = await asyncio.gather(
         project_rows(services, project),
-        services.ask(lambda reading: _days(reading, project, asked, today)),
+        services.ask(lambda reading: _days(reading, project, asked, now)),
         services.ask(lambda reading: _incidents(reading, project)),
     )
-    row: Row = rows[0] if rows else with_health(EMPTY_PROJECT)
+    row: Row = row_of(services, project, rows)
+    settings = services.engine.policy.for_project(project).settings
     has_data = bool(row["exchanges"] or row["scores"]) or await _has_costs(services, project, asked, today)
     if not (rows or latest or has_data or days.baselines or project in services.engine.policy.projects):
         raise ApiError(404, "not_found", f"Nothing is known of a project {project}: {_NAMELESS}")
-    settings = services.engine.policy.for_project(project).settings
     values = {
         "project": project,
         "enabled": settings.enabled,
         "health": row["health"],
         "why": reason_words(row, RECENT_DAYS, has_judge=services.engine.has_judge),
         "critical": row["critical_incidents"],
-        "banner": banner_text(settings, row["open_incidents"], services.engine.judge_name),
+        "banner": banner_text(settings, row["open_incidents"], services.engine.judge_name, check_words(row)),
+        "check": check_words(row),
+        "check_by_hand": check_by_hand(row),
+        "checked_days": DAYS,
         "has_data": has_data,
         "is_empty": not (has_data or row["runs"] or row["open_incidents"]),
         "counts": row,
@@ -86,6 +93,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "listed": _listed(opened),
         "has_decided": any(one.status != "open" for one in latest),
         "wraps": settings.wrap_quality_scoring,
+        "acted": days.acted,
         **_window_values(days.window, today),
         **_day_values(days, list({one.incident_id: one for one in [*opened, *latest]}.values())),
     }
@@ -97,8 +105,13 @@ def _window_values(window: Window, today: date) -> dict[str, Any]:
         "window": window,
         "lengths": LENGTHS,
         "later": window.later(today),
-        "is_stale": not window.is_pinned and window.last < today,
+        "is_stale": _is_stale(window, today),
     }
+
+
+def _is_stale(window: Window, today: date) -> bool:
+    """Whether the days end before today because nothing was said since, and not because somebody asked for them."""
+    return not window.is_pinned and window.last < today
 
 
 def _day_values(days: _Days, incidents: Sequence[Incident]) -> dict[str, Any]:
@@ -120,10 +133,11 @@ def _day_values(days: _Days, incidents: Sequence[Incident]) -> dict[str, Any]:
     }
 
 
-def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date) -> _Days:
-    window, trends = trends_of(cursor, project, asked, today)
+def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, now: datetime) -> _Days:
+    window, trends = trends_of(cursor, project, asked, now.date())
     values = {"project": project, "from": window.start, "to": window.end}
-    return _Days(window, trends, list(query_records(cursor, "held_baselines", Baseline, values)))
+    acted = newest_event(cursor, project, window, now) if _is_stale(window, now.date()) else None
+    return _Days(window, trends, list(query_records(cursor, "held_baselines", Baseline, values)), acted)
 
 
 async def _has_costs(services: ApiContext, project: str, asked: AskedDays, today: date) -> bool:

@@ -106,14 +106,17 @@ def _mean_of(tier: str) -> str:
 def _normal(tier: str, statistics: TierStatistics | None) -> str:
     """What a baseline says of a tier; it is of the scores there are, not of the exchanges that they stand for."""
     band = _band(statistics)
+    sampled = "" if tier == _UNWEIGHTED else ", as sampled"
+    if statistics is not None and statistics.mean is not None and statistics.count == 1:
+        return f"Baseline so far {number(statistics.mean, 2)}, of 1 score{sampled}"
     if band is None or statistics is None:
         return ""
-    sampled = "" if tier == _UNWEIGHTED else ", as sampled"
     return f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics.count)} scores{sampled}"
 
 
 def _band(statistics: TierStatistics | None) -> Band | None:
-    if statistics is None or statistics.mean is None:
+    """The spread of a baseline; None without one, which a single score does not have."""
+    if statistics is None or statistics.mean is None or statistics.count == 1:
         return None
     return Band(statistics.mean, max(statistics.stddev or 0.0, SMALLEST_SIGMA))
 
@@ -136,7 +139,7 @@ def exchange_days(window: Window, rows: Sequence[Row]) -> Markup:
 
 
 def cost_days(window: Window, costs: Sequence[Row]) -> Markup:
-    """What judging cost each day, by model; a day on which no cost of a model is known has a gap."""
+    """What judging the exchanges of each day cost, by model; a day on which no cost of a model is known has a gap."""
     days = list(window.days())
     models = {row["model"]: row["model"] or _UNKNOWN_MODEL for row in costs}
     spent = {(row["model"], row["day"]): row["cost_usd"] for row in costs}

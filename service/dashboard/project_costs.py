@@ -1,4 +1,4 @@
-"""What judging cost by session: the dearest sessions of some days, by the day on which the judge answered."""
+"""What judging cost by session: the most expensive sessions of some days, by the days of their exchanges."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from fastapi.responses import HTMLResponse
 
 from analytics.queries import run_query
 from service.api.context import Services
+from service.dashboard.project_days import shown_window
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
-from service.dashboard.window import Asked, Window, window_of
+from service.dashboard.window import Asked, Window
 from service.runs import with_run_ids
 
 router = APIRouter(include_in_schema=False)
@@ -29,13 +30,18 @@ async def costs(
     limit: Annotated[int, Query(ge=1, le=MOST, description="At most so many.")] = MOST,
 ) -> HTMLResponse:
     """The sessions that cost most."""
-    window = window_of(asked, services.engine.now().date())
-    sessions = await services.ask(lambda cursor: _dearest(cursor, project, window, limit))
+    today = services.engine.now().date()
+
+    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window, list[dict[str, Any]]]:
+        window = shown_window(cursor, project, asked, today)
+        return window, _dearest(cursor, project, window, limit)
+
+    window, sessions = await services.ask(read)
     return page(request, "project_costs.html", {"project": project, "window": window, "sessions": sessions, "most": limit})
 
 
 def _dearest(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, limit: int) -> list[dict[str, Any]]:
-    """The sessions that cost most, the dearest first, each with its run where it is finished."""
+    """The most expensive sessions first, each with its run where it became one."""
     values = {"by": "session", "project": project, "from": window.start, "to": window.end}
-    found = run_query(cursor, "judge_costs", values).head(limit).to_dicts()
+    found = run_query(cursor, "window_costs", values).head(limit).to_dicts()
     return with_run_ids(cursor, project, found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import duckdb
@@ -27,9 +27,22 @@ def trends_of(
     return window, trends
 
 
+def shown_window(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date) -> Window:
+    """The window that every part of the project's pages shows: the days of `trends_of`."""
+    return trends_of(cursor, project, asked, today)[0]
+
+
+def newest_event(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, now: datetime) -> date | None:
+    """The day of the newest event of a project by now, where that is after the window; else None."""
+    rows = query_rows(cursor, "last_heard", {"project": project, "as_of": now})
+    day = max((row["last_at"].date() for row in rows if row["kind"] == "event"), default=None)
+    return day if day is not None and day > window.last else None
+
+
 def costs_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
-    """What judging cost by day and model, by the day on which the judge answered."""
-    return query_rows(cursor, "daily_costs", {"project": project, "as_of": window.end, "days": window.count})
+    """What judging the exchanges of the window cost by day and model, by the day of the exchange as everything beside it."""
+    asked = {"project": project, "by": "day", "from": window.start, "to": window.end}
+    return query_rows(cursor, "window_costs", asked)
 
 
 def _trends(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, days: int) -> list[dict[str, Any]]:

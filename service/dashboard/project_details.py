@@ -19,11 +19,11 @@ from service.api.context import Services
 from service.dashboard.charts import share_bar
 from service.dashboard.exchange_words import REASONS
 from service.dashboard.project_charts import cost_days, known_sum, model_costs
-from service.dashboard.project_days import costs_of, trends_of
+from service.dashboard.project_days import costs_of, shown_window
 from service.dashboard.project_words import REMEDIES, SAMPLING_REASONS
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
-from service.dashboard.window import Asked, AskedDays, Window, window_of
+from service.dashboard.window import Asked, AskedDays, Window
 from service.documents import Document, project_summary
 from service.runs import run_page
 
@@ -36,11 +36,9 @@ _RUNS = 8
 async def details(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
     """What is less urgent of a project, over the days that its page shows."""
     today = services.engine.now().date()
-    paid = window_of(asked, today)
-    summary, costs, (window, sampling), runs = await asyncio.gather(
+    summary, (window, costs, sampling), runs = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
-        services.ask(lambda reading: costs_of(reading, project, paid)),
-        services.ask(lambda reading: _mix(reading, project, asked, today)),
+        services.ask(lambda reading: _of_days(reading, project, asked, today)),
         services.ask(lambda reading: run_page(reading, project, None, _RUNS)),
     )
     values = {
@@ -53,33 +51,27 @@ async def details(request: Request, *, viewer: Viewer, project: ShownProject, se
         "unscored": _unscored(summary),
         "can_rejudge": "admin" in viewer.scopes,
         "has_judge": services.engine.has_judge,
-        **_cost_values(paid, costs),
+        **_cost_values(window, costs),
     }
     return page(request, "project_details.html", values)
 
 
-def _cost_values(paid: Window, costs: Sequence[Row]) -> dict[str, Any]:
+def _cost_values(window: Window, costs: Sequence[Row]) -> dict[str, Any]:
     return {
-        "paid": paid,
-        "cost_chart": cost_days(paid, costs) if costs else None,
+        "cost_chart": cost_days(window, costs) if costs else None,
         "models": model_costs(costs),
         "cost": known_sum(costs),
         "simulated": sum(row["simulated"] for row in costs),
     }
 
 
-def _mix(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date) -> tuple[Window, list[dict[str, Any]]]:
-    """The days of the page of the project, and why exchanges of theirs were judged."""
-    window = window_of(asked, today)
-    found = _sampling_of(cursor, project, window)
-    if not found and not window.is_pinned:
-        window, _ = trends_of(cursor, project, asked, today)
-        found = _sampling_of(cursor, project, window)
-    return window, found
-
-
-def _sampling_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
-    return query_rows(cursor, "project_sampling", {"project": project, "from": window.start, "to": window.end})
+def _of_days(
+    cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date
+) -> tuple[Window, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The days of the page of the project, what judging their exchanges cost, and why these were judged."""
+    window = shown_window(cursor, project, asked, today)
+    values = {"project": project, "from": window.start, "to": window.end}
+    return window, costs_of(cursor, project, window), query_rows(cursor, "project_sampling", values)
 
 
 def _sampling(row: Row) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
+from audit.drift import DAYS
 from schemas.records import Incident
 from service.api.context import Services
 from service.api.errors import ApiError
 from service.api.incidents import IncidentStatus, IncidentType
 from service.api.models import Id
 from service.api.paging import Cursor, Place, after, page_of
+from service.api.projects import project_row
 from service.dashboard.exchange_words import SAMPLING
 from service.dashboard.incident_charts import chart_of
 from service.dashboard.incident_queries import found_again
@@ -24,6 +26,7 @@ from service.dashboard.incident_words import EXPLAINED, NAMES, NO_CAUSE, Figure,
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.documents import Document
+from service.project_checks import check_by_hand, check_words
 from service.runs import Wanted, worst_runs
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
@@ -81,6 +84,7 @@ async def incidents(
     def asked(reading: duckdb.DuckDBPyConnection) -> list[Incident]:
         return incident_records(reading, project, status=status, kind=kind, before=after(cursor), limit=PAGE + 1)
 
+    row = await project_row(services, project)
     shown, following = page_of(await services.ask(asked), PAGE, lambda one: Place(one.detected_at, one.incident_id))
     values = {
         "project": project,
@@ -92,6 +96,9 @@ async def incidents(
         "types": TYPES,
         "rules": NAMES,
         "may_check": "admin" in viewer.scopes,
+        "check": check_words(row),
+        "check_by_hand": check_by_hand(row),
+        "checked_days": DAYS,
     }
     return page(request, "incidents.html", values)
 

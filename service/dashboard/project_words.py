@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from service.dashboard.rendering import number, share
-from service.project_health import Reason, Row, anomalous_share
+from service.project_checks import check_words
+from service.project_health import ENOUGH, Reason, Row, anomalous_share
 
 SAMPLING_REASONS: Mapping[str, str] = {
     "sampling_disabled": "Every exchange: sampling is off",
@@ -42,8 +43,17 @@ def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
         + ("" if has_judge else ": this server has no judge"),
         "unsafe_runs": f"{number(unsafe)} unsafe run{'' if unsafe == 1 else 's'} in {days} days",
         "anomalies": f"{number(row['recent_anomalies'])} anomalies, {share(anomalous_share(row))} of the exchanges",
+        "too_few": f"Not enough data: {_few(row, days)}",
+        "unchecked": check_words(row),
     }
     return [words[one] for one in row["reasons"] if one in words]
+
+
+def _few(row: Row, days: int) -> str:
+    """How many of what is needed there are: exchanges, or runs where there are only those."""
+    if row["scores"] or not row["runs"]:
+        return f"{number(row['recent_scores'])} of {ENOUGH} exchanges in {days} days"
+    return f"{number(row['runs'])} of {ENOUGH} runs"
 
 
 WRAP_STEPS: Mapping[str, str] = {

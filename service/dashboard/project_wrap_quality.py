@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import duckdb
@@ -53,6 +54,11 @@ async def wrap_quality(
 def _sessions(
     reading: duckdb.DuckDBPyConnection, policy: Policy, project: str, limit: int, cursor: Place | None
 ) -> list[dict[str, Any]]:
-    """The sessions of a page and one more, each with its run; None for one that is not finished."""
-    rows = wrap_page(reading, policy, project, limit + 1, after(cursor))
-    return [{**row, "bar": share_bar(row["score"])} for row in with_run_ids(reading, project, rows)]
+    """The sessions of a page and one more, each with its run, if it became one, and whether it has ended."""
+    rows = with_run_ids(reading, project, wrap_page(reading, policy, project, limit + 1, after(cursor)))
+    return [{**row, "bar": share_bar(row["score"]), "has_ended": has_ended(row)} for row in rows]
+
+
+def has_ended(session: Mapping[str, Any]) -> bool:
+    """Whether nothing was said in a session since it was closed; one that goes on is open again."""
+    return session["closed_at"] is not None and session["closed_at"] >= session["last_at"]

@@ -49,19 +49,19 @@ async def runs(
     until: date | None = None,
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """The runs of a project, the one that was finished last first; the least trusted first, where one asks for that, or for agents or days."""
+    """The runs of a project, the one that ended last first; the worst first, where one asks for that, or for agents or days."""
     wanted = Wanted(readiness=readiness or None, agents=agent, since=since, until=until)
     is_narrowed = bool(agent or since or until)
     is_worst = sort == "trust" or is_narrowed
     after = _after(cursor) if is_worst else None
-    before = cursor.number if cursor else None
+    before = (cursor.at, cursor.number) if cursor else None
 
     def read(asked: duckdb.DuckDBPyConnection) -> list[Row]:
         if is_worst:
             return worst_runs(asked, project, wanted, after, PAGE + 1)
         return run_page(asked, project, before, PAGE + 1, wanted.readiness)
 
-    shown, following = page_of(await services.ask(read), PAGE, _place)
+    shown, following = page_of(await services.ask(read), PAGE, _place_among_worst if is_worst else _place)
     asked = {"sort": "trust", "agent": agent, "since": since and f"{since}", "until": until and f"{until}"} if is_worst else {}
     values = {"project": project, "runs": shown, "following": following, "is_first": cursor is None, "asked": asked}
     told = {"is_worst": is_worst, "is_narrowed": is_narrowed, "wanted": wanted}
@@ -69,17 +69,23 @@ async def runs(
 
 
 def _place(row: Row) -> Place:
-    """Where a run stands, in either order."""
+    """Where a run stands among the newest."""
+    return Place(row["last_at"], "", row["number"])
+
+
+def _place_among_worst(row: Row) -> Place:
+    """Where a run stands among the worst: its level of readiness and its trust, with a slash between."""
     trust = row["trust_score"]
-    return Place(EARLIEST, "" if trust is None else repr(float(trust)), row["number"])
+    return Place(EARLIEST, f"{row['level']}/{'' if trust is None else repr(float(trust))}", row["number"])
 
 
-def _after(cursor: Place | None) -> tuple[float | None, int] | None:
-    """The trust and the number after which the list goes on."""
+def _after(cursor: Place | None) -> tuple[int, float | None, int] | None:
+    """The level, the trust and the number after which the list of the worst goes on."""
     if cursor is None:
         return None
+    level, _, trust = cursor.id.partition("/")
     try:
-        return (float(cursor.id) if cursor.id else None), cursor.number
+        return int(level), (float(trust) if trust else None), cursor.number
     except ValueError:
         raise ApiError(400, "invalid", f"cursor: {NO_CURSOR}") from None
 

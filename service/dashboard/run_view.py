@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from audit.detectors import FAILURE_TYPES
+from audit.diagnosis import LOWEST_TRUST
 from audit.events import raw_event
 from schemas.errors import InputError
 from schemas.records import Diagnosis
@@ -82,6 +83,7 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
         "run": read.row,
         "diagnosis": diagnosis,
         "because": because(diagnosis),
+        "lowest_trust": LOWEST_TRUST,
         "primary": _primary(diagnosis),
         "causes": _by_impact(diagnosis),
         "dimensions": _dimensions(diagnosis),

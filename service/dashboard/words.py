@@ -7,6 +7,7 @@ from collections.abc import Mapping
 TERMS: Mapping[str, str] = {
     "critical": "Critical",
     "warning": "Warning",
+    "unknown": "Not known yet",
     "ok": "Healthy",
     "empty": "No data yet",
     "open": "Open",

@@ -14,7 +14,7 @@ import duckdb
 
 from analytics.queries import query_rows
 from audit.policy import Policy
-from schemas.records import Baseline, Incident
+from schemas.records import Baseline, Incident, ProjectCheck
 from streams.watch.baselines import OPEN, baseline_of, needs_another
 from streams.watch.evidence import gather
 from streams.watch.findings import Finding, worse
@@ -33,6 +33,8 @@ class Checked:
 
     project: str
     as_of: datetime
+    looked: ProjectCheck | None
+    """What was looked at; None where there were no scores of the last days."""
     baseline: Baseline | None
     """In force after the check; None without scores."""
     is_new_baseline: bool
@@ -69,7 +71,7 @@ class Checker:
             incidents.update({one.incident_id: one for one in late})
             baseline, found = known.baselines.get(project), measured.get(project)
             if found is None or not found.has_scores:
-                yield Checked(project, as_of, baseline, False, (), tuple(late), (), ())
+                yield Checked(project, as_of, None, baseline, False, (), tuple(late), (), ())
                 continue
             fresh = self.baseline(found) if needs_another(baseline, found, incidents.values()) else None
             case = Case(found, fresh or baseline, decided_changes(list(incidents.values())), parameters)
@@ -104,7 +106,21 @@ class Checker:
             else:
                 others.append(made)
         made_all = (*others, *worsened, *opened)
-        return Checked(project, measured.as_of, case.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened))
+        looked = self._looked(measured, len(findings))
+        return Checked(
+            project, measured.as_of, looked, case.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened)
+        )
+
+    def _looked(self, measured: Measured, findings: int) -> ProjectCheck:
+        window = self.policy.for_project(measured.project).settings.baseline_window_days
+        return ProjectCheck(
+            project=measured.project,
+            checked_at=measured.as_of,
+            days=min(window, measured.reach),
+            baseline_days=window,
+            exchanges=measured.window(window).exchanges,
+            findings=findings,
+        )
 
 
 def _reconciled(incident: Incident, row: Mapping[str, Any]) -> Incident:

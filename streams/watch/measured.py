@@ -55,6 +55,12 @@ class Measured:
         return bool(self.rules)
 
     @property
+    def reach(self) -> int:
+        """Over how many UTC days, the one of the as-of included, comparable scores reach back, as far as was looked; 0 without any."""
+        first = self._rows["day"].min()
+        return (self.as_of.date() - first).days + 1 if isinstance(first, date) else 0
+
+    @property
     def made_with(self) -> dict[str, Any]:
         """What the scores were made with, in words for people."""
         return {**self.rules, **self.judge}

@@ -4,6 +4,7 @@
 2. Where records land later than they are published, as over Kafka, what was published is known until the tables show it.
 3. A decision is a review first and a revision of its incident second. A check makes the revision where only the review came through.
 4. A check that is cut off has written a baseline, or nothing, or all: each topic's records are published together, incidents last.
+5. Then it is kept in the store that the project was checked, as of when and how far back: no incident is good news only then.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TypeVar
 import duckdb
 
 from audit.fingerprints import stable_id
-from schemas.records import Baseline, Incident, Review
+from schemas.records import Baseline, Incident, ProjectCheck, Review
 from streams.anchors import cause_of
 from streams.store_log import Log
 from streams.watch.baselines import OPEN
@@ -58,6 +59,7 @@ class Watch:
             checked = await asyncio.to_thread(self._examine, projects, as_of or self._log.now())
             baselines = [one.baseline for one in checked if one.baseline is not None and one.is_new_baseline]
             await self._publish(baselines, [incident for one in checked for incident in one.incidents])
+            await asyncio.to_thread(self._note, [one.looked for one in checked if one.looked is not None])
         for one in checked:
             for incident in (*one.opened, *one.worsened):
                 log.info("incident in %s: %s: %s", one.project, incident.severity, incident.title)
@@ -119,6 +121,12 @@ class Watch:
         with contextlib.closing(self._log.store.cursor()) as cursor:
             cursor.begin()  # everything that a check reads is of one moment
             return list(self._checker.check(cursor, projects, as_of, self._published.read(cursor, projects, as_of)))
+
+    def _note(self, looked: Sequence[ProjectCheck]) -> None:
+        """Keep when projects were checked: that nothing was found means something only if somebody looked."""
+        if looked:
+            with self._log.store.transaction() as transaction:
+                transaction.set_checks(looked)
 
     def _baseline(self, project: str, days: int | None, as_of: datetime) -> Baseline | None:
         window = days or self._log.policy.for_project(project).settings.baseline_window_days

@@ -12,12 +12,12 @@ from service.banner import banner_text
 
 def lines_of(settings: ProjectSettings, judge: str = "live") -> dict[str, str]:
     """The banner's lines by what stands before the colon."""
-    return dict(line.split(": ", 1) for line in banner_text(settings, 0, judge).splitlines())
+    return dict(line.split(": ", 1) for line in banner_text(settings, 0, judge, "Not checked yet.").splitlines())
 
 
 def test_the_defaults_give_the_banner_that_agents_know() -> None:
     """Agents and people have learnt these words, so they stay."""
-    assert banner_text(ProjectSettings(), 2, "live") == (
+    assert banner_text(ProjectSettings(), 2, "live", "Checked 2026-11-02 00:00 UTC: nothing found.") == (
         "Eval Audit Mode: Active\n"
         "Judge model: claude-haiku-4-5\n"
         "Tiers: 1 (structural) → 2 (semantic) → 2.5 (thinking) → 3 (behavioral)\n"
@@ -29,7 +29,12 @@ def test_the_defaults_give_the_banner_that_agents_know() -> None:
 
 def test_a_project_that_is_not_audited_is_not_told_that_it_is() -> None:
     """A banner that always says Active would be believed once."""
-    assert "Eval Audit Mode: Off\nOpen incidents: 1" == banner_text(ProjectSettings(enabled=False), 1, "live")
+    assert "Eval Audit Mode: Off\nOpen incidents: 1" == banner_text(ProjectSettings(enabled=False), 1, "live", "Not checked.")
+
+
+def test_no_incident_is_told_with_whether_anybody_looked() -> None:
+    """An agent that reads of 0 incidents must not take it for a clean record before the first check."""
+    assert "0. Not checked yet." == lines_of(ProjectSettings())["Open incidents"]
 
 
 def test_without_a_judge_only_tier_1_is_promised() -> None:

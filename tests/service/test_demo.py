@@ -146,7 +146,8 @@ def test_the_report_names_the_agent_that_got_worse_and_no_other(shown: Shown) ->
 
 def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Shown) -> None:
     """Nobody told the watch when, where or whether something happened."""
-    rows = [line.split() for line in shown.part("Drift and anomaly spikes")[1:-1]]
+    found = [line.split() for line in shown.part("Drift and anomaly spikes")[1:-1]]
+    rows = [row for row in found if row[0] != "demo"]
     assert {PROJECTS[WORSE_AGENT]} == {row[0] for row in rows}
     falls = [" ".join(row) for row in rows if "sequential" in row]
     assert 2 <= len(falls)
@@ -155,10 +156,19 @@ def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Show
 
 def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     """Two hundred lines scroll by; what stays on the screen is the end."""
-    *found, rest = shown.part("In short")
+    *lines, rest = shown.part("In short")
+    found = [line for line in lines if not line.startswith("demo: ")]
     assert all(line.startswith(f"{PROJECTS[WORSE_AGENT]}: Tier ") and line.endswith(f" on {WORSE_SINCE}") for line in found)
     assert 2 <= len(found)
-    assert f"{len(PROJECTS) - 1} of {len(PROJECTS)} projects are as they were" == rest
+    assert f"{len(PROJECTS) - 1} of {len(PROJECTS) + 1} projects: checked, nothing found" == rest
+
+
+def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -> None:
+    """Their agent gets worse, too: a page that says of it that nothing was found would not be true."""
+    assert any(line.startswith("demo: Tier 1 fell") for line in shown.part("In short"))
+    with Store(shown.database) as store:
+        kept = store.cursor().execute("SELECT project, checked_at::VARCHAR, days FROM log.project_checks").fetchall()
+    assert sorted((project, "2026-11-02 00:00:00", 14) for project in (*PROJECTS.values(), "demo")) == sorted(kept)
 
 
 def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:

@@ -62,7 +62,36 @@ def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFi
 def test_without_incidents_it_says_so(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An empty answer looks like a broken one."""
     assert 0 == run(["incidents", "list", "--project", "web", "--db", str(database)])
-    assert "no incident of project web" in capsys.readouterr().err
+    assert "no incident of project web. Not checked yet." in capsys.readouterr().err
+    assert 0 == run(["incidents", "list", "--db", str(database)])
+    assert "0 projects checked. ops: Not checked yet. web: Not checked yet." in capsys.readouterr().err
+    assert 0 == run(["check-drift", "--project", "web", "--as-of", AS_OF, "--db", str(database)])
+    capsys.readouterr()
+    assert 0 == run(["incidents", "list", "--project", "web", "--db", str(database)])
+    assert "no incident of project web. Checked 2026-11-01 12:00 UTC: nothing found." in capsys.readouterr().err
+
+
+def test_a_check_that_had_nothing_to_look_at_does_not_say_that_all_is_well(
+    database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A year later the same database has no exchanges of late: nothing was found because nothing was looked at."""
+    assert 0 == run(["check-drift", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)])
+    assert "No project was checked: none has exchanges in the 7 days before 2027-11-01 12:00 UTC." in capsys.readouterr().out
+    assert 0 == run(["check-drift", "--project", "ops", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)])
+    told = capsys.readouterr().out
+    assert "0 projects checked, nothing found in 0; 0 new incidents" in told
+    assert "Not checked, no exchanges in the 7 days before: ops" in told
+    assert 0 == run(["incidents", "list", "--project", "ops", "--db", str(database)])
+    assert "Not checked yet." in capsys.readouterr().err
+
+
+def test_a_check_says_of_which_projects_little_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing found in nine days is not nothing found in two weeks."""
+    path = tmp_path / "fleet.duckdb"
+    with Store(path) as store:
+        put(store, "scores", history(steady, 8))
+    assert 0 == run(["check-drift", "--as-of", AS_OF, "--db", str(path)])
+    assert "No full baseline yet: ops (9 of 14 days)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

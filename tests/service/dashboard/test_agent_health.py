@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 from api_server import NOW
-from builders import exchange
+from builders import closing, exchange
 from finished import filled
 from watched import put
 
@@ -58,15 +58,17 @@ def test_without_runs_the_page_says_when_there_will_be_some(looks: Looks) -> Non
     assert "once its sessions end" in looks()
 
 
-def test_the_least_trusted_agent_comes_first(looks: Looks, store: Store) -> None:
-    """Among fifty agents the bad one must not have to be looked for."""
-    put(store, "diagnoses", [run(1, 90), run(2, 95), run(3, 40, "rogue"), run(4, 70, None)])
-    found = cells(looks(), "Agents with their trust")
+def test_the_agent_with_the_most_unsafe_runs_comes_first(looks: Looks, store: Store) -> None:
+    """Among fifty agents the bad one must not have to be looked for, and an unsafe run may have a trust of 90."""
+    unsafe = {"readiness_level": "unsafe_for_production"}
+    put(store, "diagnoses", [run(1, 90), run(2, 95), run(3, 96, "rogue", **unsafe), run(4, 70, None)])
+    page = looks()
     assert [
-        ["rogue", "40", NOTHING, "", "40.0", "40", "1", "1", "0"],
-        ["(no name)", "70", NOTHING, "", "70.0", "70", "1", "0", "0"],
-        ["scout", "95", "▲ 5", "", "92.5", "90", "2", "0", "0"],
-    ] == found
+        ["rogue", "Unsafe for production", "1", "1", "96", NOTHING, "", "96.0", "96", "0"],
+        ["(no name)", "Ready for runtime", "0", "1", "70", NOTHING, "", "70.0", "70", "0"],
+        ["scout", "Ready for runtime", "0", "2", "95", "▲ 5", "", "92.5", "90", "0"],
+    ] == cells(page, "Agents with their runs")
+    assert "and 73 at the least, whatever happened" in page
 
 
 def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> None:
@@ -75,9 +77,9 @@ def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> No
     put(store, "diagnoses", [run(1, 90), run(2, 50, **failing), run(3, 55, **failing)])
     found = cells(looks(), "Runs beside the run of the same agent before")
     assert [
-        ["run_003", "55", "▲ 5", "65.0", "scout", "2026-09-01 15:00", "Unsafe for production", "again"],
-        ["run_002", "50", "▼ 40", "70.0", "scout", "2026-09-01 14:00", "Unsafe for production", ""],
-        ["run_001", "90", NOTHING, "90.0", "scout", "2026-09-01 13:00", "Ready for runtime", ""],
+        ["run_003", "Unsafe for production", "55", "▲ 5", "65.0", "scout", "2026-09-01 15:00", "again"],
+        ["run_002", "Unsafe for production", "50", "▼ 40", "70.0", "scout", "2026-09-01 14:00", ""],
+        ["run_001", "Ready for runtime", "90", NOTHING, "90.0", "scout", "2026-09-01 13:00", ""],
     ] == [[*row[:7], "again" if "again" in row[7] else ""] for row in found]
     assert 2 == looks().count('href="/projects/ops/runs/run_003"') + 1
 
@@ -86,7 +88,7 @@ def test_a_run_without_evidence_is_a_gap_and_no_zero(looks: Looks, store: Store)
     """Nothing is known of it."""
     put(store, "diagnoses", [run(1, 90), run(2, None, readiness_level="insufficient_evidence"), run(3, 80)])
     page = looks()
-    assert NOTHING == cells(page, "Runs beside the run of the same agent before")[1][1]
+    assert NOTHING == cells(page, "Runs beside the run of the same agent before")[1][2]
     chart = page.split('id="trust-0-title"')[1].split("</svg>")[0]
     assert "<polyline" not in chart
     assert 2 == chart.count("<circle")
@@ -120,8 +122,8 @@ def test_the_project_shows_its_newest_runs(looks: Looks, store: Store) -> None:
     """From there to what went wrong it is one step."""
     put(store, "diagnoses", [run(1, 90), run(2, 50, primary_failure_type=LOOP)])
     found = cells(looks("/projects/ops/details"), "Newest runs with their verdict")
-    assert ["run_002", "50", "Unsafe for production"] == found[0][:3]
-    assert ["run_001", "90", "Ready for runtime", "none", "scout", "2026-09-01 13:00"] == found[1]
+    assert ["run_002", "Unsafe for production", "50"] == found[0][:3]
+    assert ["run_001", "Ready for runtime", "90", "none", "scout", "2026-09-01 13:00"] == found[1]
     assert 'href="/projects/ops/runs/run_002"' in looks("/projects/ops/details")
 
 
@@ -129,9 +131,25 @@ def test_a_project_that_has_only_runs_shows_only_those(looks: Looks, store: Stor
     """Charts and costs of exchanges that never came would be a page of nothing."""
     put(store, "diagnoses", [run(1, 97)])
     said = " ".join(re.sub(r"<[^>]+>", " ", looks("/projects/ops/details")).split())
-    assert "run_001 97 Ready for runtime" in said
+    assert "run_001 Ready for runtime 97" in said
     for words in ("Nothing has come in yet", "Cost of judging", "Tier 1 ·", "Left out by sampling", "Newest sessions"):
         assert words not in said
+
+
+def test_a_session_that_has_ended_is_not_called_unfinished(looks: Looks, store: Store) -> None:
+    """One of exchanges alone ends without becoming a run; one that goes on after its end is open again."""
+    ended = closing("s", 1)
+    filled(
+        store,
+        ("exchanges", exchange("s", 1)),
+        ("exchanges", ended),
+        ("exchanges", exchange("on", 1, occurred_at=ended.closed_at + timedelta(minutes=1))),
+        ("exchanges", closing("on", 1)),
+        ("exchanges", exchange("open", 1)),
+    )
+    page = looks("/projects/ops/wrap-quality")
+    state = {name: re.search(rf">{name}</td>.*?>(ended, no events|not finished)<", page)[1] for name in ("s", "on", "open")}  # type: ignore[index]
+    assert {"s": "ended, no events", "on": "not finished", "open": "not finished"} == state
 
 
 def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:

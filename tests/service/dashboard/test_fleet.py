@@ -9,11 +9,12 @@ from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
 from builders import incident, score
 from finished import diagnosed, filled
-from watched import fallen, history, put
+from watched import JUDGED, fallen, history, put, steady
 
 from analytics.store import Store
 from service.access import AccessStore, Holder
 from service.dashboard.fleet import BEGINNING
+from service.project_health import ENOUGH
 
 
 def test_an_empty_server_says_what_to_do_first(call: Call, access: AccessStore) -> None:
@@ -77,12 +78,40 @@ def test_why_a_project_is_not_healthy_is_on_its_card(call: Call, tokens: Tokens,
         ("scores", score("s", 1, project="web", exchange_at=NOW, scored_at=NOW)),
         ("diagnoses", diagnosed("r", project="capped", closed_at=NOW, readiness_level="unsafe_for_production")),
     )
-    filled(store, ("diagnoses", diagnosed("q", project="dark", closed_at=NOW)))
+    put(store, "diagnoses", [diagnosed(f"q{number}", project="ops", closed_at=NOW) for number in range(ENOUGH)])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     cards = {card.split('"')[0]: text(f"<{card}") for card in shown.split('data-name="')[1:]}
     assert "Warning 1 of 1 due to be judged are unscored: this server has no judge" in cards["web"]
     assert "Warning 1 unsafe run in 7 days" in cards["capped"]
-    assert "Healthy" in cards["dark"]
+    assert "Healthy" in cards["ops"]
+
+
+def test_little_data_is_not_called_healthy(call: Call, tokens: Tokens, store: Store) -> None:
+    """One good exchange says nothing of an agent, and neither does a single run."""
+    filled(
+        store,
+        ("scores", score("s", 1, project="web", exchange_at=NOW, scored_at=NOW, **JUDGED)),
+        ("diagnoses", diagnosed("q", project="capped", closed_at=NOW)),
+    )
+    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    cards = {card.split('"')[0]: text(f"<{card}") for card in shown.split('data-name="')[1:]}
+    assert "Not known yet Not enough data: 1 of 20 exchanges in 7 days Not checked yet." in cards["web"]
+    assert "Not known yet Not enough data: 1 of 20 runs" in cards["capped"]
+    assert "Healthy" not in cards["web"] + cards["capped"]
+
+
+def test_a_project_is_healthy_only_once_it_was_checked(call: Call, tokens: Tokens, store: Store) -> None:
+    """Imported history may have fallen: before the first check nobody knows."""
+    put(store, "scores", history(steady, 20, end=NOW))
+    value = signed_in(call, tokens.root)
+
+    def card() -> str:
+        return text("<" + call("GET", "/", headers=cookie(value)).text.split('data-name="ops"')[1].split("</li>")[0])
+
+    assert "Not known yet Not checked yet." in card()
+    assert 200 == call("POST", "/api/audit/ops/check", tokens.root).status_code
+    assert "Healthy" in card()
+    assert "Checked 2026-10-01 12:00 UTC: nothing found." in card()
 
 
 def test_the_table_has_the_same_projects_in_the_same_order(call: Call, tokens: Tokens, store: Store) -> None:

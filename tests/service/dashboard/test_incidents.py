@@ -16,7 +16,7 @@ from browsers import Elements, cookie, from_page, signed_in
 from builders import START, incident
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import fallen, history, put
+from watched import fallen, history, put, steady
 
 from analytics.outbox import Outbox
 from analytics.snapshots import copy_database
@@ -132,7 +132,30 @@ def test_whoever_decides_is_told_what_that_did(call: Call, tokens: Tokens, store
 
 def test_a_project_without_incidents_says_what_that_means(call: Call, tokens: Tokens) -> None:
     """An empty table could be a fault."""
-    assert "Nothing has drifted" in shown(call, tokens.root, LIST)
+    said = shown(call, tokens.root, LIST)
+    assert "No incidents" in said
+    assert "Not checked yet: there are no scores to check." in said
+
+
+def test_that_nothing_was_found_is_said_only_once_somebody_looked(call: Call, tokens: Tokens, store: Store) -> None:
+    """Of a project that was never checked it is not known: here a fall is in the scores, and no rule has read them yet."""
+    put(store, "scores", history(fallen(6), 40, end=NOW))
+    before = shown(call, tokens.root, LIST)
+    assert "Not checked yet." in before
+    assert "driftline check-drift --project ops --as-of 2026-10-02" in before
+    assert "nothing found" not in before
+    assert "Nothing has drifted" not in before
+    assert call("POST", "/api/audit/ops/check", tokens.root).json()["opened"]
+    after = shown(call, tokens.root, LIST)
+    assert "Checked 2026-10-01 12:00 UTC: 3 findings." in after or "Checked 2026-10-01 12:00 UTC: 2 findings." in after
+
+
+def test_a_history_shorter_than_a_baseline_says_so(call: Call, tokens: Tokens, store: Store) -> None:
+    """A quiet check of nine days is less than one of two weeks: what is normal is not known yet."""
+    put(store, "scores", history(steady, 8, end=NOW))
+    assert 90 == call("POST", "/api/audit/ops/check", tokens.root).json()["exchanges"]
+    said = shown(call, tokens.root, LIST)
+    assert "No full baseline yet: 9 of 14 days. Checked 2026-10-01 12:00 UTC: nothing found so far." in said
 
 
 def test_a_filter_that_finds_nothing_offers_the_rest(call: Call, tokens: Tokens, store: Store) -> None:

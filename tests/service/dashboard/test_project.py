@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
-from builders import exchange, incident, judgement, score
+from builders import event, exchange, incident, judgement, score
 from finished import filled
 from watched import JUDGED, fallen, history, put
 
@@ -127,7 +127,9 @@ def test_the_dearest_sessions_are_named_with_all_that_was_paid(call: Call, root:
     )
     models = looks(call, root, "/projects/ops/details").text.split(">Cost by model</caption>")[1].split("</table>")[0]
     sessions = (
-        looks(call, root, "/projects/ops/costs?window=7d").text.split(">The dearest sessions</caption>")[1].split("</table>")[0]
+        looks(call, root, "/projects/ops/costs?window=7d")
+        .text.split(">Most expensive sessions</caption>")[1]
+        .split("</table>")[0]
     )
     assert 'href="/projects/ops/costs?window=14d"' in looks(call, root, "/projects/ops/details").text
     assert "The judge was not asked" in text(looks(call, root, "/projects/ops/costs?until=2026-01-01"))
@@ -274,8 +276,28 @@ def test_where_nothing_came_lately_the_days_end_with_what_came_last(call: Call, 
     """Empty charts say nothing about a project that ended its work."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
     said = text(looks(call, root))
-    assert "Nothing came since 2026-08-02: the days end there." in said
+    assert "No exchanges or events since 2026-08-02: the days end there." in said
     assert "2026-07-20 to 2026-08-02" in said
+
+
+def test_a_baseline_of_one_score_has_no_spread(call: Call, root: str, store: Store) -> None:
+    """A baseline of 0.67 ± 0.01 over one score would be a band of which nobody knows how wide it is."""
+    one = TierStatistics(mean=0.667, stddev=0.0, count=1)
+    put(store, "scores", history(fallen(0), 1, end=NOW))
+    put(store, "baselines", [baseline(tier1=one, tier2=one, exchange_count=1)])
+    said = text(looks(call, root))
+    assert "Baseline so far 0.67, of 1 score" in said
+    assert "±" not in said.replace("mean ± one sigma", "")
+    tiers = call("GET", "/api/audit/ops/baseline", headers=cookie(root)).json()["baseline"]["dimensionAverages"]
+    assert {"avg": 0.667, "stddev": None, "count": 1} == tiers["tier1"]
+
+
+def test_a_project_without_new_exchanges_may_still_send_events(call: Call, root: str, store: Store) -> None:
+    """An agent that only acts is at work: it must not be said that nothing came while its runs go on."""
+    put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
+    filled(store, ("agent-events", event("run", 1)))
+    said = text(looks(call, root))
+    assert "No exchanges since 2026-08-02: the days end there. The newest event is of 2026-10-01." in said
 
 
 @pytest.mark.parametrize("query", ["window=1d", "window=14", "until=1999-01-01", "until=9999-12-31", "until=x"])
@@ -284,8 +306,26 @@ def test_an_odd_address_is_refused(call: Call, root: str, query: str) -> None:
     assert looks(call, root, f"/projects/ops?{query}").status_code in {400, 422}
 
 
-def test_costs_are_of_the_days_on_which_the_judge_answered(call: Call, root: str, store: Store) -> None:
-    """As on the bill; what is not known is not nothing."""
+def test_costs_are_of_the_days_that_the_charts_beside_them_show(call: Call, root: str, store: Store) -> None:
+    """History that is judged today cost something on its own days: an empty chart beside scores of a judge would be a riddle."""
+    put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
+    then = NOW - timedelta(days=61)
+    filled(
+        store,
+        ("exchanges", exchange("old", 1, occurred_at=then)),
+        ("judgements", judgement("old", 1, judged_at=NOW, cost_usd=0.5)),
+    )
+    shown = text(looks(call, root))
+    details = looks(call, root, "/projects/ops/details")
+    assert "2026-07-20 to 2026-08-02" in shown
+    assert "$0.5000 for the exchanges from 2026-07-20 to 2026-08-02, by their days" in text(details)
+    assert "2026-08-01" in details.text.split('id="costs-table"')[1].split("</table>")[0]
+    assert "Most expensive sessions, 2026-07-20 to 2026-08-02" in text(looks(call, root, "/projects/ops/costs"))
+    assert "The judge was not asked" in text(looks(call, root, "/projects/ops/costs?until=2026-09-30"))
+
+
+def test_costs_of_what_is_no_exchange_are_of_the_days_on_which_the_judge_answered(call: Call, root: str, store: Store) -> None:
+    """What is not known is not nothing."""
     at = NOW - timedelta(days=1)
     filled(
         store,

@@ -69,12 +69,12 @@ def test_a_project_without_runs_says_how_a_run_comes_about(look: Callable[..., s
 
 
 def test_the_verdict_comes_first(finished: Finished, look: Callable[..., str]) -> None:
-    """Trust, readiness, the failure, its steps, and what to do about it."""
+    """Readiness, the failure, its steps, trust after these, and what to do about it."""
     finished("s1", LOOP, 1)
     shown = look(RUN)
     places = [
         shown.index(text)
-        for text in ("<h1>run_001</h1>", ">96<", "Review recommended", "Infinite tool loop", "loop flagged", 'data-copy="#fix"', "Six dimensions")
+        for text in ("<h1>run_001</h1>", "Review recommended", "Infinite tool loop", "loop flagged", 'data-copy="#fix"', ">96<", "Six dimensions")
     ]  # fmt: skip
     assert sorted(places) == places
     assert 6 == shown.count("<meter")

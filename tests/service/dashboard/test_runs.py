@@ -48,6 +48,29 @@ def test_runs_are_listed_the_worst_first_page_by_page(look: Callable[..., str], 
     look(f"{RUNS}?sort=trust&cursor={encode_place(Place(EARLIEST, 'odd', 3))}", 400)
 
 
+def test_the_newest_runs_are_those_that_ended_last(look: Callable[..., str], store: Store) -> None:
+    """Transcripts are imported file by file: of what was imported last the session may be weeks old."""
+    ends = [datetime(2026, *day, tzinfo=UTC) for day in ((11, 1), (10, 5), (10, 20), (10, 5))]
+    put(store, "diagnoses", [diagnosed(f"s{number}", ended_at=at) for number, at in enumerate(ends)])
+    newest_first = ["run_001", "run_003", "run_004", "run_002"]
+    assert newest_first == listed(look(RUNS))
+    newest = look(LINKS.details("ops")).split("Newest runs with their verdict</caption>")[1].split("</table>")[0]
+    assert newest_first == re.findall(r">(run_\d+)</a>", newest)
+    assert [LINKS.run("ops", run) for run in ("run_004", "run_001")] == re.findall(
+        r'href="(/projects/ops/runs/run_00[14])" rel="(?:prev|next)"', look(LINKS.run("ops", "run_003"))
+    )
+
+
+def test_an_unsafe_run_is_worse_than_one_that_is_trusted_less(look: Callable[..., str], store: Store) -> None:
+    """Five duplicate refunds leave a trust of 90: by trust alone they would stand below what only deserves a look."""
+    levels = {"a": ("review_recommended", 88), "b": ("unsafe_for_production", 90), "c": ("ready_for_runtime", 86)}
+    put(store, "diagnoses", [diagnosed(name, readiness_level=at, trust_score=trust) for name, (at, trust) in levels.items()])
+    page = look(LINKS.runs("ops", sort="trust"))
+    assert ["run_002", "run_001", "run_003"] == listed(page)
+    assert re.search(r">Readiness</a></th>.*>Trust</a></th>", page)
+    assert "never below 73: go by the readiness" in look(LINKS.run("ops", "run_002"))
+
+
 def test_runs_are_narrowed_to_agents_and_days(look: Callable[..., str], store: Store) -> None:
     """From an incident one goes to the runs of its agents in its days; the last day counts whole."""
     ends = [datetime(2026, 10, day, 23, 59, tzinfo=UTC) for day in (1, 2, 3, 4)]

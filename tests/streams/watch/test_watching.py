@@ -43,6 +43,20 @@ def checked(store: Store, at: datetime = END, policy: Policy | None = None, proj
     return one
 
 
+def test_that_a_project_was_checked_is_kept(store: Store) -> None:
+    """No incident is good news only where somebody looked: as of when, how far back, and at how much."""
+    put(store, "scores", [*history(steady, 8), *history(fallen(6), 40, project="web")])
+    asyncio.run(watch_over(store).check(["ops", "web", "nobody"]))
+    columns = "project, days, baseline_days, exchanges, findings > 0"
+    kept = f"SELECT {columns} FROM log.project_checks ORDER BY project"
+    assert [("ops", 9, 14, 90, False), ("web", 14, 14, 140, True)] == store.cursor().execute(kept).fetchall()
+    checked(store, END + HOUR)
+    checked(store, END - HOUR)
+    checked(store, END + 30 * DAY)
+    times = "SELECT checked_at FROM log.project_checks WHERE project = 'ops'"
+    assert [((END + HOUR).replace(tzinfo=None),)] == store.cursor().execute(times).fetchall()
+
+
 def decide(store: Store, incident: Incident, status: str, at: datetime = END) -> Incident:
     """A decision on an incident."""
     made = asyncio.run(watch_over(store, at).decide(incident.project, incident.incident_id, status, "ann"))

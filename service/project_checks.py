@@ -1,0 +1,105 @@
+"""Whether a project was checked for drift, and how much that no incident says: absence is stated as what it is.
+
+A check looks at projects with exchanges of late, as of a moment. No incident is good news only where somebody looked, at a history that
+is as long as a whole baseline's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal
+
+import duckdb
+
+from analytics.queries import query_rows
+from audit.policy import Policy
+
+CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
+"""What became of checking a project.
+
+off: the policy does not have it audited; nothing: it has no scores; never: nobody has checked it yet; behind: exchanges came since the
+check; learning: the history is shorter than a whole baseline's; quiet: nothing was found; found: the rules saw something.
+"""
+Row = Mapping[str, Any]
+RECENT_DAYS = 7
+"""Days that count as the last ones of a project."""
+COUNTS = ("exchanges", "scores", "scored", "anomalies", "simulated", "open_incidents", "critical_incidents", "runs")
+"""What the query `projects` counts of a project altogether."""
+_RECENT = ("recent_scores", "recent_anomalies", "recent_scored", "recent_unscored", "recent_unsafe_runs")
+_UNKNOWN = (
+    *("recent_until", "recent_cost_usd", "recent_tier1", "recent_tier2", "recent_tier2_5", "recent_tier3"),
+    *("last_exchange_at", "last_run_at", "checked_at", "check_days", "baseline_days", "check_findings"),
+)
+EMPTY_PROJECT: Row = dict.fromkeys((*COUNTS, *_RECENT), 0) | dict.fromkeys(_UNKNOWN)
+"""The row of a project of which nothing is known."""
+_LATE = timedelta(days=1)
+"""Exchanges of so much later a day than the check have not been looked at, and not only since midnight."""
+
+
+def check_state(row: Row) -> CheckState:
+    """What became of checking a project, by its row of the query `projects` with `enabled`."""
+    at = row["checked_at"]
+    newest = row["recent_until"]
+    states: tuple[tuple[CheckState, bool], ...] = (
+        ("off", not row["enabled"]),
+        ("nothing", at is None and not row["scores"]),
+        ("never", at is None),
+        ("behind", at is not None and newest is not None and newest - at.date() > _LATE),
+        ("found", bool(row["check_findings"])),
+        ("learning", at is not None and row["check_days"] < row["baseline_days"]),
+    )
+    return next((state for state, holds in states if holds), "quiet")
+
+
+def check_words(row: Row) -> str:
+    """The same in a sentence or two."""
+    at, days = moment_words(row["checked_at"]), f"{row['check_days']} of {row['baseline_days']} days"
+    words: Mapping[CheckState, str] = {
+        "off": "Not checked: the policy does not have the project audited.",
+        "nothing": "Not checked yet: there are no scores to check.",
+        "never": "Not checked yet.",
+        "behind": f"Not checked since {at}, and the newest exchange is of {row['recent_until']}.",
+        "learning": f"No full baseline yet: {days}. Checked {at}: nothing found so far.",
+        "quiet": f"Checked {at}: nothing found.",
+        "found": f"Checked {at}: {_counted(row['check_findings'], 'finding')}.",
+    }
+    return words[check_state(row)]
+
+
+def check_by_hand(row: Row) -> date | None:
+    """As of which day a project has to be checked by hand, the one after its newest score; None where it was checked, or cannot be."""
+    newest: date | None = row["recent_until"]
+    if newest is None or check_state(row) not in {"never", "behind"}:
+        return None
+    return newest + timedelta(days=1)
+
+
+def check_rows(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetime, project: str | None = None) -> Sequence[Row]:
+    """The rows of the query `projects`, of one or of all, each with whether it is `enabled`."""
+    rows = query_rows(cursor, "projects", {"project": project, "as_of": now, "days": RECENT_DAYS})
+    return [{**row, "enabled": policy.for_project(row["project"]).settings.enabled} for row in rows]
+
+
+def check_row(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetime, project: str) -> Row:
+    """The row of one project; that of an empty one where nothing is known of it."""
+    enabled = policy.for_project(project).settings.enabled
+    return next(iter(check_rows(cursor, policy, now, project)), {"project": project, **EMPTY_PROJECT, "enabled": enabled})
+
+
+def unchecked_words(rows: Sequence[Row]) -> str:
+    """Of the projects of which there is no incident: how many were checked and quiet, and what the others are."""
+    if len(rows) == 1:
+        return check_words(rows[0])
+    quiet = sum(check_state(row) in {"quiet", "found"} for row in rows)
+    others = [f"{row['project']}: {check_words(row)}" for row in rows if check_state(row) not in {"quiet", "found"}]
+    return " ".join([f"{_counted(quiet, 'project')} checked.", *others])
+
+
+def moment_words(at: datetime | None) -> str:
+    """A moment to the minute, UTC; nothing for None."""
+    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
