@@ -128,6 +128,8 @@ def check(
         for verdict in failed:
             out.print(f"FAIL {plain(verdict['session_id'])}: {'; '.join(verdict['reasons'])}", markup=False)
         out.print(f"{len(verdicts) - len(failed)} of {len(verdicts)} runs pass")
+    for warning in gate.warnings:
+        err.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     raise typer.Exit(1 if failed or report.count else 0)
 
 
