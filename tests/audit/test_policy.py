@@ -311,7 +311,7 @@ def test_a_file_that_is_no_text_ends_in_a_policy_error(tmp_path: Path) -> None:
     path.write_bytes(b"version: 1\n\xff\xfe")
     with pytest.raises(PolicyError, match=r"p\.yaml:2: document: not UTF-8"):
         load_policy(path)
-    with pytest.raises(PolicyError, match=r":1: document: cannot be read"):
+    with pytest.raises(PolicyError, match=r":1: document: is a folder"):
         load_policy(tmp_path)
 
 
