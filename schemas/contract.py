@@ -29,12 +29,13 @@ _ADDED_ID = Identifier(MAX_MADE_ID, optional=True)
 """An id that earlier versions of a schema had no field for: their records have the empty default."""
 _SHARED: dict[str, Rule] = {
     **dict.fromkeys(("connection", "project"), NAMED),
-    **dict.fromkeys(("session_id", "agent", "reviewer", "chosen_by", "requested_by"), IDENTIFIER),
+    **dict.fromkeys(("session_id", "agent"), IDENTIFIER),
     **dict.fromkeys(
         (
             "anchor_id",
             "baseline_id",
             "case_id",
+            "chosen_by",
             "dead_letter_id",
             "erasure_id",
             "evaluation_id",
@@ -44,8 +45,10 @@ _SHARED: dict[str, Rule] = {
             "judge_run_id",
             "judgement_id",
             "request_id",
+            "requested_by",
             "reservation_id",
             "review_id",
+            "reviewer",
             "score_id",
             "subject_id",
         ),

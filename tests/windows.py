@@ -86,7 +86,7 @@ class Window:
         self._answers.clear()
         self.page.goto(self._site.url + path, wait_until="load")
         # What a page borrows from another one comes after it.
-        expect(self.page.locator("main[data-live] [data-load]:not([data-came])")).to_have_count(0)
+        expect(self.page.locator("main [data-load]:not([data-came])")).to_have_count(0)
         return self.page
 
     def resize(self, size: tuple[int, int]) -> None:

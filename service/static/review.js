@@ -95,7 +95,7 @@ document.addEventListener("keydown", (event) => {
 async function agreement() {
   const place = document.querySelector("[data-load]");
   const response = await fetch(place.dataset.load, { credentials: "same-origin" }).catch(() => null);
-  if (!response?.ok || response.redirected) return;
+  if (!response?.ok || response.redirected) { place.dataset.came = ""; return; }
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   const link = document.createElement("p");
   const other = document.createElement("a");
@@ -103,6 +103,7 @@ async function agreement() {
   other.textContent = "Longer windows";
   link.append(other);
   place.replaceChildren(...page.getElementById(place.dataset.take).childNodes, link);
+  place.dataset.came = "";
 }
 
 agreement();

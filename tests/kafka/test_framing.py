@@ -414,7 +414,7 @@ class Raw:
     offset: int
     value: bytes
     key: bytes | None = None
-    timestamp: int = 1_790_000_000_000
+    timestamp: int = 1_791_000_000_000
 
 
 async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
@@ -452,7 +452,9 @@ def test_a_stage_waits_for_the_registry_and_takes_framed_values_as_its_own(regis
         assert not work.done()
         registry.hold.set()
         found = (await work).messages
-        (letter,) = [decode(message) for message in found.pop("dead-letters")]
+        letters = [decode(message) for message in found.pop("dead-letters")]
+        assert len(letters) == 1, [(letter.reason, letter.detail) for letter in letters]
+        (letter,) = letters
         assert isinstance(letter, DeadLetter)
         assert ("decoding", "registry_framing", 1) == (letter.stage, letter.reason, letter.position)
         assert (await _worked(framing, [encode(EXCHANGE)])).messages == found

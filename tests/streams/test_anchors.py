@@ -52,7 +52,8 @@ class FixedJudge:
 
     async def ask(self, question: Question, purse: Purse) -> Verdict:
         """The simulated judge's answer, its scores scaled."""
-        assert await purse.reserve()
+        if not await purse.reserve():
+            return Verdict(outcome="cost_cap")
         self.asked += 1
         said = simulated_answer(question.schema, {one.name: json.loads(one.literal) for one in question.materials})
         for dimension in said.get("dimensions", {}).values():

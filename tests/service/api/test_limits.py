@@ -227,7 +227,7 @@ def test_the_interface_description_is_true(app: FastAPI) -> None:
     assert ["error", "code"] == ingest["responses"]["400"]["content"]["application/json"]["schema"]["required"]
     schemas = description["components"]["schemas"]
     assert schemas["IngestBody"]["examples"]
-    assert {"exchangeId", "scoreId", "scored", "reason", "tier1", "anomaly", "duplicate"} == set(
+    assert {"exchangeId", "scoreId", "scored", "reason", "tier1", "anomaly", "duplicate", "project", "note"} == set(
         schemas["ScoredAnswer"]["properties"]
     )
     assert [{"operatorToken": ["read"]}] == description["paths"]["/api/audit/{project}/scores"]["get"]["security"]

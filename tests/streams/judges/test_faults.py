@@ -141,7 +141,7 @@ def test_a_fault_of_the_provider_is_an_outcome(
         _check(fault, question, verdict, purse)
     assert simulator.requests > 0, "the fault did not happen"
     assert ("nothing" != fault.charged) == any(purse.settled for _, purse in pairs)
-    assert took < fault.deadline + 5.0
+    assert took < fault.deadline + 120.0, "the deadline does not bound it"
     assert 0 == judge.limiter.in_flight
 
 
