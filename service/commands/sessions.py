@@ -107,8 +107,6 @@ def check(
     Gate on readiness: a critical failure makes a run unsafe_for_production while its trust may still be 90. A run without evidence passes no gate. That there is nothing to check is an error (exit 2).
     """
     gate, report = Gate.of(min_trust, min_readiness), FaultReport()
-    for warning in gate.warnings:
-        err.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     if files:
         if project is not None:
             raise SettingsError("--project goes with the runs of a database, not with files", hint="Leave one of them out.")

@@ -162,7 +162,7 @@ def test_the_banner_names_the_judge_where_there_is_a_key(
 
     assert "ops" == document["project"]
     assert "Judge model: claude-haiku-4-5\n" in document["banner"]
-    assert document["banner"].endswith("Open incidents: 0")
+    assert document["banner"].endswith("Open incidents: 0. Not checked yet: there are no scores to check.")
 
 
 def test_the_banner_names_no_judge_where_none_is_wanted(

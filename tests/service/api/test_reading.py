@@ -182,7 +182,7 @@ def test_the_banner_is_text_with_the_settings_in_force(call: Call, tokens: Token
     response = call("GET", "/api/audit/ops/banner", tokens.root)
     assert "text/plain; charset=utf-8" == response.headers["content-type"]
     assert response.text.startswith("Eval Audit Mode: Active\n")
-    assert response.text.endswith("Open incidents: 0")
+    assert response.text.endswith("Open incidents: 0. Not checked yet: there are no scores to check.")
     assert call("GET", "/api/audit/dark/banner", tokens.root).text.startswith("Eval Audit Mode: Off\n")
 
 
