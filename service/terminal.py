@@ -73,6 +73,12 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def warn(sentences: Iterable[str]) -> None:
+    """Print warnings to the error output, one per line."""
+    for sentence in sentences:
+        err.print(f"warning: {sentence}", style="yellow", markup=False, soft_wrap=True)
+
+
 def styled(value: Any) -> Text:
     """The value as text, coloured where it is a severity or a readiness level; never read as markup."""
     text = plain(value)

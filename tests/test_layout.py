@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "audit", "analytics", "streams", "service")
 FOLDERS = (*PACKAGES, "tests", "benchmarks", "docs", "examples", ".ci")
 GENERATED = ROOT / "schemas" / "records.py"
-LONGEST_MODULE = 260
+LONGEST_MODULE = 400
 LONGEST_FUNCTION = 60
 # Written so that this file does not match: each pattern holds something that its own text does not. A bracket before it: data.
 UNWANTED = {

@@ -12,3 +12,4 @@ WHERE
     OR EXISTS (FROM log.evaluations WHERE project = $project)
     OR EXISTS (FROM log.heartbeats WHERE project = $project)
     OR EXISTS (FROM log.judgements WHERE project = $project)
+    OR EXISTS (FROM log.evaluation_requests WHERE project = $project)

@@ -10,6 +10,7 @@ FROM (
     UNION ALL SELECT DISTINCT project FROM log.incidents
     UNION ALL SELECT DISTINCT project FROM log.baselines
     UNION ALL SELECT DISTINCT project FROM log.evaluations
+    UNION ALL SELECT DISTINCT project FROM log.evaluation_requests
     UNION ALL SELECT DISTINCT project FROM log.heartbeats
     UNION ALL SELECT DISTINCT project FROM log.judgements
 )

@@ -32,7 +32,7 @@ from service.judging import LIVE, NAME_A_JUDGE, NONE, who_judges
 from service.known_projects import require_known
 from service.result_files import make_folder
 from service.settings import Settings
-from service.terminal import counted, err, out
+from service.terminal import counted, err, out, warn
 from service.workspace import open_workspace
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import MOST, Wanted
@@ -143,8 +143,7 @@ def evaluate(
     if insecure and server is None:
         raise SettingsError("--insecure goes with --server", hint="Without a server no token is sent.")
     cases, loaded = load_cases(case), load_profile(profile)
-    for warning in warnings_of(cases):
-        err.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+    warn(warnings_of(cases))
     wanted = _wanted(session, connection, tag, project, since, limit)
     plans = chosen_plans(loaded, judge_run, profile)
     work = Work(settings_of(database, policy), cases, loaded, plans, wanted, retry_failed)

@@ -18,7 +18,7 @@ from service.known_projects import require_known
 from service.runs import export_runs, run_documents, runs_of, wrap_rows
 from service.session_files import FaultReport, diagnose_files
 from service.sessions import finalize_session
-from service.terminal import counted, err, out, plain
+from service.terminal import counted, err, out, plain, warn
 from service.views import diagnosis_view, runs_table, scores_table, wrap_table
 from service.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
 
@@ -126,8 +126,7 @@ def check(
         for verdict in failed:
             out.print(f"FAIL {plain(verdict['session_id'])}: {'; '.join(verdict['reasons'])}", markup=False)
         out.print(f"{len(verdicts) - len(failed)} of {len(verdicts)} runs pass")
-    for warning in gate.warnings:
-        err.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+    warn(gate.warnings)
     raise typer.Exit(1 if failed or report.count else 0)
 
 

@@ -15,7 +15,7 @@ from evaluations import request
 from watched import put
 
 from analytics.store import Store
-from schemas.records import DeadLetter, Evaluation
+from schemas.records import DeadLetter, Evaluation, Heartbeat
 from service.access import AccessStore, Holder
 from service.dashboard import evaluations as pages
 from service.dashboard.texts import MAX_SHOWN
@@ -174,8 +174,9 @@ def test_what_is_under_way_or_set_aside_says_so(call: Call, tokens: Tokens, stor
     assert "will not be judged: it cannot be read" in shown(call, tokens, f"{LIST}/e1")
 
 
-def test_a_project_without_evaluations_says_how_to_make_one(call: Call, tokens: Tokens) -> None:
+def test_a_project_without_evaluations_says_how_to_make_one(call: Call, tokens: Tokens, store: Store) -> None:
     """The first thing a newcomer has."""
+    put(store, "heartbeats", [Heartbeat(connection="c", project="shop", session_id="s", occurred_at=AT, ingested_at=AT)])
     assert "driftline evaluate --case" in shown(call, tokens)
 
 
