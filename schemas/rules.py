@@ -43,6 +43,8 @@ class Named:
         """See `Rule`."""
         if re.fullmatch(NAME, value) or (self.optional and not value):
             return None
+        if has_surrogates(value):  # no column can hold one
+            return NOT_UNICODE
         return f"{value[:_SHOWN]!r} is no name: a-z, 0-9, _ . - and at most 63 characters are taken"
 
     def broken(self, column: pl.Expr) -> pl.Expr:

@@ -268,11 +268,10 @@ def test_a_mistake_gives_one_clear_error_and_a_hint(driftline: Command, events_f
 def test_hostile_names_reach_the_terminal_as_plain_text(driftline: Command, tmp_path: Path) -> None:
     """A tool called by an escape sequence neither clears the screen nor changes the colour; markup stays text."""
     call = {"event": "tool_call", "tool": "\x1b[2J\u202e[red]exec[/red]", "args": {}}
-    path = write_sessions(tmp_path / "hostile.jsonl", {"\x1b[31mbad": [call] * 3})
-    _, out, _ = driftline("diagnose", str(path))
-    assert "\x1b" not in out
+    path = write_sessions(tmp_path / "hostile.jsonl", {"bad": [call] * 3, "\x1b[31mbad": [call] * 3})
+    _, out, err = driftline("diagnose", str(path))
+    assert "\x1b" not in out + err
     assert "\u202e" not in out
-    assert "<U+001B>" in out
     assert "[red]" in out
 
 
