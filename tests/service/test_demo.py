@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-m", "service.cli"]
-PATIENCE = 240
+PATIENCE = 1200
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}
 """With the address of a judge that is not there: the demo has its own."""
 pytestmark = pytest.mark.slow
