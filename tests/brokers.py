@@ -19,7 +19,6 @@ import functools
 import importlib.util
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -31,7 +30,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from kafka_server import START_SECONDS, StartError, UnavailableError, free_port, locked, quick, running, tied, untie
+from kafka_server import (
+    START_SECONDS,
+    StartError,
+    UnavailableError,
+    free_port,
+    in_foreground,
+    locked,
+    quick,
+    running,
+    tied,
+    untie,
+)
 
 ADDRESS = "DRIFTLINE_TEST_KAFKA"
 INSTALL = f"Kafka tests need a broker: install Java 17 and Maven, or start Docker, or set {ADDRESS}=host:port"
@@ -203,16 +213,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--keep"]:
         keep(Path(sys.argv[2]))
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with broker() as found:
-            sys.stdout.write(f"{found.bootstrap}\n")
-            sys.stdout.flush()
-            signal.pause()
-    except KeyboardInterrupt:
-        pass
-    except (UnavailableError, StartError) as error:
-        sys.exit(str(error))
+    in_foreground(broker())
 
 
 if __name__ == "__main__":

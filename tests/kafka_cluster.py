@@ -11,8 +11,6 @@ starts one in the foreground, prints its addresses and stops it at Ctrl-C.
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +21,7 @@ from typing import Any
 
 from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
-from kafka_server import Broker, StartError, UnavailableError, cluster_id, free_port, quick
+from kafka_server import Broker, StartError, cluster_id, free_port, in_foreground, quick
 
 NODES = (1, 2, 3)
 HEAP = "384m"
@@ -176,16 +174,7 @@ def running() -> Iterator[Cluster]:
 
 def main() -> None:
     """Run three brokers until Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with running() as cluster:
-            sys.stdout.write(f"{cluster.bootstrap}\n")
-            sys.stdout.flush()
-            signal.pause()
-    except KeyboardInterrupt:
-        pass
-    except (UnavailableError, StartError) as error:
-        sys.exit(str(error))
+    in_foreground(running())
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 POM = Path(__file__).parent / "kafka" / "server" / "pom.xml"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -73,6 +74,29 @@ class UnavailableError(Exception):
 
 class StartError(Exception):
     """There is a Kafka, and it did not start; the message has the end of its log."""
+
+
+class Running(Protocol):
+    """Brokers that run."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients begin."""
+        ...
+
+
+def in_foreground(brokers: AbstractContextManager[Running]) -> None:
+    """Run brokers and print their address until Ctrl-C or SIGTERM; exit with the reason where they cannot be had."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with brokers as found:
+            sys.stdout.write(f"{found.bootstrap}\n")
+            sys.stdout.flush()
+            signal.pause()
+    except KeyboardInterrupt:
+        pass
+    except (UnavailableError, StartError) as error:
+        sys.exit(str(error))
 
 
 def version() -> str:
