@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx2 as httpx
 from kafka_server import free_port
+from npm import path_with_node
 
 from openclaw.install import Installed
 from openclaw.provider import MODEL, Provider
@@ -103,7 +104,7 @@ class Instance:
     def command(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
         """The command line and environment that run OpenClaw with these arguments."""
         environment = {
-            "PATH": f"{self.installed.node.parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": path_with_node(),
             "HOME": str(self.home),
             "OPENCLAW_STATE_DIR": str(self.state),
             "OPENCLAW_CONFIG_PATH": str(self.config),
