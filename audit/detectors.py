@@ -86,7 +86,7 @@ def infinite_tool_loop(evidence: SessionEvidence, thresholds: Thresholds) -> lis
     """
     if evidence.count("tool_call") < thresholds.loop_calls:
         return []
-    retries = _retries(evidence)
+    retries = evidence.retries_in_scope
     severe = thresholds.critical_retries is not None and retries >= thresholds.critical_retries
     retried = f" {_counted(retries, 'retry event')} in the {_scope(evidence)}." if retries else ""
     return [
@@ -209,11 +209,6 @@ def _spent(evidence: SessionEvidence, thresholds: Thresholds) -> tuple[int, str]
         return evidence.total_tokens, f"Session used {_counted(evidence.total_tokens, 'token')}"
     most = evidence.new_tokens.most
     return most, f"An exchange took up to {_counted(most, 'new token')}"
-
-
-def _retries(evidence: SessionEvidence) -> int:
-    """Retry events of the session; of a transcript the most in one exchange."""
-    return evidence.exchange_retries.most if evidence.is_transcript else evidence.count("retry_event")
 
 
 def _scope(evidence: SessionEvidence) -> str:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from audit.events import MAX_TOKENS, NormalisedEvent
-from audit.thresholds import EVENTS, TRANSCRIPT_SOURCES, Thresholds
+from audit.thresholds import EVENTS, LOWEST_SATURATION, TRANSCRIPT_SOURCES, Thresholds
 from schemas.records import AgentEvent
 
 FOLD_COLUMNS = (
@@ -108,6 +108,8 @@ class SessionEvidence(msgspec.Struct, gc=False):
     total_tokens: int = 0
     saturation: float = EVENTS.saturation
     severe_saturation: float = EVENTS.severe_saturation
+    fullest: float = 0.0
+    """Highest saturation that was told, of those from LOWEST_SATURATION on."""
     source: str | None = None
     last_call: tuple[str, str | None] | None = None
     """Key of the last call of a transcript, and its exchange."""
@@ -125,6 +127,11 @@ class SessionEvidence(msgspec.Struct, gc=False):
     def is_transcript(self) -> bool:
         """Whether the session was read from a transcript."""
         return self.source is not None
+
+    @property
+    def retries_in_scope(self) -> int:
+        """Retry events of the session; of a transcript the most in one exchange."""
+        return self.exchange_retries.most if self.is_transcript else self.count("retry_event")
 
     @property
     def event_count(self) -> int:
@@ -308,6 +315,8 @@ def _fold_output_use(evidence: SessionEvidence, row: Row) -> None:
 
 def _fold_context(evidence: SessionEvidence, row: Row) -> None:
     saturation = row[11]
+    if saturation is not None and saturation >= LOWEST_SATURATION:
+        evidence.fullest = max(evidence.fullest, saturation)
     if saturation is not None and saturation >= evidence.saturation:
         evidence.context_full = evidence.context_full or saturation >= evidence.severe_saturation
     elif row[6] != "compaction":
