@@ -14,7 +14,8 @@ from pathlib import Path
 from schemas.errors import InputError
 from schemas.limits import MAX_ID
 from streams.sources.openclaw import read_session
-from streams.sources.openclaw_rows import SOURCES, SessionRows
+from streams.sources.openclaw_rows import SOURCES, TRAJECTORY, TRAJECTORY_COLUMNS, SessionRows
+from streams.sources.openclaw_trajectory import Trajectory
 from streams.sources.openclaw_windows import Window, read_windows
 from streams.sources.reading import Reading, ReadingContext
 
@@ -49,6 +50,8 @@ def read_database(path: Path, context: ReadingContext) -> Iterator[Reading]:
             windows = read_windows(connection, tables)
             for session in _sessions(connection, tables):
                 rows = SessionRows(path, connection, tables, session)
+                trajectory = Trajectory()
+                trajectory.read(rows.trajectory())
                 name = session.decode("utf-8", "replace") if isinstance(session, bytes) else str(session)
                 reading = read_session(
                     rows.lines(),
@@ -57,6 +60,7 @@ def read_database(path: Path, context: ReadingContext) -> Iterator[Reading]:
                     agent=_agent_of(path),
                     follows_header=False,
                     window=windows.get(name, Window()),
+                    trajectory=trajectory,
                 )
                 reading.faults += rows.faults
                 yield reading
@@ -77,7 +81,10 @@ def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
 
 def _sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[str]]) -> list[object]:
     """The ids of all sessions that any table has lines of, in order."""
-    parts = [f"SELECT DISTINCT session_id FROM {table}" for table in SOURCES if table in tables]  # noqa: S608 - names of our own
+    known = [table for table in SOURCES if table in tables]
+    if tables.get(TRAJECTORY, frozenset()) >= TRAJECTORY_COLUMNS:
+        known.append(TRAJECTORY)
+    parts = [f"SELECT DISTINCT session_id FROM {table}" for table in known]  # noqa: S608 - names of our own
     if not parts:
         return []
     return [row[0] for row in connection.execute(f"{' UNION '.join(parts)} ORDER BY session_id")]
