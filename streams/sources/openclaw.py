@@ -25,6 +25,7 @@ from schemas.records import AgentEvent, Exchange, Redaction
 from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.openclaw_answer import Answer, exchange_id_of, thinking_text
 from streams.sources.openclaw_events import shortened
+from streams.sources.openclaw_files import TRAJECTORY, is_set_aside, read_header, read_trajectory, read_window, stem_of
 from streams.sources.openclaw_runs import events_of_run, skills_event
 from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
 from streams.sources.openclaw_trajectory import Trajectory
@@ -41,7 +42,6 @@ _OURS = frozenset(
         *("timestamp", "usage", "source", "told_by"),
     }
 )
-_TRAJECTORY = ".trajectory.jsonl"
 _MAX_WORD = 64
 _MAX_WORDS = 1024
 
@@ -52,7 +52,7 @@ def find_transcripts(path: Path) -> list[Path]:
     """The transcripts at a path, sorted.
 
     That is the file itself, or all `agents/<agent>/sessions/*.jsonl` below a directory and the other `*.jsonl` files there
-    that begin with a session line. Symbolic links below the directory are not followed. `*.trajectory.jsonl` is OpenClaw's second
+    that begin with a session line, those that a reset or a deletion put aside among them. Symbolic links below the directory are not followed. `*.trajectory.jsonl` is OpenClaw's second
     account of a run, in another format, and no transcript.
 
     InputError when there is nothing at the path.
@@ -64,8 +64,8 @@ def find_transcripts(path: Path) -> list[Path]:
             f"{path}: there is no such file or folder", hint="Give a transcript or the directory that holds `agents/`."
         )
     found = []
-    for file in path.rglob("*.jsonl"):
-        if file.name.startswith(".") or file.name.endswith(_TRAJECTORY) or _has_link(file, path) or not file.is_file():
+    for file in path.rglob("*.jsonl*"):
+        if not _may_be_transcript(file.name) or _has_link(file, path) or not file.is_file():
             continue
         if _is_in_sessions(file) or _begins_with_session(file):
             found.append(file)
@@ -78,8 +78,15 @@ def read_transcript(path: Path, context: ReadingContext) -> Reading:
     try:
         with path.open("rb") as stream:
             written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-            is_left = context.ingested_at - written > context.session_gap
-            return read_session(read_lines(stream), context, session_id=path.stem[:MAX_ID], agent=agent, is_left=is_left)
+            return read_session(
+                read_lines(stream),
+                context,
+                session_id=stem_of(path.name)[:MAX_ID] or path.stem[:MAX_ID],
+                agent=agent,
+                is_left=context.ingested_at - written > context.session_gap,
+                window=read_window(path, read_header(path)),
+                trajectory=read_trajectory(path),
+            )
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
 
@@ -230,6 +237,11 @@ class _Records:
         clean, counts = self._context.redactor.redact(text)
         found.update(counts)
         return cut_bytes(clean, MAX_TEXT)
+
+
+def _may_be_transcript(name: str) -> bool:
+    """Whether a file may be a transcript by its name."""
+    return not name.startswith(".") and not name.endswith(TRAJECTORY) and (name.endswith(".jsonl") or is_set_aside(name))
 
 
 def _is_in_sessions(file: Path) -> bool:

@@ -18,6 +18,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from audit.deliveries import TRAJECTORY
 from schemas.limits import MAX_ID
 from streams.sources.openclaw_answer import Usage, counts_of
 from streams.sources.openclaw_events import WRAPPER, call_event, output_events
@@ -27,8 +28,6 @@ from streams.sources.openclaw_windows import Fill
 
 SATURATION = 50.0
 """Percent of the context window from which the fill of a context is an event."""
-TRAJECTORY = "trajectory"
-"""What `told_by` says of an event that the trajectory alone knows."""
 MAX_SKILLS = 256
 """Skills of a session that are named."""
 MAX_SKILL_NAME = 128
