@@ -71,8 +71,13 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
 def instance_of(installed: Installed, folder: Path, provider: Provider) -> Instance:
     """An instance with two agents: one whose model has a large context, and one with a small one."""
     small = {
-        "id": MODEL, "name": "Small", "reasoning": False, "input": ["text"], "contextWindow": scenarios.SMALL_WINDOW,
-        "maxTokens": 2048, "cost": {"input": 3, "output": 15, "cacheRead": 0.3, "cacheWrite": 3.75},
+        "id": MODEL,
+        "name": "Small",
+        "reasoning": False,
+        "input": ["text"],
+        "contextWindow": scenarios.SMALL_WINDOW,
+        "maxTokens": 2048,
+        "cost": {"input": 3, "output": 15, "cacheRead": 0.3, "cacheWrite": 3.75},
     }
     provided = {"baseUrl": provider.url, "apiKey": "not-a-key", "api": "anthropic-messages", "models": [small]}
     agents = [{"id": "main", "default": True}, {"id": scenarios.SMALL, "model": f"small/{MODEL}"}]
