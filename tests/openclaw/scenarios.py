@@ -22,7 +22,7 @@ SMALL = "small"
 SMALL_WINDOW = 60_000
 IMPATIENT = 6.0
 """Seconds after which a client hangs up, which aborts its run."""
-BIG = "The quick brown fox jumps over the lazy dog. " * 1000
+BIG = "The quick brown fox jumps over the lazy dog. " * 999 + "The end."
 """A message of some 11 000 tokens."""
 
 
@@ -142,7 +142,7 @@ EVERYWHERE = (
     ),
     Scenario(
         "compaction",
-        [Turn(f"Keep text {number} in mind. {BIG}", [Step(f"Text {number} is kept.")]) for number in (1, 2, 3)],
+        [Turn(f"Keep text {number} in mind. {BIG}", [Step(f"Text {number} is kept.")]) for number in range(1, 5)],
         agent=SMALL,
     ),
 )
@@ -162,7 +162,7 @@ _SINGLE = {
     TASK: Play([Step(TASK_ANSWER)]),
     TIMED: Play([Step("Working on it.", calls=[_exec("echo slow")]), Step("Too late again.", delay=_ENDLESS)]),
     CRON: Play([Step(CRON_ANSWER)]),
-    "HEARTBEAT": Play([Step("HEARTBEAT_OK")]),
+    "heartbeat poll": Play([Step("HEARTBEAT_OK")]),
 }
 
 

@@ -13,9 +13,8 @@ import pytest
 
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
-from openclaw import played as played_module
 from openclaw.install import JSONL, NEWEST, VERSIONS, Version
-from openclaw.played import LIFE, Played
+from openclaw.played import AFTER_RESET, FORKED, IN_FORK, LIFE, Played
 from openclaw.scenarios import CRON, CRON_ANSWER, SMALL, SMALL_WINDOW, TASK, TASK_ANSWER, TIMED, Scenario, Turn
 from schemas.records import AgentEvent, Exchange
 from streams.sources.openclaw import find_transcripts, read_transcript
@@ -149,7 +148,8 @@ def test_a_run_that_its_client_left_is_aborted_once(version: Version, read: Read
     for _, turn in turns(played, "aborted"):
         exchange = found.of(turn.says)
         failures = [event.action for event, _ in found.told(exchange, "error_event")]
-        assert (["aborted"], "aborted") == (failures, exchange.outcome)
+        assert ["aborted"] == failures
+        assert exchange.outcome in {"aborted", "no_response"}  # 2026.9 writes nothing of it into the transcript
 
 
 @every_version
@@ -234,12 +234,13 @@ def test_forks_rewinds_resets_compactions_and_deletions_count_once(read: Read) -
     assert {turn.says: turn.answer for turn in said} == found_once
 
 
-def test_a_fork_and_a_reset_are_sessions_of_their_own(read: Read) -> None:
-    """A conversation that goes on elsewhere is judged there."""
+def test_a_fork_is_a_session_of_its_own_and_a_reset_is_told(read: Read) -> None:
+    """A conversation that goes on elsewhere is judged there; one that begins anew says so."""
     _, found = read(NEWEST)
-    for before, after in ((played_module.FORKED, played_module.IN_FORK), (played_module.RESET, played_module.AFTER_RESET)):
-        sessions = {found.of(one.turns[-1].says).session_id for one in (before, after)}
-        assert 2 == len(sessions)
+    fork, forked = (found.of(one.turns[-1].says).session_id for one in (IN_FORK, FORKED))
+    assert fork != forked
+    session = found.of(AFTER_RESET.turns[0].says).session_id
+    assert "reset" in {event.action for event in found.events if event.session_id == session}
 
 
 def test_a_manual_compaction_is_a_context_event(read: Read) -> None:
