@@ -17,7 +17,7 @@ from analytics.queries import run_query
 from audit.fingerprints import canonical_json, digest
 from audit.outcomes import RULE_VERSION
 from schemas.records import ImportProgress
-from service.reading import FileReader, FileRecords, read_transcripts
+from service.reading import FileReader, FileRecords, parts_of, read_transcripts
 from service.sessions import close_idle_sessions
 from service.workspace import Workspace, redaction_key_of
 from streams.admission import Accepted
@@ -115,11 +115,15 @@ class Importer:
     def openclaw(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import OpenClaw transcripts and session databases."""
         changed = self._changed(files, report)
-        parts = read_transcripts(self._reader, [(path, stamp.size) for path, stamp in changed])
-        for (path, stamp), records in zip(changed, parts, strict=True):
+        parts = [part for path, stamp in changed for part in parts_of(path, stamp.size)]
+        stamps, complete = dict(changed), True
+        for part, records in zip(parts, read_transcripts(self._reader, parts), strict=True):
             self._take(records)
-            self._note(OPENCLAW, path, stamp, complete=records.complete)
-            report(stamp.size)
+            complete &= records.complete
+            if part.ends:
+                self._note(OPENCLAW, part.path, stamps[part.path], complete=complete)
+                complete = True
+            report(part.size)
         return self._finish()
 
     def events(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:

@@ -13,6 +13,7 @@ Which messages are of a run is told by the run id they carry (since 2026.9), els
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
@@ -56,15 +57,27 @@ class Notes:
         self.calls: set[str] = set()
         self.results: set[str] = set()
         self.messages: list[Note] = []
+        self._in_time: list[Note] = []
+        self._by_run: dict[str, list[Note]] = {}
         self.wrapped: Mapping[str, str] = {}
+
+    def add(self, note: Note) -> None:
+        """Note one message."""
+        if note.run is None:
+            self.messages.append(note)
+        else:
+            self._by_run.setdefault(note.run, []).append(note)
 
     def of_run(self, run: Run, until: datetime | None) -> list[Note]:
         """The messages of a run; `until` is when the next one began."""
-        named = [note for note in self.messages if note.run == run.id]
+        named = self._by_run.get(run.id, [])
         if named or run.started_at is None or run.last_at is None:
             return named
         end = run.last_at + SETTLED if until is None else min(until, run.last_at + SETTLED)
-        return [note for note in self.messages if note.run is None and run.started_at <= note.at < end]
+        if len(self._in_time) != len(self.messages):
+            self._in_time = sorted(self.messages, key=lambda note: note.at)
+        first, last = (bisect_left(self._in_time, at, key=lambda note: note.at) for at in (run.started_at, end))
+        return self._in_time[first:last]
 
 
 def events_of_run(run: Run, notes: Notes, *, until: datetime | None, fill: Fill | None) -> Iterator[tuple[Json, datetime]]:

@@ -134,7 +134,7 @@ class Transcript:
             )
             if not is_mirror(entry):
                 exchange = None if answer is None else exchange_id_of(self.session_id, answer)
-                self.notes.messages.append(Note(at, _run_of(entry), exchange, stop_of(entry), usage_of(entry)))
+                self.notes.add(Note(at, _run_of(entry), exchange, stop_of(entry), usage_of(entry)))
         elif entry.role == "toolResult" and isinstance(entry.message.get("toolCallId"), str):
             self.notes.results.add(entry.message["toolCallId"])
 

@@ -81,7 +81,11 @@ def instance_of(installed: Installed, folder: Path, provider: Provider) -> Insta
     }
     provided = {"baseUrl": provider.url, "apiKey": "not-a-key", "api": "anthropic-messages", "models": [small]}
     agents = [{"id": "main", "default": True}, {"id": scenarios.SMALL, "model": f"small/{MODEL}"}]
-    more = {"models": {"providers": {"small": provided}}, "agents": {"list": agents}}
+    compaction = {"mode": "default"}  # the other one judges the stand-in's summaries
+    more = {
+        "models": {"providers": {"small": provided}},
+        "agents": {"list": agents, "defaults": {"compaction": compaction}},
+    }
     return Instance(installed, folder, provider, agents=("main", scenarios.SMALL), thinking=True, more=more)
 
 

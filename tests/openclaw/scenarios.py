@@ -19,11 +19,11 @@ WRAPPER = "tool_call"
 """The tool through which the tools of the catalogue are called since 2026.9."""
 SMALL = "small"
 """The agent whose model has a small context."""
-SMALL_WINDOW = 60_000
+SMALL_WINDOW = 100_000
 IMPATIENT = 6.0
 """Seconds after which a client hangs up, which aborts its run."""
-BIG = "The quick brown fox jumps over the lazy dog. " * 999 + "The end."
-"""A message of some 11 000 tokens."""
+BIG = "The quick brown fox jumps over the lazy dog. " * 1999 + "The end."
+"""A message of some 22 000 tokens."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,18 @@ WRAPPED = (
 TASK, TASK_ANSWER = "Count the files of the archive.", "There are seven files."
 TIMED, TIMED_KEY = "Take more time than there is.", "agent:main:timed"
 CRON, CRON_ANSWER = "Write the nightly report.", "The nightly report is written."
+SUMMARY = "\n\n".join(
+    f"## {heading}\nNone."
+    for heading in ("Decisions", "Open TODOs", "Constraints/Rules", "Pending user asks", "Exact identifiers")
+)
+"""A summary as OpenClaw takes one: with these headings."""
+_FIRST = {"<conversation>": Play([Step(SUMMARY)])}
+"""What is asked in a compaction repeats what users said, so it is looked for before that."""
 _SINGLE = {
     TASK: Play([Step(TASK_ANSWER)]),
     TIMED: Play([Step("Working on it.", calls=[_exec("echo slow")]), Step("Too late again.", delay=_ENDLESS)]),
     CRON: Play([Step(CRON_ANSWER)]),
-    "heartbeat poll": Play([Step("HEARTBEAT_OK")]),
+    "HEARTBEAT": Play([Step("HEARTBEAT_OK")]),
 }
 
 
@@ -183,7 +190,7 @@ def scenarios_for(form_has_wrapper: bool, *, reduced: bool) -> list[Scenario]:
 
 def plays_of(scenarios: Sequence[Scenario]) -> dict[str, Play]:
     """What the stand-in provider plays for the scenarios."""
-    return {turn.says[:60]: Play(turn.steps) for scenario in scenarios for turn in scenario.turns} | _SINGLE
+    return _FIRST | {turn.says[:60]: Play(turn.steps) for scenario in scenarios for turn in scenario.turns} | _SINGLE
 
 
 def play(gateway: Gateway, scenario: Scenario) -> dict[str, str]:
