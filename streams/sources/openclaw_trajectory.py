@@ -32,6 +32,8 @@ SETTLED = timedelta(minutes=1)
 """How long after the end of a run its transcript may still grow."""
 SKIPPED = ("context.compiled", "prompt.submitted", "trace.artifacts")
 """Kinds of lines that repeat prompts, contexts and answers: nothing in them is read."""
+METADATA = "trace.metadata"
+"""The kind of line that names the skills of a run, among much else."""
 MAX_RUNS = 100_000
 """Runs of a session that are told of."""
 
@@ -108,7 +110,7 @@ class Trajectory:
         for line in lines:
             if any(b'"type":"%b"' % kind.encode() in line.body[:_HEAD] for kind in SKIPPED):
                 continue
-            value = decode_line(line)
+            value = _metadata(line) or decode_line(line)
             if is_torn(line, value):
                 self.is_torn = True
                 return
@@ -144,11 +146,37 @@ class Trajectory:
         return None
 
 
+class _Skills(msgspec.Struct):
+    skills: Any = None
+
+
+class _Metadata(msgspec.Struct):
+    """A line of the kind METADATA without the configuration, which is most of it."""
+
+    type: str
+    data: _Skills
+    ts: Any = None
+    runId: Any = None  # noqa: N815 - the name in the line
+    provider: Any = None
+    modelId: Any = None  # noqa: N815 - the name in the line
+
+
+def _metadata(line: Line) -> Json | None:
+    """A line of the kind METADATA, read in part; None for any other, and for one that has to be looked at closely."""
+    if b'"type":"%b"' % METADATA.encode() not in line.body[:_HEAD]:
+        return None
+    try:
+        found = msgspec.json.decode(line.body, type=_Metadata)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return msgspec.structs.asdict(found) | {"data": {"skills": found.data.skills}}
+
+
 def _add(run: Run, kind: str, at: datetime, data: Json) -> None:
     """Add one event to its run."""
     if kind == "session.started":
         run.attempts.append(Attempt(at))
-    elif kind == "trace.metadata":
+    elif kind == METADATA:
         names = skill_names(data.get("skills"))
         run.skills = run.skills if names is None else names
     elif kind in ("tool.call", "tool.result"):
