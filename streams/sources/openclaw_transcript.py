@@ -13,11 +13,15 @@ from datetime import datetime
 from typing import Any
 
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
-from streams.sources.openclaw_answer import exchange_id_of
+from streams.sources.openclaw_answer import exchange_id_of, is_mirror, stop_of, usage_of
 from streams.sources.openclaw_entry import Entry, has_bad_time, read_entry
 from streams.sources.openclaw_events import events_of, wrapped_calls
+from streams.sources.openclaw_runs import Note, Notes
 from streams.sources.openclaw_tree import Tree
 from streams.sources.reading import LineFault, ReadingContext
+
+SOURCE = "openclaw"
+"""What the field `source` of every event says that was read here."""
 
 Json = dict[str, Any]
 EventSink = Callable[[Json, datetime], None]
@@ -28,7 +32,7 @@ class Transcript:
     """Reads the lines of one transcript; `session_id` stands until a session line before all other entries says otherwise.
 
     `inherited` are the ids of entries that were copied from another session: they give the others their place, and nothing else,
-    for they count where they were written first. `own_answers` are the keys of the answers that have an entry of this session.
+    for they count where they were written first. `began_at` is the time of the first entry that has one; `own_answers` are the keys of the answers that have an entry of this session.
     """
 
     def __init__(
@@ -49,8 +53,11 @@ class Transcript:
         self._sink = sink
         self._follows_header = follows_header
         self._inherited = inherited
+        self.notes = Notes()
         self._wrapped: dict[str, str] = {}
+        self.notes.wrapped = self._wrapped
         self._seen: dict[str, bytes] = {}
+        self.began_at: datetime | None = None
         self._last_at = context.ingested_at
 
     def read(self, lines: Iterable[Line]) -> None:
@@ -76,12 +83,14 @@ class Transcript:
             problem = Problem("duplicate_id", f"id: {entry.id[:64]!r} was given to another entry before")
             return None if known == entry.digest else problem
         self._seen[entry.id] = entry.digest
+        self.began_at = self.began_at or entry.at
         if entry.kind == "session":
             return self._take_header(entry)
         self._follows_header = False
         self._last_at = at = entry.at or self._last_at
         placement = self.tree.add(entry, at)
         self._wrapped |= wrapped_calls(entry)
+        self._note(entry, at, placement.answer)
         if entry.id in self._inherited:
             return None
         if placement.answer is not None:
@@ -107,7 +116,31 @@ class Transcript:
         for index, event in enumerate(events):
             event["event_id"] = f"{entry.id}.{index}" if numbered else entry.id
             event["entry_id"] = entry.id
-            event["timestamp"] = at.isoformat()
             if answer is not None:
                 event["exchange_id"] = exchange_id_of(self.session_id, answer)
-            self._sink(event, at)
+            self.emit(event, at)
+
+    def emit(self, event: Json, at: datetime) -> None:
+        """Hand out one event of the session."""
+        event["source"] = SOURCE
+        event["timestamp"] = at.isoformat()
+        self._sink(event, at)
+
+    def _note(self, entry: Entry, at: datetime, answer: str | None) -> None:
+        """Note what the trajectory may tell again."""
+        if entry.role == "assistant":
+            self.notes.calls.update(
+                block["id"] for block in entry.blocks if block.get("type") == "toolCall" and isinstance(block.get("id"), str)
+            )
+            if not is_mirror(entry):
+                exchange = None if answer is None else exchange_id_of(self.session_id, answer)
+                self.notes.add(Note(at, _run_of(entry), exchange, stop_of(entry), usage_of(entry)))
+        elif entry.role == "toolResult" and isinstance(entry.message.get("toolCallId"), str):
+            self.notes.results.add(entry.message["toolCallId"])
+
+
+def _run_of(entry: Entry) -> str | None:
+    """The run that wrote a message, where it says so."""
+    own = entry.message.get("__openclaw")
+    run = own.get("runId") if isinstance(own, dict) else None
+    return run if isinstance(run, str) else None
