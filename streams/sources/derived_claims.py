@@ -13,6 +13,7 @@ MAX_LINES = 400
 MAX_PAIRED = 16
 """Figures of an output, the first ones, of which each two are subtracted and divided."""
 _MAX_LINE = 500
+_MAX_COLUMNS = 4
 _UNITS = (1.0, 60.0, 100.0, 1000.0, 1024.0, 3600.0, 10.0**6, 2.0**20)
 
 _SPAN = re.compile(
@@ -76,14 +77,17 @@ def figures_of(text: str, limit: int) -> list[float]:
 
 
 def states(text: str, figure: str) -> bool:
-    """Whether the figure is in the text, with thousands set apart or not."""
-    return figure in text or (figure.isdigit() and len(figure) > 3 and f"{int(figure):,}" in text)
+    """Whether the figure is in the text, with thousands set apart or not, and not as a part of another one."""
+    written = [figure, f"{int(figure):,}"] if figure.isdigit() and len(figure) > 3 else [figure]
+    return any(form in text and re.search(rf"(?<!\d){re.escape(form)}(?!\d)", text) is not None for form in written)
 
 
 def is_computed(figure: float, figures: Sequence[float]) -> bool:
     """Whether an agent may have computed the figure of these: a count, sum, mean, difference, ratio or share, or another unit."""
-    total = sum(figures)
-    plain = [float(len(figures)), float(len(figures) - 1), total, total / len(figures), *figures]
+    plain = [float(len(figures)), float(len(figures) - 1), *figures]
+    for width in range(1, _MAX_COLUMNS + 1):
+        columns = (figures[start::width] for start in range(min(width, len(figures))))
+        plain += (value for column in columns for value in (sum(column), sum(column) / len(column), float(len(column))))
     if any(_is_about(figure, value / unit) or _is_about(figure, value * unit) for value in plain for unit in _UNITS):
         return True
     pairs = [pair for pair in combinations(figures[:MAX_PAIRED], 2) if pair[0] and pair[1]]

@@ -23,7 +23,9 @@ MAX_TOKEN = 200
 TOKEN = re.compile(r"[^\W_](?:(?:[\w.:/@+=\-]|,(?=\d)){0,200}\w)?|[_/~.][\w./\-]{0,200}\w")
 _PART = re.compile(r"[^\W_]+")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-TIME = re.compile(r"\d{4}-\d\d-\d\d(?:t[\d:.,]*z?)?|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?z?", re.IGNORECASE)
+TIME = re.compile(
+    r"\d{4}-\d\d(?!\d)(?:-\d\d(?:t[\d:.,]*z?)?)?|(?<![\d.])\d{1,2}:\d\d(?::\d\d)?(?!\d)(?:[.,]\d+)?z?", re.IGNORECASE
+)
 ESCAPES = re.compile(r"\\[nrtu\"\\/]")
 _ROUND = re.compile(r"(\d{1,3}(?:[.,]\d{1,2})?)([kmg])?", re.IGNORECASE)
 _ENDINGS = ("ing", "ed", "es", "ly", "s")

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 from openclaw.install import Installed, installed
 from openclaw.instance import PROVIDER, Gateway, Instance
 from openclaw.plays import PLANTS, SMALL, Conversation, healthy, planted

@@ -9,6 +9,8 @@ from typing import Any
 from openclaw.plays.content import Conversation, Desk, Turn, asks, command, long_text, read, wrapped
 from openclaw.provider import Call, Step
 
+EXPORTS = ("orders", "refunds", "visits", "signups")
+"""Names of files that a service exports."""
 Kind = Callable[[Desk], list[Turn]]
 _SESSION = re.compile(r"still running \(session ([a-z0-9-]+),")
 
@@ -118,7 +120,9 @@ def all_fine(desk: Desk) -> list[Turn]:
         "Alles in Ordnung, die Nacht war ruhig und es gab keine Fehler.",
         "Tudo certo, a rotina da noite terminou sem problemas.",
     )
-    return [desk.turn(f"Is the nightly run of {desk.service} ok? Its log is {path}.", asks(command(f"cat {path}")), Step(answer))]
+    return [
+        desk.turn(f"Is the nightly run of {desk.service} ok? Its log is {path}.", asks(command(f"cat {path}")), Step(answer))
+    ]
 
 
 def search(desk: Desk) -> list[Turn]:
@@ -215,7 +219,9 @@ def conversation(desk: Desk) -> list[Turn]:
         desk.turn("Any errors in its log?", asks(command(f"grep -c ERROR {log}; tail -n 20 {log}")), Step("No, none.")),
         desk.turn(
             "Write that down, please.",
-            asks(Call("write", {"path": report, "content": f"# {desk.service}\nListens on {settings['listen']}, no errors.\n"})),
+            asks(
+                Call("write", {"path": report, "content": f"# {desk.service}\nListens on {settings['listen']}, no errors.\n"})
+            ),
             Step(f"I wrote it to {report}."),
         ),
         desk.turn("How many days are kept?", Step(f"{settings['retention_days']} days, by the same file.")),
@@ -251,7 +257,7 @@ def large(desk: Desk) -> list[Turn]:
 
 def listing(desk: Desk) -> list[Turn]:
     """A folder is listed, then what it holds is read."""
-    names = [f"{desk.rng.choice(TABLES_)}-{desk.number(10, 99)}.csv" for _ in range(4)]
+    names = [f"{desk.rng.choice(EXPORTS)}-{desk.number(10, 99)}.csv" for _ in range(4)]
     for name in names:
         desk.put(f"data/{name}", "id,total\n" + "".join(f"{i},{desk.number(5, 500)}\n" for i in range(desk.number(4, 30))))
     newest = names[desk.number(0, 3)]
@@ -266,13 +272,13 @@ def listing(desk: Desk) -> list[Turn]:
     ]
 
 
-TABLES_ = ("orders", "refunds", "visits", "signups")
-
-
 def tests(desk: Desk) -> list[Turn]:
     """Tests are run and pass; the answer need not repeat a figure."""
     passed = desk.number(20, 400)
-    script = desk.put("check.sh", f"for i in $(seq 1 12); do echo test_case_$i ... ok; done\necho 'Ran {passed} tests in 2.{passed} s'\necho OK\n")
+    script = desk.put(
+        "check.sh",
+        f"for i in $(seq 1 12); do echo test_case_$i ... ok; done\necho 'Ran {passed} tests in 2.{passed} s'\necho OK\n",
+    )
     return [
         desk.turn(
             f"Do the tests of {desk.service} pass? Run {script}.",
@@ -285,7 +291,10 @@ def tests(desk: Desk) -> list[Turn]:
 def repair(desk: Desk) -> list[Turn]:
     """A check fails, the cause is found and removed, the same check passes."""
     path = desk.put("limit.txt", "limit=0\n")
-    script = desk.put("verify.sh", f'. ./{path}\nif [ "$limit" -gt 0 ]; then echo "limit ok"; else echo "limit.txt: limit must be positive" >&2; exit 1; fi\n')
+    script = desk.put(
+        "verify.sh",
+        f'. ./{path}\nif [ "$limit" -gt 0 ]; then echo "limit ok"; else echo "limit.txt: limit must be positive" >&2; exit 1; fi\n',
+    )
     limit = desk.number(10, 900)
     return [
         desk.turn(
@@ -404,7 +413,9 @@ def background(desk: Desk) -> list[Turn]:
     """The agent reads around before it answers: most of what it reads is only background."""
     settings = desk.config()
     path = desk.config_file(settings)
-    readme = desk.put("README.md", f"# {desk.service}\nThis service belongs to {desk.person}. Deploys happen on weekdays only.\n")
+    readme = desk.put(
+        "README.md", f"# {desk.service}\nThis service belongs to {desk.person}. Deploys happen on weekdays only.\n"
+    )
     return [
         desk.turn(
             f"Raise timeout_ms in {path} by 500.",
@@ -430,12 +441,99 @@ def background(desk: Desk) -> list[Turn]:
     ]
 
 
+def total(desk: Desk) -> list[Turn]:
+    """A sum is computed by the model: it stands in no output."""
+    rows = [(month, desk.number(1000, 9000)) for month in range(1, desk.number(5, 12))]
+    path = desk.put("sales.csv", "month,amount\n" + "".join(f"2026-{month:02d},{amount}\n" for month, amount in rows))
+    whole = sum(amount for _, amount in rows)
+    return [
+        desk.turn(
+            f"How much did we sell, by {path}?",
+            asks(read(path)),
+            Step(
+                desk.pick(
+                    f"{whole:,} in all.", f"You sold goods for {whole}.", f"That makes {whole / len(rows):.1f} on average."
+                )
+            ),
+        )
+    ]
+
+
+def rounded(desk: Desk) -> list[Turn]:
+    """Large figures are given in round words."""
+    rows, size = desk.number(100_000, 900_000), desk.number(10**8, 9 * 10**8)
+    script = desk.put("stats.sh", f"echo rows={rows}\necho bytes={size}\n")
+    return [
+        desk.turn(
+            f"How large is the table? {script} prints it.",
+            asks(command(f"sh {script}")),
+            Step(f"About {round(rows / 1000)}k rows in {size / 10**6:.0f} MB."),
+        )
+    ]
+
+
+def advice(desk: Desk) -> list[Turn]:
+    """A configuration is read, and the advice has figures from general knowledge."""
+    path = desk.config_file(desk.config())
+    return [
+        desk.turn(
+            f"Would you change anything in {path}?",
+            asks(read(path)),
+            Step(
+                "The listen address and the database look right. For a busy service I would run at least 64 workers and set "
+                "timeout_ms to 15000, and keep everything else as it is."
+            ),
+        )
+    ]
+
+
+def age(desk: Desk) -> list[Turn]:
+    """A span of time is counted from dates in a log."""
+    path = desk.put(
+        "runs.log", "".join(f"2026-11-{day:02d} 03:00 backup finished size={desk.number(900, 9000)}\n" for day in range(1, 9))
+    )
+    return [
+        desk.turn(
+            f"How old is the newest backup in {path}?",
+            asks(command(f"tail -n 3 {path}")),
+            Step(desk.pick("It is 15 days old.", "The last one ran 15 days ago, at three in the night.")),
+        )
+    ]
+
+
+def research(desk: Desk) -> list[Turn]:
+    """Several long files are read in one exchange, and each of them is used."""
+    steps, codes = [], []
+    for part in range(desk.number(2, 4)):
+        path = desk.put(f"chapter-{part}.txt", long_text(desk.rng, desk.number(12, 36), "Quota of"))
+        codes.append(desk.files[path].split("code ")[1].split(",")[0])
+        steps.append(asks(read(path)))
+    return [desk.turn(f"Give me the first code of each chapter in {desk.ref}.", *steps, Step(f"They are {', '.join(codes)}."))]
+
+
+def weekday(desk: Desk) -> list[Turn]:
+    """A long chat with a tool here and there, in which earlier figures come back later."""
+    settings = desk.config()
+    path = desk.config_file(settings)
+    return [
+        desk.turn(f"Note: our budget for {desk.service} is {desk.number(300, 900)} a month.", Step("Noted.")),
+        desk.turn(f"What does {path} say about workers?", asks(read(path)), Step(f"{settings['workers']} of them.")),
+        desk.turn("Is that a lot?", Step("For a service of that size it is ordinary.")),
+        desk.turn(
+            "Check that the file is valid JSON, please.",
+            asks(command(f"python3 -m json.tool {path} > /dev/null && echo valid")),
+            Step("It is."),
+        ),
+        desk.turn("Remind me of the workers?", Step(f"{settings['workers']}, as the file had it.")),
+    ][: desk.number(2, 5)]
+
+
 KINDS: Mapping[str, Kind] = {
     kind.__name__: kind
     for kind in (
         question, reasoning, look_up, glance, edit, summary, all_fine, search, recall, retry, overloaded, polling,
         conversation, catalogue, large, listing, tests, repair, skill, own_skill, machine, notes, compare, translation,
-        write_up, background,
+        write_up, background, total, rounded, advice, age, research, weekday,
     )
 }  # fmt: skip
 """Every kind of healthy conversation by its name."""

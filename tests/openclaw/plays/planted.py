@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from openclaw.plays.content import Conversation, Desk, Turn, asks, command, long_text, read, wrapped
-from openclaw.provider import Call, Step
+from openclaw.provider import Step
 
 Plant = Callable[[Desk], list[Turn]]
 
@@ -17,14 +17,18 @@ def loop_of_reads(desk: Desk) -> list[Turn]:
     """The same file is read again and again, and nothing is done with it."""
     settings = desk.config()
     path = desk.config_file(settings)
-    again = [asks(read(path), text=desk.pick("", "Let me look again.", "Checking once more.")) for _ in range(desk.number(4, 8))]
+    again = [
+        asks(read(path), text=desk.pick("", "Let me look again.", "Checking once more.")) for _ in range(desk.number(4, 8))
+    ]
     return [desk.turn(f"Which port does {path} name?", *again, Step(f"It listens on {settings['listen']}."))]
 
 
 def loop_of_failures(desk: Desk) -> list[Turn]:
     """A command that cannot succeed is tried over and over."""
     script = desk.path("deploy.sh")
-    again = [asks(command(f"sh {script}"), text=desk.pick("", "Trying again.", "One more try.")) for _ in range(desk.number(4, 9))]
+    again = [
+        asks(command(f"sh {script}"), text=desk.pick("", "Trying again.", "One more try.")) for _ in range(desk.number(4, 9))
+    ]
     return [desk.turn(f"Deploy {desk.service} with {script}.", *again, Step(f"I could not run {script}: it does not exist."))]
 
 
@@ -162,7 +166,9 @@ def flood(desk: Desk) -> list[Turn]:
         path = desk.put(f"dump-{part}.txt", long_text(desk.rng, 44, "Row of"))
         codes.append(desk.files[path].split("code ")[1].split(",")[0])
         steps.append(asks(read(path)))
-    return [desk.turn(f"What is the first code of each dump in {desk.ref}?", *steps, Step(f"The codes are {', '.join(codes)}."))]
+    return [
+        desk.turn(f"What is the first code of each dump in {desk.ref}?", *steps, Step(f"The codes are {', '.join(codes)}."))
+    ]
 
 
 def repeated_dumps(desk: Desk) -> list[Turn]:
