@@ -99,7 +99,7 @@ def is_computed(figure: float, figures: Sequence[float]) -> bool:
 
 def _is_about(figure: float, value: float) -> bool:
     """Whether the figure is the value, rounded to the figure's own digits."""
-    return abs(figure - value) <= (0.5 if figure == int(figure) and value != int(value) else 0.05)
+    return abs(figure - value) <= (0.5 if figure == int(figure) and value != int(value) else 0.050001)
 
 
 def reports_trouble(output: str) -> bool:
