@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
+from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
 from streams.sources.openclaw_answer import exchange_id_of
-from streams.sources.openclaw_entry import Entry, has_bad_time, read_entry
-from streams.sources.openclaw_events import events_of, wrapped_calls
+from streams.sources.openclaw_entry import Entry, has_bad_time
+from streams.sources.openclaw_events import wrapped_calls
 from streams.sources.openclaw_tree import Tree
 from streams.sources.reading import LineFault, ReadingContext
 
@@ -39,6 +40,7 @@ class Transcript:
         sink: EventSink,
         follows_header: bool = True,
         inherited: frozenset[str] = frozenset(),
+        dialect: Dialect = OPENCLAW,
     ) -> None:
         self.session_id = session_id
         self.own_answers: set[str] = set()
@@ -49,6 +51,7 @@ class Transcript:
         self._sink = sink
         self._follows_header = follows_header
         self._inherited = inherited
+        self._dialect = dialect
         self._wrapped: dict[str, str] = {}
         self._seen: dict[str, bytes] = {}
         self._last_at = context.ingested_at
@@ -60,14 +63,14 @@ class Transcript:
             if is_torn(line, value):
                 self.is_torn = True
                 return
-            entry = value if isinstance(value, Problem) else read_entry(value)
-            if isinstance(entry, Entry):
-                problem = self._take(entry)
+            entries = value if isinstance(value, Problem) else self._dialect.entries(line.number, value)
+            if isinstance(entries, Problem):
+                problems = [entries]
+                self.tree.add_damaged(value.get(self._dialect.id_field) if isinstance(value, dict) else None)
             else:
-                problem = entry
-                self.tree.add_damaged(value.get("id") if isinstance(value, dict) else None)
-            if problem is not None:
-                self.faults.append(line_fault(line, problem))
+                found = (entry if isinstance(entry, Problem) else self._take(entry) for entry in entries)
+                problems = [problem for problem in found if problem is not None]
+            self.faults += (line_fault(line, problem) for problem in problems)
 
     def _take(self, entry: Entry) -> Problem | None:
         """Take one entry; what was wrong with it, which need not keep it from being taken."""
@@ -82,7 +85,7 @@ class Transcript:
         self._last_at = at = entry.at or self._last_at
         placement = self.tree.add(entry, at)
         self._wrapped |= wrapped_calls(entry)
-        if entry.id in self._inherited:
+        if entry.is_copy or entry.id in self._inherited:
             return None
         if placement.answer is not None:
             self.own_answers.add(placement.answer)
@@ -101,7 +104,7 @@ class Transcript:
         return None
 
     def _emit(self, entry: Entry, at: datetime, *, answer: str | None, is_retry: bool) -> None:
-        events = events_of(entry, is_retry=is_retry, wrapped=self._wrapped)
+        events = self._dialect.events(entry, is_retry=is_retry, wrapped=self._wrapped)
         # An id with a point always gets a number, so that no two entries can come to the same event id.
         numbered = len(events) > 1 or "." in entry.id
         for index, event in enumerate(events):
