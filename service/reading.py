@@ -17,15 +17,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from audit.file_kinds import HEAD, SQLITE, binary_kind
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from streams.admission import Accepted, Door, Place, Refusal
 from streams.sources.event_files import read_event_file
-from streams.sources.openclaw import read_transcript
-from streams.sources.openclaw_sqlite import read_database
 from streams.sources.reading import Reading, ReadingContext
+from streams.sources.transcript_sources import SOURCES
 
 PARALLEL_BYTES = 20_000_000
 """Size from which an import is worth worker processes: each takes half a second to start."""
@@ -69,11 +67,9 @@ class FileReader:
     def _door(self) -> Door:
         return Door(Redactor(self.redaction, self.redaction_key), self.now)
 
-    def openclaw(self, path: Path) -> FileRecords:
-        """A transcript or a session database, whole."""
-        if path.suffix == ".sqlite" or _is_database(path):
-            return _merged(self._parts(path, read_database(path, self._context)))
-        return _merged(self._parts(path, _one(path, self._context)))
+    def transcripts(self, source: str, path: Path) -> FileRecords:
+        """A file of the source with this name, whole."""
+        return _merged(self._parts(path, SOURCES[source].read(path, self._context)))
 
     def events(self, path: Path) -> Iterator[FileRecords]:
         """An event file, part by part."""
@@ -98,19 +94,6 @@ class FileReader:
         return part
 
 
-def _one(path: Path, context: ReadingContext) -> Iterator[Reading]:
-    yield read_transcript(path, context)
-
-
-def _is_database(path: Path) -> bool:
-    """Whether a file is a SQLite database, whatever it is called; one that cannot be read says so when it is."""
-    try:
-        with path.open("rb") as stream:
-            return binary_kind(stream.read(HEAD)) is SQLITE
-    except OSError:
-        return False
-
-
 def _merged(parts: Iterable[FileRecords]) -> FileRecords:
     whole = FileRecords()
     for part in parts:
@@ -120,11 +103,14 @@ def _merged(parts: Iterable[FileRecords]) -> FileRecords:
     return whole
 
 
-def read_transcripts(reader: FileReader, files: Iterable[tuple[Path, int]]) -> Iterator[FileRecords]:
-    """What each file gave, in the order of the files, which come with their sizes; several processes read a large import."""
+def read_transcripts(reader: FileReader, source: str, files: Iterable[tuple[Path, int]]) -> Iterator[FileRecords]:
+    """What each file of a source gave, in the order of the files, which come with their sizes.
+
+    Several processes read a large import.
+    """
     listed, workers = list(files), os.cpu_count() or 1
     if workers == 1 or sum(size for _, size in listed) < PARALLEL_BYTES:
-        yield from (reader.openclaw(path) for path, _ in listed)
+        yield from (reader.transcripts(source, path) for path, _ in listed)
         return
     # Forked workers would inherit DuckDB's and polars' locks without the threads that hold them.
     spawn = multiprocessing.get_context("spawn")
@@ -136,7 +122,7 @@ def read_transcripts(reader: FileReader, files: Iterable[tuple[Path, int]]) -> I
                 first, taken = waiting.popleft()
                 ahead -= taken
                 yield first.result()
-            waiting.append((pool.submit(reader.openclaw, path), size))
+            waiting.append((pool.submit(reader.transcripts, source, path), size))
             ahead += size
         for first, _ in waiting:
             yield first.result()

@@ -33,6 +33,7 @@ from streams.sources.agent_entries import (
     make_entry,
     mended_body,
 )
+from streams.sources.claude_code_kinds import ASSISTANT_BLOCKS, BOOKKEEPING, NOTICES, USER_BLOCKS
 from streams.sources.claude_code_messages import Spoken, called_tools, results_of, spoken, texts_of
 from streams.sources.claude_code_places import Place, Places
 from streams.sources.lines import Problem, json_type
@@ -42,21 +43,7 @@ SOURCE = "claude-code"
 
 Json = dict[str, Any]
 
-_BOOKKEEPING = frozenset(
-    """agent-color agent-name agent-setting ai-title api-request api-request-blob api-request-resumed api-request-shape
-    artifact-autoreact-ledger artifact-comment-monitor atis-latch attribution-snapshot bridge-session content-replacement
-    continued-in cost-state custom-title data-flow-incomplete data-flow-records derived-from dev-mods ended-by-model
-    file-history-delta file-history-snapshot fork-context-ref frame-link history-suppression host-row hybrid-organization
-    isolation-latch last-prompt memory-mode mode observer-ref permission-mode pr-link queue-operation relocated repl-mode
-    resume-head-vouch session-owner summary tag tools-used worktree-state""".split()
-)
-"""Kinds of lines that are no part of the conversation, as of version 2.1.330."""
 _CONVERSATION = frozenset({"user", "assistant", "system", "attachment", "progress"})
-_NOTICES = frozenset(
-    """agents_killed away_summary bridge_status file_snapshot informational local_command memory_saved model_consent_fallback
-    model_fallback permission_retry read_divider scheduled_task_fire stop_hook_summary thinking turn_duration""".split()
-)
-"""Subtypes of `system` lines that say nothing of what the agent did."""
 _COMPACTIONS = {"compact_boundary": "compaction", "microcompact_boundary": "microcompaction"}
 _META = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "turnCompanion")
 _OUTPUTS = ("<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "<bash-stdout>", "<bash-stderr>")
@@ -86,7 +73,7 @@ class ClaudeCodeDialect(AgentDialect):
         if not isinstance(kind, str):
             return _missing("type", kind)
         header = self._header(body)
-        if kind in _BOOKKEEPING:
+        if kind in BOOKKEEPING:
             return header
         if kind not in _CONVERSATION:
             if isinstance(body.get("uuid"), str):
@@ -103,13 +90,11 @@ class ClaudeCodeDialect(AgentDialect):
         given = body.get("sessionId")
         if self._session_id is not None or not is_identifier(given):
             return []
-        self._session_id = given
-        agent = body.get("agentId")
-        if body.get("isSidechain") is True and is_identifier(agent):
-            name = f"{given}.agent-{agent}"
-            if len(name) <= MAX_ID:
-                self._is_subagent, self._session_id = True, name
-        return [make_entry("session", self._session_id or given, body)]
+        agent, name = body.get("agentId"), str(given)
+        if body.get("isSidechain") is True and is_identifier(agent) and len(f"{given}.agent-{agent}") <= MAX_ID:
+            self._is_subagent, name = True, f"{given}.agent-{agent}"
+        self._session_id = name
+        return [make_entry("session", name, body)]
 
     def _read(self, kind: str, body: Json) -> list[Entry | Problem] | Problem:
         """The entries of a line of the conversation."""
@@ -133,7 +118,7 @@ class ClaudeCodeDialect(AgentDialect):
         self._places.stand_in(body["uuid"], place)
         if isinstance(subtype, str) and subtype in _COMPACTIONS:
             return [self._entry(EVENTS, body, place, body_fields={"events": [_compaction(subtype, body)]})]
-        if not isinstance(subtype, str) or subtype in _NOTICES:
+        if not isinstance(subtype, str) or subtype in NOTICES:
             return []
         return list(self._unknown.report(f"system line of subtype {subtype}"))
 
@@ -161,7 +146,7 @@ class ClaudeCodeDialect(AgentDialect):
             )
             for index, (message, said) in enumerate(results)
         )
-        return [*answered, *found, *self._unknown_blocks(blocks, _USER_BLOCKS)]
+        return [*answered, *found, *self._unknown_blocks(blocks, USER_BLOCKS)]
 
     def _ask(self, body: Json, place: Place, text: str) -> list[Entry | Problem]:
         """The entries of a text in the user's name: none where it is not the user's, until the agent answers it."""
@@ -173,7 +158,9 @@ class ClaudeCodeDialect(AgentDialect):
             self._places.stand_in(uuid, place)
             return []
         origin = INTERNAL if is_meta or is_prompt else SUBAGENT if body.get("isSidechain") is True else {}
-        question = self._entry("message", body, place, message={"role": "user", **origin}, blocks=[{"type": "text", "text": text}])
+        question = self._entry(
+            "message", body, place, message={"role": "user", **origin}, blocks=[{"type": "text", "text": text}]
+        )
         if is_meta or is_prompt or text.startswith(_COMMANDS):
             self._places.ask_later(uuid, place, question)
             return []
@@ -200,7 +187,7 @@ class ClaudeCodeDialect(AgentDialect):
             shown = [{"type": "text", "text": text}]
             found.append(self._entry("message", body, place, suffix=str(index), message=result, blocks=shown))
         self._places.say(body["uuid"], told, fields.get("stopReason"))
-        return found + list(self._unknown_blocks(blocks, _ASSISTANT_BLOCKS))
+        return found + list(self._unknown_blocks(blocks, ASSISTANT_BLOCKS))
 
     def _failure(self, body: Json, place: Place, stop: str, words: str) -> list[Entry | Problem]:
         """An assistant message that ended in this way."""
@@ -249,14 +236,6 @@ class ClaudeCodeDialect(AgentDialect):
     def _unknown_blocks(self, blocks: Sequence[Json], known: frozenset[str]) -> list[Problem]:
         kinds = (str(block.get("type")) for block in blocks if block.get("type") not in known)
         return [problem for kind in kinds for problem in self._unknown.report(f"block of type {kind}")]
-
-
-_USER_BLOCKS = frozenset({"text", "image", "document", "tool_result", "tool_reference", "search_result"})
-_ASSISTANT_BLOCKS = frozenset(
-    """text thinking redacted_thinking tool_use server_tool_use mcp_tool_use mcp_tool_result web_search_tool_result
-    web_fetch_tool_result code_execution_tool_result bash_code_execution_tool_result text_editor_code_execution_tool_result
-    tool_search_tool_result advisor_tool_result container_upload fallback image document""".split()
-)
 
 
 def _missing(name: str, value: Any) -> Problem:

@@ -40,7 +40,9 @@ def spoken(said: Spoken, message: Json, blocks: Sequence[Json]) -> tuple[Json, l
 
     The text is that of the whole message so far, for it is the answer; there is none where the message asks for a tool.
     """
-    calls = [call_block(block.get("id"), block.get("name"), block.get("input")) for block in blocks if block.get("type") in _CALLS]
+    calls = [
+        call_block(block.get("id"), block.get("name"), block.get("input")) for block in blocks if block.get("type") in _CALLS
+    ]
     thoughts = [block for block in blocks if block.get("type") == "thinking"]
     results = [block for block in blocks if str(block.get("type")).endswith("_tool_result")]
     text = text_of(blocks)

@@ -103,7 +103,11 @@ def summary_of(payload: Json) -> str:
     """What a reasoning item lets be read: its text, or the summary of it."""
     for name in ("content", "summary"):
         parts = payload.get(name)
-        texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)] if isinstance(parts, list) else []
+        texts = (
+            [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+            if isinstance(parts, list)
+            else []
+        )
         if any(texts):
             return "\n\n".join(texts)
     return ""

@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from streams.sources.agent_entries import (
@@ -30,6 +30,7 @@ from streams.sources.agent_entries import (
     mended_body,
 )
 from streams.sources.codex_items import CALLS, OUTPUTS, Outcomes, asked_text, call_of, output_of, summary_of
+from streams.sources.codex_kinds import IGNORED_ITEMS, IGNORED_LINES, SHOWN
 from streams.sources.codex_usage import UsageCounter
 from streams.sources.lines import Problem, json_type
 from streams.sources.openclaw_entry import Entry
@@ -39,25 +40,9 @@ SOURCE = "codex"
 
 Json = dict[str, Any]
 
-_IGNORED = frozenset({"world_state", "token_usage_record", "inter_agent_communication_metadata"})
-_IGNORED_ITEMS = frozenset(
-    {"compaction", "compaction_trigger", "context_compaction", "configuration_update", "ghost_snapshot", "other", "additional_tools"}
-)
-_SHOWN = frozenset(
-    """agent_message agent_message_content_delta agent_message_delta agent_reasoning agent_reasoning_delta
-    agent_reasoning_raw_content agent_reasoning_section_break background_event context_compacted deprecation_notice
-    entered_review_mode exec_approval_request exec_command_begin exec_command_output_delta exited_review_mode hook_completed
-    hook_started image_generation_begin image_generation_end item_started mcp_startup_complete mcp_startup_update
-    mcp_tool_call_begin model_reroute patch_apply_begin patch_apply_updated plan_delta plan_update raw_response_completed
-    raw_response_item reasoning_content_delta session_configured shutdown_complete skills_update_available sub_agent_activity
-    terminal_interaction thread_goal_updated thread_name_updated thread_rolled_back thread_settings_applied turn_diff
-    undo_completed undo_started user_message view_image_tool_call warning web_search_begin web_search_end
-    collab_agent_spawn_begin collab_agent_spawn_end collab_agent_interaction_begin collab_agent_interaction_end
-    collab_waiting_begin collab_waiting_end collab_close_begin collab_close_end dynamic_tool_call_request
-    dynamic_tool_call_response elicitation_request elicitation_abandoned guardian_assessment""".split()
-)
-"""Kinds of `event_msg` that tell for the screen what other lines say, as of version 0.169.0."""
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text"}
+
+_Read = Callable[[Json, Json], list[Entry | Problem] | Problem]
 
 
 class CodexDialect(AgentDialect):
@@ -83,6 +68,20 @@ class CodexDialect(AgentDialect):
         self._is_under_way = False
         self._has_failed = False
         self._stop, self._text = "tool_use", ""
+        self._lines: Mapping[str, _Read] = {
+            "session_meta": self._header,
+            "turn_context": self._settings,
+            "compacted": self._compacted,
+            "response_item": self._item,
+            "event_msg": self._event,
+        }
+        self._told: Mapping[str, Callable[[Json, Json], list[Entry | Problem]]] = {
+            **dict.fromkeys(("task_started", "turn_started"), self._begin),
+            **dict.fromkeys(("task_complete", "turn_complete"), self._end),
+            **dict.fromkeys(("error", "stream_error"), self._fail),
+            "token_count": self._count,
+            "turn_aborted": self._abort,
+        }
 
     def entries(self, number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
         """The entries of one line."""
@@ -90,24 +89,14 @@ class CodexDialect(AgentDialect):
         if not isinstance(kind, str):
             words = "is missing" if kind is None else f"is {json_type(kind)}, not a string"
             return Problem("missing_field" if kind is None else "wrong_type", f"type: {words}")
-        if kind in _IGNORED:
-            return []
+        read = None if kind in IGNORED_LINES else self._lines.get(kind)
+        if read is None:
+            return [] if kind in IGNORED_LINES else list(self._unknown.report(f"type {kind}"))
         if not isinstance(payload, dict):
             return Problem("wrong_type", f"payload: is {json_type(payload)}, not an object")
         line = mended_body(body)
-        payload = line["payload"]
         line["_id"] = f"ordinal-{body['ordinal']}" if type(body.get("ordinal")) is int else f"line-{number}"
-        if kind == "session_meta":
-            return self._header(line, payload)
-        if kind == "turn_context":
-            return self._settings(line, payload)
-        if kind == "compacted":
-            return [self._events(line["_id"], line, self._compaction(payload))]
-        if kind == "response_item":
-            return self._item(line, payload)
-        if kind == "event_msg":
-            return self._event(line, payload)
-        return list(self._unknown.report(f"type {kind}"))
+        return read(line, line["payload"])
 
     def _header(self, line: Json, payload: Json) -> list[Entry | Problem]:
         if self._is_named or not is_identifier(payload.get("id")):
@@ -149,7 +138,7 @@ class CodexDialect(AgentDialect):
         if isinstance(kind, str) and kind in OUTPUTS:
             message, text = output_of(payload, self._tools, self._outcomes)
             return [make_entry("message", line["_id"], line, message=message, blocks=[{"type": "text", "text": text}])]
-        if isinstance(kind, str) and kind in _IGNORED_ITEMS:
+        if isinstance(kind, str) and kind in IGNORED_ITEMS:
             return []
         return list(self._unknown.report(f"response_item of type {kind}"))
 
@@ -195,27 +184,31 @@ class CodexDialect(AgentDialect):
         return [entry] if asked is None else [asked, entry]
 
     def _event(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        kind = payload.get("type")
-        if kind in ("task_started", "turn_started"):
-            self._is_asked = self._is_under_way = False
+        kind = str(payload.get("type"))
+        read = self._told.get(kind)
+        if read is not None:
+            return read(line, payload)
+        if self._outcomes.note(kind, payload) or kind in SHOWN:
             return []
-        if kind == "token_count":
-            return self._count(line, payload)
-        if kind in ("error", "stream_error"):
-            return self._said(line, [], stop="error", errorMessage=_words(payload))
-        if kind in ("task_complete", "turn_complete"):
-            self._is_under_way = False
-            error = payload.get("error")
-            if not isinstance(error, dict) or self._has_failed:
-                return []
-            return self._said(line, [], stop="error", errorMessage=_words(error))
-        if kind == "turn_aborted":
-            found = self._said(line, [], stop="aborted", errorMessage=_words(payload))
-            self._is_under_way = False
-            return found
-        if isinstance(kind, str) and self._outcomes.note(kind, payload):
-            return []
-        return [] if isinstance(kind, str) and kind in _SHOWN else list(self._unknown.report(f"event_msg of type {kind}"))
+        return list(self._unknown.report(f"event_msg of type {kind}"))
+
+    def _begin(self, _line: Json, _payload: Json) -> list[Entry | Problem]:
+        """A turn begins."""
+        self._is_asked = self._is_under_way = False
+        return []
+
+    def _end(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        """A turn ended, perhaps in an error that was not told before."""
+        error, was_told = payload.get("error"), self._has_failed
+        found = [] if was_told or not isinstance(error, dict) else self._fail(line, error)
+        self._is_under_way = False
+        return found
+
+    def _fail(self, line: Json, error: Json) -> list[Entry | Problem]:
+        return self._said(line, [], stop="error", errorMessage=_words(error))
+
+    def _abort(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        return self._said(line, [], stop="aborted", errorMessage=_words(payload))
 
     def _count(self, line: Json, payload: Json) -> list[Entry | Problem]:
         """The usage of one response, and how full the context is."""
@@ -234,13 +227,14 @@ class CodexDialect(AgentDialect):
         named = {"provider": self._provider, "model": self._model}
         return {name: value for name, value in named.items() if value is not None}
 
-    def _compaction(self, payload: Json) -> Json:
+    def _compacted(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        """The history was replaced by a summary."""
         event: Json = {"event": "context_event", "action": "compaction"}
         if self._usage.context_tokens is not None:
             event["tokens_before"] = self._usage.context_tokens
         if isinstance(payload.get("message"), str):
             event["summary"] = payload["message"]
-        return event
+        return [self._events(line["_id"], line, event)]
 
     def _events(self, name: str, line: Json, *events: Json) -> Entry:
         return make_entry(EVENTS, name, line, body={"events": list(events)})
