@@ -150,11 +150,15 @@ def make_entry(
     body: Json | None = None,
     message: Json | None = None,
     blocks: Sequence[Json] = (),
+    own: Sequence[Json] | None = None,
 ) -> Entry:
-    """An entry of a line: its time is that of the line. `body` are its own fields, `message` those of a message."""
+    """An entry of a line: its time is that of the line. `body` are its own fields, `message` those of a message.
+
+    `own` are the blocks that the line itself has, where `blocks` repeats what others said: by them it is known again.
+    """
     message = message or {}
     fields = {**(body or {}), "timestamp": line.get("timestamp")}
-    content = msgspec.json.encode([kind, message.get("role"), list(blocks)], order="deterministic")
+    content = msgspec.json.encode([kind, message.get("role"), list(blocks if own is None else own)], order="deterministic")
     return Entry(
         kind=kind,
         id=entry_id,

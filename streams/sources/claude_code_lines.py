@@ -181,8 +181,8 @@ class ClaudeCodeDialect(AgentDialect):
         told = self._places.message(body["uuid"], message.get("id"), side=self._is_side(body), begin=Spoken)
         place = told.follows(place)
         found: list[Entry | Problem] = [*self._places.asked(place), *self._model_change(body, place)]
-        fields, own, results = spoken(told.said, message, blocks)
-        found.append(self._entry("message", body, place, message=fields, blocks=own))
+        fields, said, results = spoken(told.said, message, blocks)
+        found.append(self._entry("message", body, place, message=fields, blocks=said, own=blocks))
         for index, (result, text) in enumerate(results_of(results, body, self._tools), 1):
             shown = [{"type": "text", "text": text}]
             found.append(self._entry("message", body, place, suffix=str(index), message=result, blocks=shown))
@@ -215,26 +215,27 @@ class ClaudeCodeDialect(AgentDialect):
         body_fields: Json | None = None,
         message: Json | None = None,
         blocks: Sequence[Json] = (),
+        own: Sequence[Json] | None = None,
     ) -> Entry:
-        parent = place.leaf
         return make_entry(
             kind,
             f"{body['uuid']}/{suffix}" if suffix else body["uuid"],
             body,
-            parent=parent,
+            parent=place.leaf,
             linked=True,
             side=self._is_side(body),
             is_copy=body["uuid"] in self._copied or _is_forked(body),
             body=body_fields,
             message=message,
             blocks=blocks,
+            own=own,
         )
 
     def _is_side(self, body: Json) -> bool:
         return body.get("isSidechain") is True and not self._is_subagent
 
     def _unknown_blocks(self, blocks: Sequence[Json], known: frozenset[str]) -> list[Problem]:
-        kinds = (str(block.get("type")) for block in blocks if block.get("type") not in known)
+        kinds = (kind for block in blocks if (kind := str(block.get("type"))) not in known)
         return [problem for kind in kinds for problem in self._unknown.report(f"block of type {kind}")]
 
 
@@ -260,7 +261,8 @@ def _is_from_program(body: Json, text: str) -> bool:
     """Whether the program asks, not a person: a notification, a schedule, another agent."""
     origin = body.get("origin")
     kind = origin.get("kind") if isinstance(origin, dict) else None
-    return body.get("promptSource") == "system" or kind not in (None, "human", "user") or text.startswith(_NOTIFICATION)
+    is_program = isinstance(kind, str) and kind not in ("human", "user")
+    return body.get("promptSource") == "system" or is_program or text.startswith(_NOTIFICATION)
 
 
 def _is_forked(body: Json) -> bool:

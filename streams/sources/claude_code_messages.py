@@ -28,10 +28,9 @@ _EXIT_CODE = re.compile(r"(?:Error: )?Exit code (\d{1,9})(?:\n|\Z)")
 
 @dataclass(slots=True)
 class Spoken:
-    """What the lines of one message said so far: its texts, and the largest count of each kind of tokens."""
+    """What the lines of one message said so far: its text, and the largest count of each kind of tokens."""
 
-    texts: list[str] = field(default_factory=list)
-    characters: int = 0
+    text: str | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
 
 
@@ -40,15 +39,12 @@ def spoken(said: Spoken, message: Json, blocks: Sequence[Json]) -> tuple[Json, l
 
     The text is that of the whole message so far, for it is the answer; there is none where the message asks for a tool.
     """
-    calls = [
-        call_block(block.get("id"), block.get("name"), block.get("input")) for block in blocks if block.get("type") in _CALLS
-    ]
-    thoughts = [block for block in blocks if block.get("type") == "thinking"]
-    results = [block for block in blocks if str(block.get("type")).endswith("_tool_result")]
+    calls = [call_block(block.get("id"), block.get("name"), block.get("input")) for block in blocks if _type(block) in _CALLS]
+    thoughts = [block for block in blocks if _type(block) == "thinking"]
+    results = [block for block in blocks if _type(block).endswith("_tool_result")]
     text = text_of(blocks)
-    if text and said.characters < MAX_SAID:
-        said.texts.append(text)
-        said.characters += len(text)
+    if text and (said.text is None or len(said.text) < MAX_SAID):
+        said.text = text if said.text is None else f"{said.text}\n{text}"
     stop = message.get("stop_reason")
     stop = stop if isinstance(stop, str) else "tool_use" if calls else None
     fields: Json = {"role": "assistant", "stopReason": stop}
@@ -58,7 +54,7 @@ def spoken(said: Spoken, message: Json, blocks: Sequence[Json]) -> tuple[Json, l
     if usage is not None:
         fields["usage"] = usage
     if stop != "tool_use":
-        calls.append({"type": "text", "text": "\n".join(said.texts)})
+        calls.append({"type": "text", "text": said.text or ""})
     return fields, thoughts + calls, results
 
 
@@ -80,7 +76,7 @@ def called_tools(blocks: Sequence[Json]) -> dict[str, str]:
     return {
         block["id"]: block["name"]
         for block in blocks
-        if block.get("type") in _CALLS and isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
+        if _type(block) in _CALLS and isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
     }
 
 
@@ -89,7 +85,7 @@ def results_of(blocks: Sequence[Json], body: Json, tools: Mapping[str, str]) -> 
 
     `body` is the line, which says more of a result where it has only one; `tools` has the names of the tools that were called.
     """
-    results = [block for block in blocks if str(block.get("type")).endswith("tool_result")]
+    results = [block for block in blocks if _type(block).endswith("tool_result")]
     return [_result(block, body if len(results) == 1 else {}, tools) for block in results]
 
 
@@ -111,6 +107,11 @@ def _result(block: Json, body: Json, tools: Mapping[str, str]) -> tuple[Json, st
     if details:
         message["details"] = details
     return message, text
+
+
+def _type(block: Json) -> str:
+    kind = block.get("type")
+    return kind if isinstance(kind, str) else ""
 
 
 def _details(given: Any) -> Iterator[tuple[str, Any]]:

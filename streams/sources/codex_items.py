@@ -77,7 +77,7 @@ class Outcomes:
             told["status"] = given["status"]
         result = given.get("result")
         failed = given.get("success") is False or (isinstance(result, dict) and "Err" in result)
-        if failed or given.get("status") in _FAILED:
+        if failed or told.get("status") in _FAILED:
             told["failed"] = True
         if told:
             self._known[call_id] = told

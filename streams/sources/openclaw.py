@@ -161,7 +161,8 @@ class _Records:
         thinking = thinking_text(fold)
         thinking = None if thinking is None else self._clean(thinking, found)
         tags = self._dialect.tags(text, fold.text) | self._window.tags
-        tags |= {"abandoned"} if abandoned else set()
+        # What a subagent does stands beside the conversation, which never comes back to it.
+        tags |= {"abandoned"} if abandoned and question.origin != "subagent" else set()
         tags |= {question.origin} if question.origin else set()
         tags |= {"delivery_mirror"} if fold.is_mirrored else set()
         return Exchange(
