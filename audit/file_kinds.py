@@ -24,9 +24,12 @@ PARQUET = Kind("a Parquet file", _CONVERT)
 SQLITE = Kind("a SQLite database", "OpenClaw's databases are taken by `driftline import openclaw`.")
 CSV = Kind("CSV", _CONVERT)
 TRANSCRIPT = Kind("an OpenClaw transcript", "Take it in with `driftline import openclaw`.")
+CLAUDE_CODE = Kind("a Claude Code transcript", "Take it in with `driftline import claude-code`.")
+CODEX = Kind("a Codex rollout", "Take it in with `driftline import codex`.")
 EVENTS = Kind("a file of runtime events", "Take it in with `driftline import events`.")
 BINARY = Kind("binary data", _NONE)
 TEXT = Kind("text without JSON", _NONE)
+ZSTANDARD = Kind("a Zstandard file", _UNPACK)
 _UTF16 = Kind("text in UTF-16 or UTF-32", "Save it as UTF-8.")
 _WEB = Kind("XML or HTML", _NONE)
 _PICTURE = Kind("a picture", _NONE)
@@ -39,7 +42,7 @@ MAGIC = (
     (0, b"ARROW1", Kind("an Arrow file", _CONVERT)),
     (0, b"\xff\xff\xff\xff", Kind("an Arrow stream", _CONVERT)),
     (0, b"\x1f\x8b", Kind("a gzip file", _UNPACK)),
-    (0, b"\x28\xb5\x2f\xfd", Kind("a Zstandard file", _UNPACK)),
+    (0, b"\x28\xb5\x2f\xfd", ZSTANDARD),
     (0, b"BZh", Kind("a bzip2 file", _UNPACK)),
     (0, b"\xfd7zXZ\0", Kind("an xz file", _UNPACK)),
     (0, b"\x04\x22\x4d\x18", Kind("an LZ4 file", _UNPACK)),
@@ -66,6 +69,8 @@ _SEPARATORS = (b",", b";", b"\t", b"|")
 _SESSION = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session"')
 _EVENT = re.compile(rb'"events?"\s*:')
 _SESSION_ID = re.compile(rb'"session_id"\s*:')
+_CLAUDE_CODE = re.compile(rb'\s*\{[^\n]*"sessionId"\s*:')
+_CODEX = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session_meta"')
 
 
 def binary_kind(head: bytes) -> Kind | None:
@@ -92,7 +97,7 @@ def unlike_json(head: bytes) -> Kind | None:
 
 def unlike_events(head: bytes) -> Kind | None:
     """What a file is that holds no runtime events; None for one that may."""
-    return unlike_json(head) or (TRANSCRIPT if _is_transcript(head) else None)
+    return unlike_json(head) or _agent_kind(head)
 
 
 def unlike_transcript(head: bytes) -> Kind | None:
@@ -100,8 +105,38 @@ def unlike_transcript(head: bytes) -> Kind | None:
     found = unlike_json(head)
     if found is not None:
         return None if found is SQLITE else found
-    is_events = not _is_transcript(head) and _EVENT.search(head) and _SESSION_ID.search(head)
-    return EVENTS if is_events else None
+    return EVENTS if not _is_transcript(head) and _is_events(head) else None
+
+
+def unlike_claude_code(head: bytes) -> Kind | None:
+    """What a file is that is no Claude Code transcript; None for one that may be."""
+    return _unlike_agent(head, CLAUDE_CODE)
+
+
+def unlike_codex(head: bytes) -> Kind | None:
+    """What a file is that is no Codex rollout, compressed or not; None for one that may be."""
+    return None if binary_kind(head) is ZSTANDARD else _unlike_agent(head, CODEX)
+
+
+def _unlike_agent(head: bytes, wanted: Kind) -> Kind | None:
+    found = unlike_json(head) or _agent_kind(head) or (EVENTS if _is_events(head) else None)
+    return None if found is wanted else found
+
+
+def _agent_kind(head: bytes) -> Kind | None:
+    """Whose transcript a file is, by its first line; None for one that is none."""
+    if _is_transcript(head):
+        return TRANSCRIPT
+    head = head.removeprefix(_BOM)
+    if _CODEX.match(head):
+        return CODEX
+    first = head.split(b"\n", 1)[0]
+    is_claude = _CLAUDE_CODE.match(head) and not _SESSION_ID.search(first) and not _EVENT.search(first)
+    return CLAUDE_CODE if is_claude else None
+
+
+def _is_events(head: bytes) -> bool:
+    return bool(_EVENT.search(head) and _SESSION_ID.search(head))
 
 
 def _is_transcript(head: bytes) -> bool:

@@ -21,14 +21,13 @@ from service.reading import FileReader, FileRecords, parts_of, read_transcripts
 from service.sessions import close_idle_sessions
 from service.workspace import Workspace, redaction_key_of
 from streams.admission import Accepted
-from streams.sources.openclaw import find_transcripts
 from streams.sources.openclaw_files import trajectory_beside
-from streams.sources.openclaw_sqlite import find_databases
+from streams.sources.transcript_sources import OPENCLAW, TranscriptSource
 
 BATCH_BYTES = 64 * 1024 * 1024
 READER_VERSION = "openclaw-2"
 """Version of what is read of a file: one that was taken by an older version is read again."""
-OPENCLAW, EVENTS = "openclaw", "events"
+EVENTS = "events"
 
 
 @dataclass
@@ -114,14 +113,18 @@ class Importer:
 
     def openclaw(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import OpenClaw transcripts and session databases."""
-        changed = self._changed(files, report)
-        parts = [part for path, stamp in changed for part in parts_of(path, stamp.size)]
+        return self.transcripts(OPENCLAW, files, report)
+
+    def transcripts(self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
+        """Import the transcripts of a source."""
+        changed = self._changed(source.name, files, report)
+        parts = [part for path, stamp in changed for part in parts_of(source, path, stamp.size)]
         stamps, complete = dict(changed), True
-        for part, records in zip(parts, read_transcripts(self._reader, parts), strict=True):
+        for part, records in zip(parts, read_transcripts(self._reader, source.name, parts), strict=True):
             self._take(records)
             complete &= records.complete
             if part.ends:
-                self._note(OPENCLAW, part.path, stamps[part.path], complete=complete)
+                self._note(source.name, part.path, stamps[part.path], complete=complete)
                 complete = True
             report(part.size)
         return self._finish()
@@ -137,9 +140,9 @@ class Importer:
             report(stamp.size)
         return self._finish()
 
-    def _changed(self, files: Iterable[Path], report: Report) -> list[tuple[Path, Stamp]]:
+    def _changed(self, source: str, files: Iterable[Path], report: Report) -> list[tuple[Path, Stamp]]:
         """The files that were not taken completely as they are now, by the settings of now."""
-        rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": OPENCLAW}).iter_rows()
+        rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": source}).iter_rows()
         taken = {path: known for path, *known in rows}
         changed = []
         for path in files:
@@ -191,11 +194,3 @@ class Importer:
         self._summary.sessions_closed = close_idle_sessions(self._workspace)
         self._workspace.runner.run()
         return self._summary
-
-
-def transcripts_in(paths: Iterable[Path]) -> list[Path]:
-    """Every transcript and session database under the paths, each once, in a fixed order; InputError for a missing path."""
-    found = (
-        file for path in paths for file in ([path] if path.is_file() else [*find_transcripts(path), *find_databases(path)])
-    )
-    return list(dict.fromkeys(found))

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from audit.file_kinds import HEAD, Kind, unlike_events, unlike_json, unlike_transcript
+from audit.file_kinds import HEAD, Kind, unlike_events, unlike_json
 from schemas.errors import InputError
 from service.terminal import err, plain
+from streams.sources.transcript_sources import TranscriptSource
 
 STANDARD_INPUT = "-"
 
@@ -31,7 +32,11 @@ class Reads:
 
 EVENTS = Reads("event JSON lines or a session.json", ("*.jsonl", "*.ndjson", "*.json"), unlike_events)
 SESSIONS = Reads("sessions, event JSON lines or a transcript", EVENTS.patterns, unlike_json)
-TRANSCRIPTS = Reads("an OpenClaw transcript or session database", ("*.jsonl", "*.sqlite"), unlike_transcript)
+
+
+def transcripts_of(source: TranscriptSource) -> Reads:
+    """What an import of a source reads."""
+    return Reads(source.words, source.patterns, source.unlike)
 
 
 class Found(NamedTuple):

@@ -18,15 +18,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from audit.file_kinds import HEAD, SQLITE, binary_kind
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from streams.admission import Accepted, Door, Place, Refusal
 from streams.sources.event_files import read_event_file
-from streams.sources.openclaw import read_transcript
-from streams.sources.openclaw_sqlite import EVERY_SESSION, SessionRange, read_database, session_ranges
+from streams.sources.openclaw_sqlite import EVERY_SESSION, SessionRange
 from streams.sources.reading import Reading, ReadingContext
+from streams.sources.transcript_sources import SOURCES, TranscriptSource
 
 PARALLEL_BYTES = 20_000_000
 """Size from which an import is worth worker processes: each takes half a second to start."""
@@ -81,11 +80,9 @@ class FileReader:
     def _door(self) -> Door:
         return Door(Redactor(self.redaction, self.redaction_key), self.now)
 
-    def openclaw(self, path: Path, sessions: SessionRange = EVERY_SESSION) -> FileRecords:
-        """A transcript, or the sessions of a range of a session database."""
-        if path.suffix == ".sqlite" or _is_database(path):
-            return _merged(self._parts(path, read_database(path, self._context, sessions)))
-        return _merged(self._parts(path, _one(path, self._context)))
+    def transcripts(self, source: str, path: Path, sessions: SessionRange = EVERY_SESSION) -> FileRecords:
+        """A file of the source with this name, whole, or the sessions of a range of it."""
+        return _merged(self._parts(path, SOURCES[source].read(path, self._context, sessions)))
 
     def events(self, path: Path) -> Iterator[FileRecords]:
         """An event file, part by part."""
@@ -110,19 +107,6 @@ class FileReader:
         return part
 
 
-def _one(path: Path, context: ReadingContext) -> Iterator[Reading]:
-    yield read_transcript(path, context)
-
-
-def _is_database(path: Path) -> bool:
-    """Whether a file is a SQLite database, whatever it is called; one that cannot be read says so when it is."""
-    try:
-        with path.open("rb") as stream:
-            return binary_kind(stream.read(HEAD)) is SQLITE
-    except OSError:
-        return False
-
-
 def _merged(parts: Iterable[FileRecords]) -> FileRecords:
     whole = FileRecords()
     for part in parts:
@@ -132,21 +116,21 @@ def _merged(parts: Iterable[FileRecords]) -> FileRecords:
     return whole
 
 
-def parts_of(path: Path, size: int) -> list[Part]:
+def parts_of(source: TranscriptSource, path: Path, size: int) -> list[Part]:
     """The parts that a file is read in: the records of a large database would not fit into memory together."""
     count = -(-size // PART_BYTES)
-    if count < 2 or path.suffix != ".sqlite":
+    if count < 2:
         return [Part(path, size, EVERY_SESSION, ends=True)]
-    ranges = session_ranges(path, count)
+    ranges = source.ranges(path, count)
     last = len(ranges) - 1
     return [Part(path, size // len(ranges), sessions, ends=place == last) for place, sessions in enumerate(ranges)]
 
 
-def read_transcripts(reader: FileReader, parts: Iterable[Part]) -> Iterator[FileRecords]:
-    """What each part gave, in their order; several processes read a large import."""
+def read_transcripts(reader: FileReader, source: str, parts: Iterable[Part]) -> Iterator[FileRecords]:
+    """What each part of a source's files gave, in their order; several processes read a large import."""
     listed, workers = list(parts), os.cpu_count() or 1
     if workers == 1 or sum(part.size for part in listed) < PARALLEL_BYTES:
-        yield from (reader.openclaw(part.path, part.sessions) for part in listed)
+        yield from (reader.transcripts(source, part.path, part.sessions) for part in listed)
         return
     # Forked workers would inherit DuckDB's and polars' locks without the threads that hold them.
     spawn = multiprocessing.get_context("spawn")
@@ -158,7 +142,7 @@ def read_transcripts(reader: FileReader, parts: Iterable[Part]) -> Iterator[File
                 first, taken = waiting.popleft()
                 ahead -= taken
                 yield first.result()
-            waiting.append((pool.submit(reader.openclaw, path, sessions), size))
+            waiting.append((pool.submit(reader.transcripts, source, path, sessions), size))
             ahead += size
         for first, _ in waiting:
             yield first.result()

@@ -20,7 +20,7 @@ from service.dialogues import PROJECTS, WORSE_SINCE, Session, dialogues
 from service.exchange_report import delivered_line, exchange_report, worst_first
 from service.fleet import write_fleet
 from service.fleet_events import EVENTS_FILE
-from service.importing import Importer, transcripts_in
+from service.importing import Importer
 from service.incident_views import check_limits, check_view
 from service.processes import unwound_by_signals
 from service.report import fleet_report, heading, worst_run
@@ -29,6 +29,7 @@ from service.settings import Settings, load_settings
 from service.terminal import err, out
 from service.views import SIMULATED
 from service.workspace import Workspace, open_workspace
+from streams.sources.transcript_sources import OPENCLAW
 
 PRESENT = datetime(2026, 11, 2, tzinfo=UTC)
 """The demo's present: the day after its last session, so that the report is the same whenever it is made."""
@@ -83,7 +84,7 @@ def _import_transcripts(folder: Path, settings: Settings) -> None:
     plan = write_fleet(folder / "openclaw")
     events = plan.root / EVENTS_FILE
     with open_workspace(settings, now=lambda: PRESENT, create=True) as workspace:
-        files = transcripts_in([plan.root / "agents"])
+        files = OPENCLAW.files_in([plan.root / "agents"])
         with file_progress(files) as report:
             summary = Importer(workspace).openclaw(files, report)
         show(summary, settings.database, as_json=False)

@@ -1,4 +1,4 @@
-"""`driftline import`: OpenClaw transcripts and event files."""
+"""`driftline import`: transcripts of each program that is known, and event files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from schemas.errors import InputError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, for_database, print_json, settings_of
 from service.commands.watching import check_projects
 from service.import_findings import import_findings
-from service.importing import Importer, ImportSummary, Report, Stamp, stamp_of, transcripts_in
-from service.input_files import EVENTS, TRANSCRIPTS, checked, input_files
+from service.importing import Importer, ImportSummary, Report, Stamp, stamp_of
+from service.input_files import EVENTS, checked, input_files, transcripts_of
 from service.next_steps import program_name
 from service.terminal import counted, err, out
 from service.workspace import Workspace, open_workspace
+from streams.sources.transcript_sources import SOURCES, TranscriptSource
 
 SEE_LETTERS = "driftline dead-letters list"
 WHOLE_EVERY = timedelta(minutes=1)
@@ -40,35 +41,41 @@ Via = Annotated[
 Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Name of the agent, instead of what the files say.")]
 
 
-@app.command("openclaw")
-def import_openclaw(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Transcripts, or folders that hold them.")],
-    follow: Annotated[bool, typer.Option("--follow", help="Stay, and take up what is added, until interrupted.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks when following.")] = 2.0,
-    project: Into = None,
-    connection: Via = None,
-    agent: Agent = None,
-    database: Database = None,
-    policy: PolicyFile = None,
-    as_of: AsOf = None,
-    as_json: AsJson = False,
-) -> None:
-    """Import OpenClaw transcripts; importing twice changes nothing."""
-    settings = settings_of(database, policy, project=project, connection=connection)
-    clock, files = clock_of(as_of), transcripts_in(paths)
-    if not files and not follow:
-        raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint="Transcripts are agents/*/sessions/*.jsonl.")
-    found = checked(files, paths, TRANSCRIPTS, allow_empty=follow)
-    found.report()
-    with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
-        with file_progress(found.files) as report:
-            summary = Importer(workspace, agent=agent).openclaw(found.files, report)
-        show(summary, workspace.settings.database, as_json=as_json)
-        if not as_json:
-            _show_findings(workspace)
-        if follow:
-            _follow(workspace, paths, agent, interval, as_json=as_json)
-    raise typer.Exit(1 if summary.faults or found.refused else 0)
+def _add_command(source: TranscriptSource) -> None:
+    """Add the command that imports a source."""
+
+    @app.command(source.name, help=f"Import {source.label} transcripts; importing twice changes nothing.")
+    def import_transcripts(
+        paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Transcripts, or folders that hold them.")],
+        follow: Annotated[bool, typer.Option("--follow", help="Stay, and take up what is added, until interrupted.")] = False,
+        interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks when following.")] = 2.0,
+        project: Into = None,
+        connection: Via = None,
+        agent: Agent = None,
+        database: Database = None,
+        policy: PolicyFile = None,
+        as_of: AsOf = None,
+        as_json: AsJson = False,
+    ) -> None:
+        settings = settings_of(database, policy, project=project, connection=connection)
+        clock, files = clock_of(as_of), source.files_in(paths)
+        if not files and not follow:
+            raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint=source.hint)
+        found = checked(files, paths, transcripts_of(source), allow_empty=follow)
+        found.report()
+        with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
+            with file_progress(found.files) as report:
+                summary = Importer(workspace, agent=agent).transcripts(source, found.files, report)
+            show(summary, workspace.settings.database, as_json=as_json)
+            if not as_json:
+                _show_findings(workspace)
+            if follow:
+                _follow(workspace, source, paths, agent, interval, as_json=as_json)
+        raise typer.Exit(1 if summary.faults or found.refused else 0)
+
+
+for known in SOURCES.values():
+    _add_command(known)
 
 
 @app.command("events")
@@ -139,7 +146,9 @@ def _show_findings(workspace: Workspace) -> None:
         out.print(part, markup=False, soft_wrap=isinstance(part, str))
 
 
-def _follow(workspace: Workspace, paths: list[Path], agent: str | None, interval: float, *, as_json: bool) -> None:
+def _follow(
+    workspace: Workspace, source: TranscriptSource, paths: list[Path], agent: str | None, interval: float, *, as_json: bool
+) -> None:
     """Look for more until a signal asks to stop; what was begun is finished first.
 
     Only files that changed are read, and all that are not complete once a minute, when a session may have fallen idle.
@@ -156,7 +165,7 @@ def _follow(workspace: Workspace, paths: list[Path], agent: str | None, interval
     whole = workspace.now()
     while not stop.wait(interval):
         try:
-            stamps = {path: stamp_of(path) for path in transcripts_in(paths)}
+            stamps = {path: stamp_of(path) for path in source.files_in(paths)}
         except InputError as error:  # the folder is gone for now; it may come back
             log.warning("%s", error)
             continue
@@ -166,6 +175,6 @@ def _follow(workspace: Workspace, paths: list[Path], agent: str | None, interval
             whole = workspace.now()
         seen = stamps
         if changed:
-            summary = Importer(workspace, agent=agent).openclaw(changed)
+            summary = Importer(workspace, agent=agent).transcripts(source, changed)
             if summary.exchanges or summary.events or summary.faults or summary.sessions_closed:
                 show(summary, workspace.settings.database, as_json=as_json)

@@ -263,7 +263,7 @@ def is_judged(output: Json, call: Json) -> bool:
 
 
 def _unused_event(output: Output, reason: str, terms: int) -> Json:
-    named = {name: output.event[name] for name in ("tool", "tool_call_id", "via") if name in output.event}
+    named: Json = {name: output.event[name] for name in ("tool", "tool_call_id", "via") if name in output.event}
     return {
         "event": "output_use",
         "used": False,

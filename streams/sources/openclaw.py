@@ -22,12 +22,13 @@ from audit.fingerprints import canonical_json
 from schemas.errors import InputError
 from schemas.limits import MAX_ID
 from schemas.records import AgentEvent, Exchange, Redaction
+from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.openclaw_answer import Answer, exchange_id_of, thinking_text
 from streams.sources.openclaw_events import shortened
 from streams.sources.openclaw_files import TRAJECTORY, is_set_aside, read_header, read_trajectory, read_window, stem_of
 from streams.sources.openclaw_runs import events_of_run, skills_event
-from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
+from streams.sources.openclaw_text import cut_bytes
 from streams.sources.openclaw_trajectory import Trajectory
 from streams.sources.openclaw_transcript import Transcript
 from streams.sources.openclaw_windows import Window
@@ -101,15 +102,16 @@ def read_session(
     is_left: bool = False,
     window: Window = Window(),  # noqa: B008 - it cannot be changed
     trajectory: Trajectory | None = None,
+    dialect: Dialect = OPENCLAW,
 ) -> Reading:
     """The records of one session's lines.
 
     `session_id` and `agent` are what the place of the lines says; a session line at the beginning overrides the first unless
     `follows_header` is off, the context overrides the second. `is_left` says that nobody has written there for longer than the
     session gap: what is torn then stays torn. `window` is what is known of the session beside its lines, `trajectory` the second
-    account of its runs.
+    account of its runs. `dialect` reads the lines.
     """
-    builder = _Records(context, context.agent or agent, window)
+    builder = _Records(context, context.agent or agent, window, dialect)
     transcript = Transcript(
         context,
         session_id=session_id,
@@ -117,6 +119,7 @@ def read_session(
         follows_header=follows_header,
         inherited=window.inherited,
         skills=frozenset(window.skills),
+        dialect=dialect,
     )
     builder.transcript = transcript
     transcript.read(lines)
@@ -146,10 +149,11 @@ def _tell(transcript: Transcript, trajectory: Trajectory, window: Window, contex
         until = begins[later] if later < len(begins) else None
         for event, at in events_of_run(run, transcript.notes, until=until, fill=window.fill):
             transcript.emit(event, at)
-    sets = [run.skills for run in trajectory.runs.values() if run.skills] or ([window.skills] if window.skills else [])
-    for names in dict.fromkeys(map(tuple, sets)) if transcript.began_at is not None else ():
-        # The time is the session's: that of a run would change when OpenClaw forgets its first runs.
-        transcript.emit(skills_event(names), transcript.began_at)
+    sets = [tuple(run.skills) for run in trajectory.runs.values() if run.skills] or ([window.skills] if window.skills else [])
+    if transcript.began_at is not None:
+        for names in dict.fromkeys(sets):
+            # The time is the session's: that of a run would change when OpenClaw forgets its first runs.
+            transcript.emit(skills_event(names), transcript.began_at)
     return len(runs) == len(trajectory.runs) and not trajectory.is_torn
 
 
@@ -158,8 +162,9 @@ class _Records:
 
     transcript: Transcript
 
-    def __init__(self, context: ReadingContext, agent: str | None, window: Window) -> None:
+    def __init__(self, context: ReadingContext, agent: str | None, window: Window, dialect: Dialect) -> None:
         self.events: list[AgentEvent] = []
+        self._dialect = dialect
         self._window = window
         self._context = context
         self._agent = agent
@@ -167,6 +172,7 @@ class _Records:
 
     def take_event(self, raw: Json, at: datetime) -> None:
         seq = len(self.events)
+        raw["source"] = self._dialect.source
         event = normalise_event(shortened({name: self._clean_field(name, value) for name, value in raw.items()}), seq)
         record = to_record(
             event,
@@ -184,15 +190,16 @@ class _Records:
     def exchange(self, answer: Answer, *, abandoned: bool) -> Exchange:
         found: Counter[str] = Counter()
         question, fold = answer.question, answer.fold
-        text, multi_user = unwrap(question.text)
+        text, multi_user = self._dialect.unwrap(question.text)
         message = self._clean(text, found)
         # The raw text holds the message again: its secrets are not counted twice.
         raw = self._clean(question.text, Counter()) if text != question.text else None
         response = self._clean(fold.text, found)
         thinking = thinking_text(fold)
         thinking = None if thinking is None else self._clean(thinking, found)
-        tags = question_tags(text) | answer_tags(fold.text) | self._window.tags
-        tags |= {"abandoned"} if abandoned else set()
+        tags = self._dialect.tags(text, fold.text) | self._window.tags
+        # What a subagent does stands beside the conversation, which never comes back to it.
+        tags |= {"abandoned"} if abandoned and question.origin != "subagent" else set()
         tags |= {question.origin} if question.origin else set()
         tags |= {"delivery_mirror"} if fold.is_mirrored else set()
         return Exchange(

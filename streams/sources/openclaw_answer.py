@@ -25,7 +25,7 @@ Chain = tuple[Any, str]
 """Texts linked from the last to the first: (those before or None, the last one)."""
 
 _FAILURES = {"error": "error", "aborted": "aborted"}
-_ENDED = frozenset({"stop", "length"})
+_ENDED = frozenset({"stop", "length", "end_turn", "max_tokens", "stop_sequence", "refusal"})
 
 
 class Question(NamedTuple):

@@ -31,7 +31,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One checked entry. `linked` says whether parentId is there; `side` whether it stands beside the conversation.
 
     `at` is null where the entry tells no time. `role`, `blocks` and `message` are of entries of type message; `blocks` is the
-    content as a list of blocks, a plain string being one text block. `digest` identifies the content.
+    content as a list of blocks, a plain string being one text block. `digest` identifies the content. `is_copy` marks what is known to
+    be copied from another session.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     message: Json
     blocks: list[Json]
     digest: bytes
+    is_copy: bool = False
 
 
 def read_entry(body: Json) -> Entry | Problem:

@@ -12,17 +12,15 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
+from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
 from streams.sources.openclaw_answer import Answer, exchange_id_of, is_mirror, stop_of, usage_of
 from streams.sources.openclaw_derived import DerivedEvents
-from streams.sources.openclaw_entry import Entry, has_bad_time, read_entry
-from streams.sources.openclaw_events import events_of, wrapped_calls
+from streams.sources.openclaw_entry import Entry, has_bad_time
+from streams.sources.openclaw_events import wrapped_calls
 from streams.sources.openclaw_runs import Note, Notes
 from streams.sources.openclaw_tree import Tree
 from streams.sources.reading import LineFault, ReadingContext
-
-SOURCE = "openclaw"
-"""What the field `source` of every event says that was read here."""
 
 Json = dict[str, Any]
 EventSink = Callable[[Json, datetime], None]
@@ -45,6 +43,7 @@ class Transcript:
         follows_header: bool = True,
         inherited: frozenset[str] = frozenset(),
         skills: frozenset[str] = frozenset(),
+        dialect: Dialect = OPENCLAW,
     ) -> None:
         self.session_id = session_id
         self.own_answers: set[str] = set()
@@ -56,6 +55,7 @@ class Transcript:
         self._follows_header = follows_header
         self._inherited = inherited
         self.notes = Notes()
+        self._dialect = dialect
         self._wrapped: dict[str, str] = {}
         self.notes.wrapped = self._wrapped
         self._derived = DerivedEvents(skills)
@@ -70,14 +70,14 @@ class Transcript:
             if is_torn(line, value):
                 self.is_torn = True
                 return
-            entry = value if isinstance(value, Problem) else read_entry(value)
-            if isinstance(entry, Entry):
-                problem = self._take(entry)
+            entries = value if isinstance(value, Problem) else self._dialect.entries(line.number, value)
+            if isinstance(entries, Problem):
+                problems = [entries]
+                self.tree.add_damaged(value.get(self._dialect.id_field) if isinstance(value, dict) else None)
             else:
-                problem = entry
-                self.tree.add_damaged(value.get("id") if isinstance(value, dict) else None)
-            if problem is not None:
-                self.faults.append(line_fault(line, problem))
+                found = (entry if isinstance(entry, Problem) else self._take(entry) for entry in entries)
+                problems = [problem for problem in found if problem is not None]
+            self.faults += (line_fault(line, problem) for problem in problems)
 
     def _take(self, entry: Entry) -> Problem | None:
         """Take one entry; what was wrong with it, which need not keep it from being taken."""
@@ -96,12 +96,12 @@ class Transcript:
         self._note(entry, at, placement.answer)
         for answer in self.tree.take_sealed():
             self._emit_derived(answer)
-        if entry.id in self._inherited:
+        if entry.is_copy or entry.id in self._inherited:
             self._derive(entry, at, placement.answer, None)
             return None
         if placement.answer is not None:
             self.own_answers.add(placement.answer)
-        events = events_of(entry, is_retry=placement.is_retry, wrapped=self._wrapped)
+        events = self._dialect.events(entry, is_retry=placement.is_retry, wrapped=self._wrapped)
         self._derive(entry, at, placement.answer, events)
         self._emit(entry, at, events, answer=placement.answer)
         if placement.problem is None and has_bad_time(entry):
@@ -146,7 +146,6 @@ class Transcript:
 
     def emit(self, event: Json, at: datetime) -> None:
         """Hand out one event of the session."""
-        event["source"] = SOURCE
         event["timestamp"] = at.isoformat()
         self._sink(event, at)
 

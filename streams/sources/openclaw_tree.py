@@ -27,7 +27,7 @@ from streams.sources.openclaw_text import text_of
 MAX_SHARED = 16 * 1024 * 1024
 """Characters that the further answers of one session may share with the first ones."""
 
-_ORIGINS = {"inter_session": "inter_session", "internal_system": "internal"}
+_ORIGINS = {"inter_session": "inter_session", "internal_system": "internal", "subagent_task": "subagent"}
 """Messages that no user wrote, by the kind of their provenance, and the tag that their exchanges get."""
 _ROOT = -1
 _NOBODY = -1

@@ -196,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer a request for a message, as a stream where that was asked for."""
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if not self.path.endswith("/messages"):
+        if not self.path.partition("?")[0].endswith("/messages"):
             self._json(404, {"type": "error", "error": {"type": "not_found_error", "message": self.path}})
             return
         step, fails = self.provider.step_for(request)

@@ -1,0 +1,187 @@
+"""What the dialects of other agents have in common: checks of a line's fields, and entries made of what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from audit.surrogates import mended
+from audit.times import parse_timestamp
+from schemas.contract import IDENTIFIER
+from schemas.limits import MAX_DEPTH, NOT_UNICODE, has_surrogates, is_too_deep
+from streams.sources.lines import Problem, json_type
+from streams.sources.openclaw_entry import Entry
+from streams.sources.openclaw_events import events_of
+from streams.sources.openclaw_text import Unwrapped
+
+EVENTS = "events"
+"""Kind of an entry whose body holds its events: no line of a transcript comes to one by itself."""
+INTERNAL = {"provenance": {"kind": "internal_system"}}
+"""Fields of a message that the program wrote in the user's place."""
+SUBAGENT = {"provenance": {"kind": "subagent_task"}}
+"""Fields of a message by which an agent asks another."""
+MAX_PARSED = 1024 * 1024
+"""Characters of the longest text that is read as JSON."""
+
+Json = dict[str, Any]
+
+
+class AgentDialect:
+    """Base of the dialects of agents that wrap nothing around texts and tag nothing by them."""
+
+    def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
+        """The events of the entry."""
+        if entry.kind == EVENTS:
+            return [dict(event) for event in entry.body["events"]]
+        return events_of(entry, is_retry=is_retry, wrapped=wrapped)
+
+    def unwrap(self, text: str) -> Unwrapped:
+        """The message as it is."""
+        return Unwrapped(text, multi_user=False)
+
+    def tags(self, _question: str, _response: str) -> set[str]:
+        """None."""
+        return set()
+
+
+class UnknownKinds:
+    """The kinds of lines and blocks that are not known, each reported where it is met first.
+
+    A new version of a program brings new kinds. Each is worth one fault a file: that nobody has looked at it is known then, and a
+    file of a thousand such lines is no thousand faults.
+    """
+
+    def __init__(self) -> None:
+        self._met: set[str] = set()
+
+    def report(self, kind: str) -> list[Problem]:
+        """What is wrong with a line of this kind: nothing where one was reported before."""
+        if kind in self._met or len(self._met) >= _MAX_KINDS:
+            return []
+        self._met.add(kind)
+        return [
+            Problem("unknown_kind", f"{kind[:_SHOWN]}: is not known, so nothing is taken from such lines; update Driftline")
+        ]
+
+
+_MAX_KINDS = 256
+_SHOWN = 128
+
+
+def mended_body(body: Json) -> Json:
+    """The line with U+FFFD for each half of a surrogate pair in its texts; the line itself where there is none."""
+    try:
+        msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        mended_value: Json = mended(body)
+        return mended_value
+    return body
+
+
+def id_problem(name: str, value: Any) -> Problem | None:
+    """What is wrong with an id that a line has to have."""
+    if value is None:
+        return Problem("missing_field", f"{name}: is missing")
+    if not isinstance(value, str):
+        return Problem("wrong_type", f"{name}: is {json_type(value)}, not a string")
+    if fault := IDENTIFIER.fault(value):
+        return Problem("bounds", f"{name}: {fault}")
+    return Problem("bounds", f"{name}: {NOT_UNICODE}") if has_surrogates(value) else None
+
+
+def is_identifier(value: Any) -> bool:
+    """Whether the value can be an id."""
+    return id_problem("", value) is None
+
+
+def blocks_of(name: str, content: Any) -> list[Json] | Problem:
+    """A content as a list of blocks, a string being one text block; what is wrong with it."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        return Problem("wrong_type", f"{name}: is {json_type(content)}, not a string or an array")
+    for index, block in enumerate(content):
+        if not isinstance(block, dict):
+            return Problem("wrong_type", f"{name}[{index}]: is {json_type(block)}, not an object")
+    return content
+
+
+def moment(value: Any) -> datetime | None:
+    """The time that a field tells; None where it tells none."""
+    if isinstance(value, str | int | float):
+        try:
+            return parse_timestamp(value) or None
+        except ValueError:
+            return None
+    return None
+
+
+def number_of(value: Any) -> int | float | None:
+    """The number that a field is; None for anything else, and for true and false."""
+    return value if type(value) is int or type(value) is float else None
+
+
+def parsed_object(text: Any) -> Json | None:
+    """The JSON object that a text is; None where it is something else, too long or nested too deep."""
+    if not isinstance(text, str) or len(text) > MAX_PARSED or not text.lstrip().startswith("{"):
+        return None
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return None
+    return value if isinstance(value, dict) and not is_too_deep(value, MAX_DEPTH - 8) else None
+
+
+def make_entry(
+    kind: str,
+    entry_id: str,
+    line: Json,
+    *,
+    parent: str | None = None,
+    linked: bool = False,
+    side: bool = False,
+    is_copy: bool = False,
+    body: Json | None = None,
+    message: Json | None = None,
+    blocks: Sequence[Json] = (),
+    own: Sequence[Json] | None = None,
+) -> Entry:
+    """An entry of a line: its time is that of the line. `body` are its own fields, `message` those of a message.
+
+    `own` are the blocks that the line itself has, where `blocks` repeats what others said: by them it is known again.
+    """
+    message = message or {}
+    fields = {**(body or {}), "timestamp": line.get("timestamp")}
+    content = msgspec.json.encode([kind, message.get("role"), list(blocks if own is None else own)], order="deterministic")
+    return Entry(
+        kind=kind,
+        id=entry_id,
+        parent=parent,
+        linked=linked,
+        side=side,
+        at=moment(line.get("timestamp")),
+        body=fields,
+        role=message.get("role"),
+        message=message,
+        blocks=list(blocks),
+        digest=blake2b(content, digest_size=16).digest(),
+        is_copy=is_copy,
+    )
+
+
+def call_block(call_id: Any, name: Any, arguments: Any) -> Json:
+    """The block of a tool's call, with what of it can be used."""
+    block: Json = {"type": "toolCall"}
+    if isinstance(call_id, str):
+        block["id"] = call_id
+    if isinstance(name, str):
+        block["name"] = name
+    if arguments is not None:
+        block["arguments"] = arguments
+    return block

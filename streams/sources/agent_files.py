@@ -1,0 +1,86 @@
+"""Files of other agents' transcripts: found below a folder, read by a dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import zstandard
+
+from schemas.errors import InputError
+from schemas.limits import MAX_ID
+from streams.sources.dialects import Dialect
+from streams.sources.lines import read_lines
+from streams.sources.openclaw import read_session
+from streams.sources.reading import Reading, ReadingContext
+
+COMPRESSED = ".zst"
+"""Suffix of a transcript that was compressed when nothing was added to it any more."""
+
+
+def jsonl_below(path: Path, *patterns: str) -> list[Path]:
+    """The files of these names below a folder, sorted, without hidden ones and symbolic links; InputError where there is no folder."""
+    if not path.is_dir():
+        raise InputError(f"{path}: there is no such file or folder", hint="Give a transcript, or a folder that holds some.")
+    found = {file for pattern in patterns for file in path.rglob(pattern)}
+    return sorted(file for file in found if not _is_left_out(file, path) and file.is_file())
+
+
+def read_agent_file(path: Path, context: ReadingContext, dialect: Dialect, *, session_id: str, agent: str) -> Reading:
+    """Read one transcript; InputError when it cannot be opened or decompressed.
+
+    `session_id` and `agent` count where the lines, or the context, say nothing else.
+    """
+    try:
+        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        is_left = context.ingested_at - written > context.session_gap
+        with _opened(path) as stream:
+            return read_session(
+                read_lines(stream), context, session_id=session_id[:MAX_ID], agent=agent, is_left=is_left, dialect=dialect
+            )
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
+    except zstandard.ZstdError as error:
+        raise InputError(f"{path}: cannot be decompressed ({error})", hint="Check the file: was it copied whole?") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with path.open("rb") as stream:
+        if path.suffix != COMPRESSED:
+            yield stream
+            return
+        with zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True) as reader:
+            yield cast("BinaryIO", _LineReader(reader))
+
+
+class _LineReader:
+    """Lines of a decompressed stream, which cannot give lines by itself, in bounded memory."""
+
+    def __init__(self, reader: zstandard.ZstdDecompressionReader) -> None:
+        self._reader = reader
+        self._ahead = b""
+
+    def readline(self, limit: int) -> bytes:
+        """The next line with its end, or its first `limit` bytes; nothing at the end."""
+        parts, size, piece = [], 0, self._ahead
+        while True:
+            piece = piece or self._reader.read(_CHUNK)
+            end = piece.find(b"\n") + 1
+            cut = min(end or len(piece), limit - size)
+            parts.append(piece[:cut])
+            size += cut
+            self._ahead = piece[cut:]
+            if not piece or size == limit or (end and cut == end):
+                return b"".join(parts)
+            piece = b""
+
+
+_CHUNK = 256 * 1024
+
+
+def _is_left_out(file: Path, folder: Path) -> bool:
+    return file.name.startswith(".") or any(step.is_symlink() for step in (file, *file.parents) if folder in step.parents)

@@ -1,0 +1,289 @@
+"""Lines of a Claude Code transcript as entries.
+
+1. What stands in the conversation has a `uuid` and names its parent by `parentUuid`: `user`, `assistant`, `system`, `attachment` and
+   `progress`. Everything else is bookkeeping, of which nothing is taken. A kind that is not known is reported once a file.
+2. One message of the model is written as several lines with one `message.id`, a line per block, its usage repeated on each. They are
+   one message: its texts are joined, its usage counts once. The results of its calls hang below whichever line called, and so would
+   the model's next message: all of them follow the last line of the message instead.
+3. Attachments, notices and texts that the program wrote (`isMeta`, summaries of a compaction, output of local commands) are no
+   questions of a user. While an answer is under way they belong to it. After it they open an exchange of their own, tagged
+   `internal`, and so does a prompt of the program (a notification of a finished task); a slash command opens one that is the
+   user's. These exchanges exist only when the agent answers.
+4. A request that failed (`system` lines of subtype `api_error`, and the message that the program shows when it gives up) is an
+   assistant message that ended in an error; what follows it is a retry. An interruption is one that was aborted.
+5. A line of a sidechain stands beside the conversation, unless the whole file is one: then it is a subagent's session, whose id is
+   `<session id>.agent-<agent id>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from schemas.limits import MAX_ID
+from streams.sources.agent_entries import (
+    EVENTS,
+    INTERNAL,
+    SUBAGENT,
+    AgentDialect,
+    UnknownKinds,
+    blocks_of,
+    id_problem,
+    is_identifier,
+    make_entry,
+    mended_body,
+)
+from streams.sources.claude_code_kinds import ASSISTANT_BLOCKS, BOOKKEEPING, NOTICES, USER_BLOCKS
+from streams.sources.claude_code_messages import Spoken, called_tools, results_of, spoken, texts_of
+from streams.sources.claude_code_places import Place, Places
+from streams.sources.lines import Problem, json_type
+from streams.sources.openclaw_entry import Entry
+
+SOURCE = "claude-code"
+
+Json = dict[str, Any]
+
+_CONVERSATION = frozenset({"user", "assistant", "system", "attachment", "progress"})
+_COMPACTIONS = {"compact_boundary": "compaction", "microcompact_boundary": "microcompaction"}
+_META = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "turnCompanion")
+_OUTPUTS = ("<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "<bash-stdout>", "<bash-stderr>")
+_COMMANDS = ("<command-name>", "<command-message>", "<bash-input>")
+_INTERRUPTION = "[Request interrupted by user"
+_NOTIFICATION = "<task-notification>"
+
+
+class ClaudeCodeDialect(AgentDialect):
+    """Claude Code's. `copied` are the uuids of lines that another session of the folder had first."""
+
+    source: str = SOURCE
+    id_field = "uuid"
+
+    def __init__(self, copied: frozenset[str] = frozenset()) -> None:
+        self._copied = copied
+        self._places = Places()
+        self._unknown = UnknownKinds()
+        self._session_id: str | None = None
+        self._is_subagent = False
+        self._models: dict[bool, str] = {}
+        self._tools: dict[str, str] = {}
+
+    def entries(self, _number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
+        """The entries of one line."""
+        kind = body.get("type")
+        if not isinstance(kind, str):
+            return _missing("type", kind)
+        header = self._header(body)
+        if kind in BOOKKEEPING:
+            return header
+        if kind not in _CONVERSATION:
+            if isinstance(body.get("uuid"), str):
+                self._places.stand_in(body["uuid"], self._places.at(body.get("parentUuid")))
+            return [*header, *self._unknown.report(f"type {kind}")]
+        problem = id_problem("uuid", body.get("uuid")) or _parent_problem(body)
+        if problem is not None:
+            return problem
+        found = self._read(kind, mended_body(body))
+        return found if isinstance(found, Problem) else [*header, *found]
+
+    def _header(self, body: Json) -> list[Entry | Problem]:
+        """The entry that names the session, at the first line that does."""
+        given = body.get("sessionId")
+        if self._session_id is not None or not is_identifier(given):
+            return []
+        agent, name = body.get("agentId"), str(given)
+        if body.get("isSidechain") is True and is_identifier(agent) and len(f"{given}.agent-{agent}") <= MAX_ID:
+            self._is_subagent, name = True, f"{given}.agent-{agent}"
+        self._session_id = name
+        return [make_entry("session", name, body)]
+
+    def _read(self, kind: str, body: Json) -> list[Entry | Problem] | Problem:
+        """The entries of a line of the conversation."""
+        parent = body.get("parentUuid")
+        if parent is None and isinstance(body.get("logicalParentUuid"), str):
+            parent = body["logicalParentUuid"] if body["logicalParentUuid"] in self._places else None
+        place = self._places.at(parent)
+        if kind == "user":
+            return self._user(body, place)
+        if kind == "assistant":
+            return self._assistant(body, place)
+        if kind == "system":
+            return self._system(body, place)
+        self._places.stand_in(body["uuid"], place)
+        return []
+
+    def _system(self, body: Json, place: Place) -> list[Entry | Problem]:
+        subtype = body.get("subtype")
+        if subtype == "api_error":
+            return self._failure(body, place, "error", _error_text(body.get("error")))
+        self._places.stand_in(body["uuid"], place)
+        if isinstance(subtype, str) and subtype in _COMPACTIONS:
+            return [self._entry(EVENTS, body, place, body_fields={"events": [_compaction(subtype, body)]})]
+        if not isinstance(subtype, str) or subtype in NOTICES:
+            return []
+        return list(self._unknown.report(f"system line of subtype {subtype}"))
+
+    def _user(self, body: Json, place: Place) -> list[Entry | Problem] | Problem:
+        blocks = _message_blocks(body)
+        if isinstance(blocks, Problem):
+            return blocks
+        results = results_of(blocks, body, self._tools)
+        text = texts_of(blocks)
+        if text.startswith(_INTERRUPTION):
+            found = self._failure(body, place, "aborted", text)
+        elif results:
+            self._places.stand_in(body["uuid"], place)
+            found = []
+        else:
+            found = self._ask(body, place, text)
+        answered = (
+            self._entry(
+                "message",
+                body,
+                place,
+                suffix=str(index) if index or found else "",
+                message=message,
+                blocks=[{"type": "text", "text": said}],
+            )
+            for index, (message, said) in enumerate(results)
+        )
+        return [*answered, *found, *self._unknown_blocks(blocks, USER_BLOCKS)]
+
+    def _ask(self, body: Json, place: Place, text: str) -> list[Entry | Problem]:
+        """The entries of a text in the user's name: none where it is not the user's, until the agent answers it."""
+        uuid = body["uuid"]
+        is_meta = any(body.get(name) is True for name in _META)
+        is_prompt = _is_from_program(body, text)
+        is_waiting = place.question is not None
+        if text.startswith(_OUTPUTS) or (place.is_under_way and (is_meta or (is_prompt and not is_waiting))):
+            self._places.stand_in(uuid, place)
+            return []
+        origin = INTERNAL if is_meta or is_prompt else SUBAGENT if body.get("isSidechain") is True else {}
+        question = self._entry(
+            "message", body, place, message={"role": "user", **origin}, blocks=[{"type": "text", "text": text}]
+        )
+        if is_meta or is_prompt or text.startswith(_COMMANDS):
+            self._places.ask_later(uuid, place, question)
+            return []
+        self._places.ask(uuid)
+        return [question]
+
+    def _assistant(self, body: Json, place: Place) -> list[Entry | Problem] | Problem:
+        blocks = _message_blocks(body)
+        if isinstance(blocks, Problem):
+            return blocks
+        message: Json = body["message"]
+        if body.get("isApiErrorMessage") is True:
+            return self._failure(body, place, "error", texts_of(blocks))
+        if message.get("model") == "<synthetic>":
+            self._places.stand_in(body["uuid"], place)
+            return []
+        self._tools |= called_tools(blocks)
+        told = self._places.message(body["uuid"], message.get("id"), side=self._is_side(body), begin=Spoken)
+        place = told.follows(place)
+        found: list[Entry | Problem] = [*self._places.asked(place), *self._model_change(body, place)]
+        fields, said, results = spoken(told.said, message, blocks)
+        found.append(self._entry("message", body, place, message=fields, blocks=said, own=blocks))
+        for index, (result, text) in enumerate(results_of(results, body, self._tools), 1):
+            shown = [{"type": "text", "text": text}]
+            found.append(self._entry("message", body, place, suffix=str(index), message=result, blocks=shown))
+        self._places.say(body["uuid"], told, fields.get("stopReason"))
+        return found + list(self._unknown_blocks(blocks, ASSISTANT_BLOCKS))
+
+    def _failure(self, body: Json, place: Place, stop: str, words: str) -> list[Entry | Problem]:
+        """An assistant message that ended in this way."""
+        asked = self._places.asked(place)
+        message = {"role": "assistant", "stopReason": stop, "errorMessage": words}
+        entry = self._entry("message", body, place, message=message)
+        told = self._places.message(body["uuid"], None, side=self._is_side(body), begin=Spoken)
+        self._places.say(body["uuid"], told, None if stop == "error" else stop)
+        return [*asked, entry]
+
+    def _model_change(self, body: Json, place: Place) -> list[Entry | Problem]:
+        model, side = body["message"].get("model"), self._is_side(body)
+        if not isinstance(model, str) or self._models.get(side) == model:
+            return []
+        self._models[side] = model
+        return [self._entry("model_change", body, place, suffix="model", body_fields={"modelId": model})]
+
+    def _entry(
+        self,
+        kind: str,
+        body: Json,
+        place: Place,
+        *,
+        suffix: str = "",
+        body_fields: Json | None = None,
+        message: Json | None = None,
+        blocks: Sequence[Json] = (),
+        own: Sequence[Json] | None = None,
+    ) -> Entry:
+        return make_entry(
+            kind,
+            f"{body['uuid']}/{suffix}" if suffix else body["uuid"],
+            body,
+            parent=place.leaf,
+            linked=True,
+            side=self._is_side(body),
+            is_copy=body["uuid"] in self._copied or _is_forked(body),
+            body=body_fields,
+            message=message,
+            blocks=blocks,
+            own=own,
+        )
+
+    def _is_side(self, body: Json) -> bool:
+        return body.get("isSidechain") is True and not self._is_subagent
+
+    def _unknown_blocks(self, blocks: Sequence[Json], known: frozenset[str]) -> list[Problem]:
+        kinds = (kind for block in blocks if (kind := str(block.get("type"))) not in known)
+        return [problem for kind in kinds for problem in self._unknown.report(f"block of type {kind}")]
+
+
+def _missing(name: str, value: Any) -> Problem:
+    if value is None:
+        return Problem("missing_field", f"{name}: is missing")
+    return Problem("wrong_type", f"{name}: is {json_type(value)}, not a string")
+
+
+def _parent_problem(body: Json) -> Problem | None:
+    parent = body.get("parentUuid")
+    return None if parent is None else id_problem("parentUuid", parent)
+
+
+def _message_blocks(body: Json) -> list[Json] | Problem:
+    message = body.get("message")
+    if not isinstance(message, dict):
+        return Problem("wrong_type", f"message: is {json_type(message)}, not an object")
+    return blocks_of("message.content", message.get("content"))
+
+
+def _is_from_program(body: Json, text: str) -> bool:
+    """Whether the program asks, not a person: a notification, a schedule, another agent."""
+    origin = body.get("origin")
+    kind = origin.get("kind") if isinstance(origin, dict) else None
+    is_program = isinstance(kind, str) and kind not in ("human", "user")
+    return body.get("promptSource") == "system" or is_program or text.startswith(_NOTIFICATION)
+
+
+def _is_forked(body: Json) -> bool:
+    """Whether the line says itself that it was copied from another session."""
+    origin = body.get("forkedFrom")
+    return isinstance(origin, dict) and origin.get("sessionId") not in (None, body.get("sessionId"))
+
+
+def _error_text(error: Any) -> str:
+    if isinstance(error, dict):
+        error = next((error[name] for name in ("message", "formatted") if isinstance(error.get(name), str)), None)
+    return error if isinstance(error, str) else "the request failed"
+
+
+def _compaction(subtype: str, body: Json) -> Json:
+    metadata = body.get("compactMetadata")
+    given = metadata if isinstance(metadata, dict) else {}
+    event: Json = {"event": "context_event", "action": _COMPACTIONS[subtype]}
+    if isinstance(given.get("trigger"), str):
+        event["trigger"] = given["trigger"]
+    for theirs, ours in (("preTokens", "tokens_before"), ("postTokens", "tokens_after"), ("durationMs", "duration_ms")):
+        if type(given.get(theirs)) in (int, float):
+            event[ours] = given[theirs]
+    return event

@@ -1,0 +1,87 @@
+"""Where the lines of a Claude Code transcript stand: each at a question or at a message of the model, whatever lies between.
+
+Attachments, notices and results of tools stand where their parent does, and what follows them does so too. So an answer is one
+chain, although the program hangs the results of parallel calls below different lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from streams.sources.openclaw_entry import Entry
+
+Said = TypeVar("Said")
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A place: `leaf` is the entry that the next one follows, `is_under_way` says that an answer is awaited or goes on.
+
+    `question` waits there to be asked, until the agent answers it.
+    """
+
+    leaf: str | None
+    is_under_way: bool = False
+    question: Entry | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Message(Generic[Said]):
+    """One message of the model: its place, whose leaf is its last line so far, and what it said so far."""
+
+    place: Place
+    said: Said
+
+    def follows(self, parent: Place) -> Place:
+        """The place that its next line follows: its own, or that of the parent where it is the first."""
+        return parent if self.place.leaf is None else self.place
+
+
+@dataclass(slots=True)
+class Places:
+    """The places of the lines so far, by uuid, and the messages by their ids."""
+
+    _by_uuid: dict[str, Place] = field(default_factory=dict)
+    _messages: dict[tuple[bool, str], Message[Any]] = field(default_factory=dict)
+
+    def __contains__(self, uuid: str) -> bool:
+        return uuid in self._by_uuid
+
+    def at(self, parent: Any) -> Place:
+        """The place of a parent; a parent that was never seen is a place of its own, and null the beginning."""
+        if not isinstance(parent, str):
+            return Place(None)
+        return self._by_uuid.get(parent) or Place(parent)
+
+    def stand_in(self, uuid: str, place: Place) -> None:
+        """Have a line stand where its parent does."""
+        self._by_uuid.setdefault(uuid, place)
+
+    def ask(self, uuid: str) -> None:
+        """Note a question."""
+        self._by_uuid.setdefault(uuid, Place(uuid, is_under_way=True))
+
+    def ask_later(self, uuid: str, place: Place, question: Entry) -> None:
+        """Note a question that is one only when the agent answers it."""
+        self._by_uuid.setdefault(uuid, Place(place.leaf, is_under_way=True, question=question))
+
+    def asked(self, place: Place) -> list[Entry]:
+        """The question that waits at a place, which now is asked."""
+        question, place.question = place.question, None
+        if question is None:
+            return []
+        place.leaf = question.id
+        return [question]
+
+    def message(self, uuid: str, message_id: Any, *, side: bool, begin: Callable[[], Said]) -> Message[Said]:
+        """The message with this id, begun where it is new; a line without one is a message by itself."""
+        key = side, message_id if isinstance(message_id, str) else f"/{uuid}"
+        return self._messages.setdefault(key, Message(Place(None), begin()))
+
+    def say(self, uuid: str, message: Message[Any], stop: Any) -> None:
+        """Note that the line with this uuid is the last of its message, and why that stopped."""
+        message.place.leaf = uuid
+        message.place.is_under_way = stop is None or stop == "tool_use"
+        self._by_uuid.setdefault(uuid, message.place)

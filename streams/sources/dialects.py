@@ -1,0 +1,72 @@
+"""Dialects: how each program writes the lines of a transcript, so that one reader serves all of them.
+
+A dialect turns one decoded line into entries as OpenClaw writes them, which the transcript, its tree and its records take from there.
+It keeps what a later line refers to, so that each reading has a dialect of its own; what it gives for a line depends on that line
+and those before it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from streams.sources.lines import Problem
+from streams.sources.openclaw_entry import Entry, read_entry
+from streams.sources.openclaw_events import events_of
+from streams.sources.openclaw_text import Unwrapped, answer_tags, question_tags, unwrap
+
+Json = dict[str, Any]
+
+
+class Dialect(Protocol):
+    """Reads the lines of one transcript. `source` is what its events say they come from, `id_field` the field of a line's id."""
+
+    source: str
+    id_field: str
+
+    def entries(self, number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
+        """The entries that the line with this number stands for, perhaps none, and what is wrong beside them.
+
+        A Problem alone says that the line is no entry: what names it as its parent stands where the line stood.
+        """
+        ...
+
+    def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
+        """The events of one of these entries, in order and without ids."""
+        ...
+
+    def unwrap(self, text: str) -> Unwrapped:
+        """A user's message without what the program wrapped around it."""
+        ...
+
+    def tags(self, question: str, response: str) -> set[str]:
+        """The tags of an exchange that its texts give."""
+        ...
+
+
+class OpenClawDialect:
+    """OpenClaw's own: a line is an entry."""
+
+    source: str = "openclaw"
+    id_field = "id"
+
+    def entries(self, _number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
+        """The entry that the line is."""
+        entry = read_entry(body)
+        return entry if isinstance(entry, Problem) else (entry,)
+
+    def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
+        """The events of the entry."""
+        return events_of(entry, is_retry=is_retry, wrapped=wrapped)
+
+    def unwrap(self, text: str) -> Unwrapped:
+        """The message without metadata and stamp."""
+        return unwrap(text)
+
+    def tags(self, question: str, response: str) -> set[str]:
+        """Heartbeats, silence, scheduled runs and messages between sessions."""
+        return question_tags(question) | answer_tags(response)
+
+
+OPENCLAW = OpenClawDialect()
+"""It keeps nothing, so that one serves all readings."""

@@ -1,0 +1,121 @@
+"""The programs whose transcripts are read: where each keeps them, how its files are found, how one is read.
+
+A further program is a row in `SOURCES`, a function that finds its files and one that reads one of them. The command, the summary,
+following and taking up again come with the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from audit.file_kinds import (
+    HEAD,
+    SQLITE,
+    Kind,
+    binary_kind,
+    unlike_claude_code,
+    unlike_codex,
+    unlike_transcript,
+)
+from streams.sources.claude_code import find_claude_code, read_claude_code
+from streams.sources.codex import find_codex, read_codex
+from streams.sources.openclaw import find_transcripts, read_transcript
+from streams.sources.openclaw_sqlite import EVERY_SESSION, SessionRange, find_databases, read_database, session_ranges
+from streams.sources.reading import Reading, ReadingContext
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptSource:
+    """One program. `name` is what commands and records call it, `label` what people do, `folder` where it keeps its files.
+
+    `words` says what its files are and `patterns` what they are called; `hint` where they lie; `unlike` tells a file that is
+    something else. `find` gives the files at a path, InputError when there is nothing; `read` gives what one file holds of a range of
+    sessions, `ranges` at most so many of them that a large file is read by, each whole in memory.
+    """
+
+    name: str
+    label: str
+    folder: str
+    words: str
+    patterns: tuple[str, ...]
+    hint: str
+    unlike: Callable[[bytes], Kind | None]
+    find: Callable[[Path], list[Path]]
+    read: Callable[[Path, ReadingContext, SessionRange], Iterable[Reading]]
+    ranges: Callable[[Path, int], list[SessionRange]] = lambda _path, _count: [EVERY_SESSION]
+
+    def files_in(self, paths: Iterable[Path]) -> list[Path]:
+        """Every file under the paths, each once, in a fixed order; InputError for a missing path."""
+        return list(dict.fromkeys(file for path in paths for file in ([path] if path.is_file() else self.find(path))))
+
+
+def _find_openclaw(path: Path) -> list[Path]:
+    return [*find_transcripts(path), *find_databases(path)]
+
+
+def _read_openclaw(path: Path, context: ReadingContext, sessions: SessionRange) -> Iterator[Reading]:
+    if path.suffix == ".sqlite" or _is_database(path):
+        yield from read_database(path, context, sessions)
+    else:
+        yield read_transcript(path, context)
+
+
+def _is_database(path: Path) -> bool:
+    """Whether a file is a SQLite database, whatever it is called; one that cannot be read says so when it is."""
+    try:
+        with path.open("rb") as stream:
+            return binary_kind(stream.read(HEAD)) is SQLITE
+    except OSError:
+        return False
+
+
+def _openclaw_ranges(path: Path, count: int) -> list[SessionRange]:
+    return session_ranges(path, count) if path.suffix == ".sqlite" else [EVERY_SESSION]
+
+
+def _read_claude_code(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:
+    yield read_claude_code(path, context)
+
+
+def _read_codex(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:
+    yield read_codex(path, context)
+
+
+OPENCLAW = TranscriptSource(
+    name="openclaw",
+    label="OpenClaw",
+    folder="~/.openclaw",
+    words="an OpenClaw transcript or session database",
+    patterns=("*.jsonl", "*.sqlite"),
+    hint="Transcripts are agents/*/sessions/*.jsonl.",
+    unlike=unlike_transcript,
+    find=_find_openclaw,
+    read=_read_openclaw,
+    ranges=_openclaw_ranges,
+)
+CLAUDE_CODE = TranscriptSource(
+    name="claude-code",
+    label="Claude Code",
+    folder="~/.claude",
+    words="a Claude Code transcript",
+    patterns=("*.jsonl",),
+    hint="Transcripts are projects/*/*.jsonl.",
+    unlike=unlike_claude_code,
+    find=find_claude_code,
+    read=_read_claude_code,
+)
+CODEX = TranscriptSource(
+    name="codex",
+    label="Codex",
+    folder="~/.codex",
+    words="a Codex rollout",
+    patterns=("rollout-*.jsonl", "rollout-*.jsonl.zst"),
+    hint="Rollouts are sessions/*/*/*/rollout-*.jsonl.",
+    unlike=unlike_codex,
+    find=find_codex,
+    read=_read_codex,
+)
+SOURCES: Mapping[str, TranscriptSource] = {source.name: source for source in (OPENCLAW, CLAUDE_CODE, CODEX)}
+"""The programs by their names."""

@@ -1,0 +1,160 @@
+"""A stand-in for the paid model of Codex: a server on loopback that speaks the OpenAI Responses API and plays a script.
+
+It plays what `openclaw.provider` plays, and finds the play and its step as that does: by the text of the user's message, and by how
+many answers of the model follow it in the request.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from openclaw.provider import CHARACTERS_PER_TOKEN, Play, Provider, Step
+
+Json = dict[str, Any]
+
+_BY_MODEL = frozenset({"function_call", "custom_tool_call", "local_shell_call", "reasoning"})
+"""Items of a request that the model said, beside its messages."""
+
+
+@contextmanager
+def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
+    """A stand-in that runs until the block is left; `url` is the base URL of a model provider."""
+
+    class Handler(_Handler):
+        pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    provider = Provider(f"http://127.0.0.1:{server.server_port}/v1", dict(plays or {}))
+    Handler.provider = provider
+    thread = threading.Thread(target=server.serve_forever, name="stand-in Responses API", kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield provider
+    finally:
+        provider.released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    provider: Provider
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """Know no models: the program has a list of its own."""
+        self._json(404, {"error": {"message": "unknown"}})
+
+    def do_POST(self) -> None:
+        """Answer a request for a response with a stream, whatever path under `/responses` it is for."""
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if not self.path.partition("?")[0].endswith("/responses"):
+            self._json(404, {"error": {"message": self.path}})
+            return
+        step, fails = self.provider.step_for(request | {"messages": _messages(request)})
+        if step.delay:
+            self.provider.released.wait(step.delay)
+        try:
+            if fails:
+                self._json(step.status, {"error": {"type": "server_error", "code": "scripted", "message": "scripted"}})
+            else:
+                self._stream(request, step)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the run was stopped: that is what the script is about
+
+    def _json(self, status: int, body: Json) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _stream(self, request: Json, step: Step) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        for kind, data in _events(self.provider, request, step):
+            self.wfile.write(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode())
+        self.wfile.flush()
+
+
+def _messages(request: Json) -> list[Json]:
+    """The request's items as the messages that a script is found by: what the model said in one response is one message."""
+    messages: list[Json] = []
+    for item in request.get("input", []):
+        is_model = item["type"] in _BY_MODEL or item.get("role") == "assistant"
+        if is_model:
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            continue
+        content = item.get("content")
+        blocks = content if isinstance(content, list) else []
+        texts = [{"type": "text", "text": block["text"]} for block in blocks if "text" in block]
+        messages.append({"role": "user", "content": texts})
+    return messages
+
+
+def _events(provider: Provider, request: Json, step: Step) -> Iterator[tuple[str, Json]]:
+    """The events of a stream that bring what the step says."""
+    response = {"id": provider.next_id("resp"), "object": "response", "model": request["model"]}
+    yield "response.created", {"response": response | {"status": "in_progress", "output": []}}
+    items = list(_items(provider, step))
+    for index, item in enumerate(items):
+        yield "response.output_item.added", {"output_index": index, "item": item | _UNSAID.get(item["type"], {})}
+        if item["type"] == "message":
+            said = {"item_id": item["id"], "output_index": index, "content_index": 0, "delta": step.text}
+            yield "response.output_text.delta", said
+        yield "response.output_item.done", {"output_index": index, "item": item}
+    done = response | {"status": "completed", "output": items, "usage": _usage(request, step)}
+    yield "response.completed", {"response": done}
+
+
+_UNSAID: Mapping[str, Json] = {"message": {"content": []}, "function_call": {"arguments": ""}, "reasoning": {"summary": []}}
+
+
+def _items(provider: Provider, step: Step) -> Iterator[Json]:
+    if step.thinking:
+        summary = [{"type": "summary_text", "text": step.thinking}]
+        yield {"type": "reasoning", "id": provider.next_id("rs"), "summary": summary, "encrypted_content": None}
+    if step.text:
+        content = [{"type": "output_text", "text": step.text, "annotations": []}]
+        yield {"type": "message", "id": provider.next_id("msg"), "role": "assistant", "status": "completed", "content": content}
+    for call in step.calls:
+        namespace, _, name = call.tool.rpartition("/")
+        yield {
+            "type": "function_call",
+            "id": provider.next_id("fc"),
+            "call_id": provider.next_id("call"),
+            **({"namespace": namespace} if namespace else {}),
+            "name": name,
+            "arguments": json.dumps(dict(call.arguments)),
+            "status": "completed",
+        }
+
+
+def _usage(request: Json, step: Step) -> Json:
+    """Tokens as a cached conversation has them: what came before the last item is read from the cache."""
+    fixed = len(request.get("instructions") or "") + len(json.dumps(request.get("tools", [])))
+    sizes = [len(json.dumps(item)) for item in request["input"]]
+    read = (fixed + sum(sizes)) // CHARACTERS_PER_TOKEN + 1
+    cached = (fixed + sum(sizes[:-1])) // CHARACTERS_PER_TOKEN if len(sizes) > 3 else 0
+    written = step.output_tokens or (len(step.text) + len(step.thinking)) // CHARACTERS_PER_TOKEN + 1
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": cached},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": len(step.thinking) // CHARACTERS_PER_TOKEN},
+        "total_tokens": read + written,
+    }

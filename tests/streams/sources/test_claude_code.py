@@ -1,0 +1,225 @@
+"""What Claude Code's lines come to."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents.claude_code_lines import SESSION, Lines, call, everything, text, thinking
+
+from schemas.records import AgentEvent, Exchange
+from streams.sources.claude_code import find_claude_code, read_claude_code
+from streams.sources.claude_code_lines import ClaudeCodeDialect
+from streams.sources.lines import read_lines
+from streams.sources.openclaw import read_session
+from streams.sources.reading import Reading, ReadingContext
+
+Read = Callable[[Sequence[Any]], Reading]
+
+
+@pytest.fixture
+def read_claude(context: ReadingContext) -> Read:
+    """Read lines as one transcript."""
+
+    def reader(lines: Sequence[Any]) -> Reading:
+        body = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        return read_session(read_lines(io.BytesIO(body)), context, session_id="file", agent=None, dialect=ClaudeCodeDialect())
+
+    return reader
+
+
+def _payloads(reading: Reading, event: str) -> list[dict[str, Any]]:
+    return [json.loads(one.payload) for one in reading.events if one.event == event]
+
+
+def _answers(reading: Reading) -> list[tuple[str, str, str]]:
+    return [(one.user_message, one.agent_response, one.outcome) for one in reading.exchanges]
+
+
+def test_a_transcript_comes_to_these_exchanges(read_claude: Read) -> None:
+    """Each question with what the agent answered, whatever the program wrote in between."""
+    reading = read_claude(everything())
+    assert [SESSION] == reading.session_ids
+    assert [] == reading.faults
+    assert _answers(reading) == [
+        ("Is the backup healthy?", "No: \nthe disk is full.", "answered"),
+        ("And db3?", "It is fine.", "answered"),
+        ("<task-notification>done</task-notification>", "The task is done.", "answered"),
+        ("Stop.", "", "aborted"),
+        ("Again?", "", "error"),
+    ]
+    assert [(), (), ("internal",), (), ()] == [one.tags for one in reading.exchanges]
+    assert "Look at the log." == reading.exchanges[0].agent_thinking
+    assert ["claude-x", "claude-y"] == [one.agent_model for one in reading.exchanges[:2]]
+    assert ["end_turn", "aborted", "error"] == [reading.exchanges[index].stop_reason for index in (0, 3, 4)]
+
+
+def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(read_claude: Read) -> None:
+    """Thresholds go by the source, and costs by the exchange."""
+    reading = read_claude(everything())
+    ids = {one.exchange_id for one in reading.exchanges}
+    payloads = [json.loads(event.payload) for event in reading.events]
+    assert {"claude-code"} == {payload["source"] for payload in payloads}
+    assert ids >= {payload["exchange_id"] for payload in payloads}
+    assert len(payloads) == len({event.event_id for event in reading.events})
+
+
+def test_a_message_of_several_lines_uses_its_tokens_once(read_claude: Read) -> None:
+    """The program repeats the usage of a message on each of its lines."""
+    reading = read_claude(everything())
+    first = reading.exchanges[0]
+    assert (2 * 117, 2 * 5) == (first.input_tokens, first.output_tokens)
+    assert [122] * 4 == [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")]
+
+
+def test_a_usage_that_grows_from_line_to_line_counts_by_its_last_value(read_claude: Read) -> None:
+    """Older versions wrote a line while the rest of the message was still to come."""
+    lines = Lines()
+    lines.user("Well?")
+    lines.said("m1", thinking("Hm."), stop=None, usage={"input_tokens": 10, "output_tokens": 1})
+    lines.said("m1", text("Yes."), stop=None, usage={"input_tokens": 10, "output_tokens": 9})
+    reading = read_claude(lines.lines)
+    assert (10, 9) == (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens)
+    assert "Yes." == reading.exchanges[0].agent_response
+
+
+def test_results_of_parallel_calls_leave_one_answer(read_claude: Read) -> None:
+    """The program hangs each result below the line that called, and the next message below the result that came last."""
+    reading = read_claude(everything())
+    outputs = _payloads(reading, "tool_output")
+    assert [("Read", True, None), ("Bash", True, 3)] == [
+        (one["tool"], one["is_error"], one.get("exit_code")) for one in outputs
+    ]
+    assert 84 == outputs[1]["duration_ms"]
+    assert 1 == sum(one.user_message == "Is the backup healthy?" for one in reading.exchanges)
+
+
+def test_a_failed_request_is_an_error_and_what_follows_a_retry(read_claude: Read) -> None:
+    """The program writes each request that it tries again."""
+    reading = read_claude(everything())
+    assert ["529 overloaded", "[Request interrupted by user]", "API Error: 400"] == [
+        payload["message"] for payload in _payloads(reading, "error_event")
+    ]
+    assert 1 == len(_payloads(reading, "retry_event"))
+
+
+def test_a_compaction_and_changes_of_the_model_are_events(read_claude: Read) -> None:
+    """The first model is told, too: a diagnosis asks which one it was."""
+    reading = read_claude(everything())
+    assert [{"action": "compaction", "tokens_before": 900}] == [
+        {name: one[name] for name in ("action", "tokens_before")} for one in _payloads(reading, "context_event")
+    ]
+    assert ["claude-x", "claude-y"] == [one["model"] for one in _payloads(reading, "state_transition")]
+
+
+def test_an_answer_that_ended_with_a_call_has_no_text(read_claude: Read) -> None:
+    """What was said before a call is no answer."""
+    lines = Lines()
+    lines.user("Well?")
+    lines.said("m1", text("Let me look."), stop="tool_use")
+    lines.said("m1", call("t1", "Bash"), stop="tool_use")
+    assert [("Well?", "", "no_response")] == _answers(read_claude(lines.lines))
+
+
+def test_a_slash_command_is_a_question_only_when_the_agent_answers_it(read_claude: Read) -> None:
+    """Commands that the program runs by itself are none; the text of one that the agent runs is meta."""
+    lines = Lines()
+    lines.user("<command-name>/clear</command-name>")
+    lines.user("<command-message>review</command-message>\n<command-name>/review</command-name>")
+    lines.user("Review the change …", isMeta=True)
+    lines.said("m1", text("It is good."))
+    reading = read_claude(lines.lines)
+    assert [("<command-message>review</command-message>\n<command-name>/review</command-name>", "It is good.")] == [
+        (one.user_message, one.agent_response) for one in reading.exchanges
+    ]
+    assert () == reading.exchanges[0].tags
+
+
+def test_what_the_program_says_in_the_middle_of_an_answer_is_part_of_it(read_claude: Read) -> None:
+    """A skill's text or a summary after a compaction splits no exchange in two."""
+    lines = Lines()
+    lines.user("Well?")
+    lines.said("m1", call("t1", "Skill"), stop="tool_use")
+    lines.result("t1", "ok")
+    lines.user("Base directory for this skill: …", isMeta=True)
+    lines.said("m2", text("Done."))
+    lines.user("Hook says: go on", isMeta=True)
+    lines.said("m3", text("More."))
+    assert [("Well?", "Done."), ("Hook says: go on", "More.")] == [one[:2] for one in _answers(read_claude(lines.lines))]
+
+
+def test_a_sidechain_in_the_file_of_its_session_is_tagged_and_moves_nothing(read_claude: Read) -> None:
+    """Older versions wrote what subagents do between the lines of the session."""
+    lines = Lines()
+    asked = lines.user("Well?")
+    lines.user("Look around.", parent=None, isSidechain=True)
+    lines.said("s1", text("Nothing."), isSidechain=True)
+    lines.said("m1", text("Done."), parent=asked)
+    reading = read_claude(lines.lines)
+    assert [("Well?", ()), ("Look around.", ("subagent",))] == [(one.user_message, one.tags) for one in reading.exchanges]
+
+
+def test_a_subagents_file_is_a_session_of_its_own(read_claude: Read) -> None:
+    """It names the session that began it, so two of them would be one otherwise."""
+    lines = Lines(isSidechain=True, agentId="ab1")
+    lines.user("Look around.")
+    lines.said("s1", text("Nothing."))
+    reading = read_claude(lines.lines)
+    assert [f"{SESSION}.agent-ab1"] == reading.session_ids
+    assert [("subagent",)] == [one.tags for one in reading.exchanges]
+
+
+def _write(path: Path, lines: Sequence[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+
+
+def _fork(session: str, lines: Sequence[dict[str, Any]], begun: str) -> list[dict[str, Any]]:
+    """The lines as `--fork-session` writes them into another transcript."""
+    copies = [{**line, "sessionId": session, "promptId": "p"} for line in lines if "uuid" in line]
+    return [{"type": "queue-operation", "timestamp": begun, "sessionId": session}, *copies]
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_a_fork_counts_only_what_it_adds(tmp_path: Path, context: ReadingContext, names: tuple[str, str]) -> None:
+    """Copied lines have the uuids of the others, and nothing else says that they are copies; names say nothing of age."""
+    first = Lines(names[0])
+    first.bookkeeping("queue-operation", timestamp="2026-11-03T08:59:00.000Z")
+    first.user("One?")
+    first.said("m1", text("One."))
+    fork = Lines(names[1], prefix="f", minute=10)
+    fork.last = first.last
+    fork.user("Two?")
+    fork.said("m2", text("Two."))
+    first_lines = list(first.lines)
+    first.user("Three?")
+    folder = tmp_path / "projects" / "-srv"
+    _write(folder / f"{names[0]}.jsonl", first.lines)
+    _write(folder / f"{names[1]}.jsonl", [*_fork(names[1], first_lines, "2026-11-03T09:10:00.000Z"), *fork.lines])
+    exchanges: list[Exchange] = []
+    events: list[AgentEvent] = []
+    for path in find_claude_code(tmp_path):
+        reading = read_claude_code(path, context)
+        exchanges += reading.exchanges
+        events += reading.events
+    assert {("One?", names[0]), ("Two?", names[1]), ("Three?", names[0])} == {(e.user_message, e.session_id) for e in exchanges}
+    assert 3 == len(exchanges)
+    assert 2 == sum(event.event == "token_usage" for event in events)
+
+
+def test_transcripts_are_found_by_place_or_by_content(tmp_path: Path) -> None:
+    """The folder holds other files of lines, which are none."""
+    projects = tmp_path / "projects"
+    _write(projects / "-srv" / "a.jsonl", everything())
+    _write(projects / "-srv" / "a" / "subagents" / "agent-1.jsonl", everything())
+    _write(projects / "-srv" / "a" / "workflows" / "journal.jsonl", [{"type": "step"}])
+    _write(tmp_path / "history.jsonl", [{"display": "hello", "sessionId": "a"}])
+    _write(tmp_path / "copied" / "b.jsonl", everything())
+    _write(projects / "-srv" / ".hidden.jsonl", everything())
+    (projects / "-srv" / "link.jsonl").symlink_to(projects / "-srv" / "a.jsonl")
+    found = [str(path.relative_to(tmp_path)) for path in find_claude_code(tmp_path)]
+    assert ["copied/b.jsonl", "projects/-srv/a/subagents/agent-1.jsonl", "projects/-srv/a.jsonl"] == found

@@ -1,0 +1,219 @@
+"""What Codex's lines come to."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from agents.codex_lines import SESSION, Lines, everything, exec_output
+
+from schemas.errors import InputError
+from streams.sources.codex import find_codex, read_codex
+from streams.sources.codex_lines import CodexDialect
+from streams.sources.lines import read_lines
+from streams.sources.openclaw import read_session
+from streams.sources.reading import Reading, ReadingContext
+
+Read = Callable[[Sequence[Any]], Reading]
+
+
+@pytest.fixture
+def read_rollout(context: ReadingContext) -> Read:
+    """Read lines as one rollout."""
+
+    def reader(lines: Sequence[Any]) -> Reading:
+        body = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        return read_session(read_lines(io.BytesIO(body)), context, session_id="file", agent=None, dialect=CodexDialect())
+
+    return reader
+
+
+def _payloads(reading: Reading, event: str) -> list[dict[str, Any]]:
+    return [json.loads(one.payload) for one in reading.events if one.event == event]
+
+
+def test_a_rollout_comes_to_these_exchanges(read_rollout: Read) -> None:
+    """Each question with what the agent answered; a turn that the program began itself is tagged."""
+    reading = read_rollout(everything())
+    assert [SESSION] == reading.session_ids
+    assert [] == reading.faults
+    assert [(one.user_message, one.agent_response, one.outcome, one.tags) for one in reading.exchanges] == [
+        ("Is the backup healthy?", "No: the disk is full.", "answered", ()),
+        ("And db3?", "It is fine.", "answered", ()),
+        ("<goal_context>go on</goal_context>", "I go on.", "answered", ("internal",)),
+        ("Stop.", "", "aborted", ()),
+        ("Again?", "", "error", ()),
+    ]
+    assert "Look at the log." == reading.exchanges[0].agent_thinking
+    assert ["gpt-x", "gpt-y"] == [one.agent_model for one in reading.exchanges[:2]]
+    assert ["stop", "stop", "stop", "aborted", "error"] == [one.stop_reason for one in reading.exchanges]
+
+
+def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(read_rollout: Read) -> None:
+    """Thresholds go by the source, and costs by the exchange."""
+    reading = read_rollout(everything())
+    ids = {one.exchange_id for one in reading.exchanges}
+    payloads = [json.loads(event.payload) for event in reading.events]
+    assert {"codex"} == {payload["source"] for payload in payloads}
+    assert ids == {payload["exchange_id"] for payload in payloads if "exchange_id" in payload}
+    assert ["state_transition"] == [payload["event"] for payload in payloads if "exchange_id" not in payload][:1]
+    assert len(payloads) == len({event.event_id for event in reading.events})
+
+
+def test_a_usage_that_is_repeated_counts_once(read_rollout: Read) -> None:
+    """The program writes the last count again with each output of a tool."""
+    reading = read_rollout(everything())
+    assert [110, 220, 330, 165, 176] == [one["usage"]["total"] for one in _payloads(reading, "token_usage")]
+    first = _payloads(reading, "token_usage")[0]["usage"]
+    assert {"input": 50, "cache_read": 50, "cache_write": 0, "output": 10, "total": 110} == first
+    assert (300, 30) == (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens)
+
+
+def test_the_fill_of_the_context_is_told_in_percent(read_rollout: Read) -> None:
+    """The last usage against the window that the program names."""
+    reading = read_rollout(everything())
+    fills = [event.saturation for event in reading.events if event.event == "context_event"]
+    assert [11.0, 22.0, 33.0, None, 16.5, 17.6] == fills
+    compaction = next(one for one in _payloads(reading, "context_event") if one["action"] == "compaction")
+    assert (330, "So far: the disk is full.") == (compaction["tokens_before"], compaction["summary"])
+
+
+def test_the_end_of_a_command_is_told_by_code_and_duration(read_rollout: Read) -> None:
+    """What the program says of a command counts before what the model is told of it."""
+    outputs = _payloads(read_rollout(everything()), "tool_output")
+    assert [("exec_command", True, 3, 1500.0), ("apply_patch", False, 0, None)] == [
+        (one["tool"], one["is_error"], one["exit_code"], one.get("duration_ms")) for one in outputs
+    ]
+    assert ["ERROR: disk full", "ok"] == [one["result"] for one in outputs]
+
+
+@pytest.mark.parametrize(
+    ("output", "is_error", "code"),
+    [
+        (exec_output(0, "fine"), False, 0),
+        (exec_output(2, "bad"), True, 2),
+        ("unsupported call: no_such_tool", True, None),
+        ("Process exited with code 7", False, None),
+        ({"content": "no", "success": False}, True, None),
+        ([{"type": "input_text", "text": "fine"}], False, None),
+        (None, False, None),
+    ],
+)
+def test_an_output_alone_tells_whether_the_call_failed(
+    read_rollout: Read, output: Any, is_error: bool, code: int | None
+) -> None:
+    """Without the program's own account there is the head of the output; its text proves nothing."""
+    lines = Lines()
+    lines.turn("Well?")
+    lines.call("c1", "exec_command", cmd="x")
+    lines.output("c1", output)
+    found = _payloads(read_rollout(lines.lines), "tool_output")
+    assert [(is_error, code)] == [(one["is_error"], one.get("exit_code")) for one in found]
+
+
+def test_a_tool_of_a_namespace_is_named_with_it(read_rollout: Read) -> None:
+    """Two servers may have a tool of the same name."""
+    lines = Lines()
+    lines.turn("Well?")
+    lines.item("function_call", call_id="c1", name="spawn_agent", namespace="multi_agent_v1", arguments="{not json")
+    call = _payloads(read_rollout(lines.lines), "tool_call")[0]
+    assert ("multi_agent_v1.spawn_agent", "{not json") == (call["tool"], call["arguments"])
+
+
+def test_a_failure_ends_in_an_error_and_what_follows_is_a_retry(read_rollout: Read) -> None:
+    """A turn that fails after it said so is told once."""
+    lines = Lines()
+    lines.turn("Well?")
+    lines.event("error", message="502")
+    lines.event("task_complete", error={"message": "502"})
+    reading = read_rollout(everything())
+    assert ["503", "interrupted", "400 scripted"] == [one["message"] for one in _payloads(reading, "error_event")]
+    assert 1 == len(_payloads(reading, "retry_event"))
+    assert ["502"] == [one["message"] for one in _payloads(read_rollout(lines.lines), "error_event")]
+
+
+def test_an_answer_that_ended_with_a_call_has_no_text(read_rollout: Read) -> None:
+    """What was said before a call is no answer."""
+    lines = Lines()
+    lines.turn("Well?")
+    lines.said("Let me look.")
+    lines.call("c1", "exec_command", cmd="x")
+    lines.usage(10, 1)
+    assert [("", "no_response")] == [(one.agent_response, one.outcome) for one in read_rollout(lines.lines).exchanges]
+
+
+def test_versions_without_ordinals_and_kinds_are_read_by_line_and_by_how_a_text_begins(read_rollout: Read) -> None:
+    """Earlier versions wrote the context as texts of the user."""
+    lines = Lines(ordinals=False)
+    lines.user("<environment_context>…</environment_context>", None)
+    lines.user("# AGENTS.md instructions for /srv", None)
+    lines.event("task_started")
+    lines.user("Well?", None)
+    lines.said("Yes.")
+    reading = read_rollout(lines.lines)
+    assert [("Well?", "Yes.", f"{SESSION}:line-5")] == [
+        (one.user_message, one.agent_response, one.exchange_id) for one in reading.exchanges
+    ]
+
+
+def test_an_answer_to_a_question_that_was_damaged_is_not_given_to_the_one_before(read_rollout: Read) -> None:
+    """The turn says that it is another one."""
+    lines = Lines()
+    lines.turn("One?")
+    lines.said("One.")
+    lines.event("task_started")
+    lines.add("response_item", type="message", role="user", content=5)
+    lines.said("Two.")
+    reading = read_rollout(lines.lines)
+    assert [("One?", "One.")] == [(one.user_message, one.agent_response) for one in reading.exchanges]
+    assert ["wrong_type"] == [fault.reason for fault in reading.faults]
+
+
+@pytest.mark.parametrize("meta", [{"source": {"subagent": {"thread_spawn": {}}}}, {"parent_thread_id": "p"}])
+def test_a_subagents_rollout_is_tagged(read_rollout: Read, meta: dict[str, Any]) -> None:
+    """No user asked it."""
+    lines = Lines(**meta)
+    lines.turn("Look around.")
+    lines.said("Nothing.")
+    assert [("subagent",)] == [one.tags for one in read_rollout(lines.lines).exchanges]
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def test_old_rollouts_are_read_compressed(tmp_path: Path, context: ReadingContext) -> None:
+    """The program compresses them; while it does so both may be there."""
+    day = tmp_path / "sessions" / "2026" / "11" / "03"
+    plain = "".join(json.dumps(line) + "\n" for line in everything()).encode()
+    _write(day / "rollout-a.jsonl", plain)
+    _write(day / "rollout-a.jsonl.zst", zstandard.compress(plain))
+    _write(day / "rollout-b.jsonl.zst", zstandard.compress(plain))
+    _write(day / "other.jsonl", plain)
+    found = find_codex(tmp_path)
+    assert ["rollout-a.jsonl", "rollout-b.jsonl.zst"] == [path.name for path in found]
+    first, second = (read_codex(path, context) for path in found)
+    assert first == second
+    assert 5 == len(first.exchanges)
+
+
+def test_a_compressed_rollout_that_is_none_is_refused_with_its_name(tmp_path: Path, context: ReadingContext) -> None:
+    """One such file stops no other."""
+    path = tmp_path / "rollout-a.jsonl.zst"
+    path.write_bytes(b"no zstd")
+    with pytest.raises(InputError, match="rollout-a"):
+        read_codex(path, context)
+
+
+def test_a_compressed_bomb_is_read_in_bounded_memory(tmp_path: Path, context: ReadingContext) -> None:
+    """A line of a gigabyte compresses to nothing."""
+    path = tmp_path / "rollout-a.jsonl.zst"
+    path.write_bytes(zstandard.compress(b"x" * (40 * 1024 * 1024) + b"\n" + json.dumps(everything()[0]).encode() + b"\n"))
+    reading = read_codex(path, context)
+    assert (["too_long"], [SESSION]) == ([fault.reason for fault in reading.faults], reading.session_ids)
