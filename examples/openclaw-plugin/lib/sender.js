@@ -16,6 +16,8 @@ export class Sender {
   /** `client` posts, `aside` takes what was refused, `log` has info, warn and error. */
   constructor(queue, client, aside, settings, log) {
     this.trouble = null;
+    /** Called when records were delivered. */
+    this.onDelivered = () => {};
     this._queue = queue;
     this._client = client;
     this._aside = aside;
@@ -33,7 +35,7 @@ export class Sender {
         }
       } catch (error) {
         // A disk that fails may work again.
-        this._isIll({ reason: `the queue: ${error.code ?? error.message}` });
+        this._isIll({ reason: `the queue: ${error.message}` });
         await this._pause(this._settings.retryMaxMs);
       }
     }
@@ -59,6 +61,7 @@ export class Sender {
     const told = await this._deliver(callsOf(records));
     if (told) {
       await this._queue.commit(end, told);
+      this.onDelivered();
     }
     return true;
   }
