@@ -14,6 +14,8 @@ const MAX_TOKENS = 2 ** 53;
 const MIRROR = "delivery-mirror";
 /** What `told_by` says of events whose entry is not known: the server recognises them in a transcript by what they tell. */
 export const HOOK = "hook";
+/** The event of another attempt after a failure. */
+export const RETRY = Object.freeze({ event: "retry_event", action: "retry" });
 const MEMORY_TOOLS = new Set(["memory_search", "memory_get"]);
 const NO_JSON = "[no JSON]";
 const NO_HITS = new Set(["", "[]", "{}", "null", "no results", "no results.", "no matches", "no matches."]);
@@ -74,7 +76,7 @@ export function callsIn(message) {
 
 /** The events of an assistant message: its calls, its usage, its failure. */
 export function assistantEvents(message, isRetry) {
-  const events = isRetry ? [{ event: "retry_event", action: "retry" }] : [];
+  const events = isRetry ? [{ ...RETRY }] : [];
   events.push(...callsIn(message).map((block) => callEvent(block.name, block.id, block.arguments)));
   const model = present({ provider: named(message.provider), model: named(message.model) });
   const usage = usageOf(message);

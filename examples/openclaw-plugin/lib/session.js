@@ -16,8 +16,8 @@ export class Session {
     this.runs = new Map();
     /** The user message that is being answered with its answer, where the transcript tells of them. */
     this.turn = null;
-    /** Whether the last message that answers it ended in an error, and whether any failure of it was told. */
-    this.hasFailed = false;
+    /** Whether the last message that answers it ended in an error, and who told of it; and whether any failure of it was told. */
+    this.failedBy = null;
     this.isFailureTold = false;
     this._asked = null;
     this._told = new Set();
@@ -63,7 +63,7 @@ export class Session {
   ask(user) {
     if (keyOf(user) !== this._asked) {
       this._asked = keyOf(user);
-      this.hasFailed = false;
+      this.failedBy = null;
       this.isFailureTold = false;
     }
   }

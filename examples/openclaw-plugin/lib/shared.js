@@ -74,7 +74,10 @@ function following(known, before, settings, log) {
 
 function opened() {
   const known = { current: null, stopped: null, open: new Set(), listening: new Map() };
-  // A command ends its process without a word to plugins: what was recorded is kept then.
+  // A command ends its process without a word to plugins: what was recorded is kept then. OpenClaw has as many listeners of its own as
+  // Node allows without a warning; ours is one more, on purpose.
+  const most = process.getMaxListeners();
+  process.setMaxListeners(most && most + 1);
   process.on("exit", () => known.open.forEach((pipeline) => pipeline.keepNow()));
   return known;
 }
