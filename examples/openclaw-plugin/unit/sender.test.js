@@ -118,3 +118,36 @@ test("the end of a session of which nothing was taken is no refusal", async (t) 
 
   assert.deepEqual(aside, []);
 });
+
+test("an hour without a server costs a call a minute, two lines in the log and no record", async (t) => {
+  const queue = await Queue.open(await folderOf(t), { maxBytes: 1e6, fsync: false });
+  const log = logOf();
+  const [taken, tries] = [[], []];
+  let now = 0;
+  const client = {
+    post: async (path, { exchange: { id } }) => {
+      tries.push(now);
+      const isAway = now < 3_600_000;
+      taken.push(...(isAway ? [] : [id]));
+      return isAway ? { outcome: "retry", status: 0, reason: "ECONNREFUSED", pauseMs: 0 } : { outcome: "done", status: 201, pauseMs: 0 };
+    },
+  };
+  const sender = new Sender(queue, client, async () => {}, { ...SETTINGS, retryBaseMs: 1000, retryMaxMs: 60_000 }, log);
+  sender._pause = async (milliseconds) => {
+    now += milliseconds;
+    // Turns go on meanwhile.
+    queue.append(exchange("a", `${tries.length}`));
+    await queue.kept();
+  };
+  queue.append(exchange("a", "0"));
+  await queue.kept();
+  const work = sender.run();
+  await until(() => taken.length > 60, "delivery");
+  sender.stop();
+  await queue.close();
+  await work;
+
+  assert.ok(tries.filter((at) => at < 3_600_000).length < 140, `${tries.length} tries`);
+  assert.deepEqual(taken, taken.map((_, index) => `${index}`));
+  assert.deepEqual(log.lines.map((line) => line.split(",")[0]), ["warn: driftline: cannot deliver", "info: driftline: delivering again"]);
+});

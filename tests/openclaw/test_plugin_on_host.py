@@ -1,0 +1,373 @@
+"""The plugin in a real OpenClaw against a real server: what agents say and do arrives once, whatever breaks on the way.
+
+One story is told of one state folder: a healthy fleet of a gateway and commands beside it, a server that is away while many turns
+come and the gateway is killed, both back, and an import before and after. Tests look at what is left of it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from invariants import rows
+from kafka_server import free_port
+from openclaw_host import ALLOWED, PLUGIN
+from servers import Child, Home, Nursery, nursery, until
+
+from analytics.store import Store
+from openclaw.install import Installed
+from openclaw.instance import Gateway, Instance
+from openclaw.provider import Call, Play, Provider, Step, stand_in
+from openclaw.queues import Queue, identity
+
+TOOLS, SECOND, OVERLOADED, WAITING, BIG = "Look into the backup", "And then", "Busy now", "Wait for it", "Say a lot"
+COMMANDS = ("one-command", "another-command")
+AWAY_TURNS = 12
+BIG_CALLS, BIG_STEPS = 6, 6
+QUICK = {"flushMs": 100, "retryBaseMs": 100, "retryMaxMs": 1000, "heartbeatSeconds": 1}
+LATER = """
+from datetime import timedelta
+from service import workspace
+now = workspace.utc_now
+workspace.open_workspace.__wrapped__.__kwdefaults__["now"] = lambda: now() + timedelta(hours=2)
+"""
+"""What makes an import of now one of two hours later, when every session has fallen idle."""
+Json = dict[str, Any]
+
+
+def wrapped(tool: str, **arguments: str) -> Call:
+    """A call of a catalogued tool, as models make it since 2026.9."""
+    return Call("tool_call", {"id": tool, "args": arguments})
+
+
+PLAYS = {
+    TOOLS: Play(
+        [
+            Step("I look.", thinking="The log first.", calls=[wrapped("exec", command="ls /nowhere"), Call("read", {"path": "/no"})]),
+            Step(calls=[wrapped("memory_search", query="backup"), wrapped("read", path="/nowhere")]),
+            Step("The folder is gone."),
+        ]
+    ),
+    SECOND: Play([Step("Then it goes on.")]),
+    OVERLOADED: Play([Step("It works now.", failures=1)]),
+    WAITING: Play([Step(calls=[wrapped("exec", command="echo begun")]), Step("It is over.", delay=600)]),
+    BIG: Play(
+        [
+            *(
+                Step(calls=[wrapped("no_such_tool", text=f"{step}-{call} {'x' * 60_000}") for call in range(BIG_CALLS)])
+                for step in range(BIG_STEPS)
+            ),
+            Step("That was a lot."),
+        ]
+    ),
+}
+
+
+@dataclass
+class Stage:
+    """A server at one address, an OpenClaw that sends to it, and what was noted on the way."""
+
+    children: Nursery
+    home: Home
+    instance: Instance
+    port: int
+    beside: Sequence[Instance] = ()
+    """Further OpenClaws whose plugin shares the folder of the queue."""
+    noted: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def queue(self) -> Queue:
+        """The plugin's queue."""
+        return Queue(self.instance.state / "driftline")
+
+    def serve(self) -> Child:
+        """Start the server at its address; it takes calls when this returns."""
+        server = self.children.start(self.home, "serve", "--port", str(self.port))
+        server.serving()
+        return server
+
+    def take(self, home: Home, **options: Any) -> Json:
+        """Import the state folders; what came of it, with the exit code."""
+        folders = [str(one.state) for one in (self.instance, *self.beside)]
+        code, printed = self.children.run(home, "import", "openclaw", *folders, "--json", **options)
+        return {"code": code} | json.loads(printed)
+
+    def drain(self) -> None:
+        """Wait until everything was delivered."""
+        until(self.queue.is_empty, f"the queue to be delivered: {self.queue.count('delivered')} were")
+
+
+def configured(installed: Installed, folder: Path, provider: Provider, home: Home, port: int, **more: Any) -> Instance:
+    """An OpenClaw with the plugin, installed as its README says, for a server at a port."""
+    config = QUICK | {"url": f"http://127.0.0.1:{port}", "token": home.connection("gateway")} | more.pop("config", {})
+    entry = ALLOWED | {"enabled": True, "config": config}
+    plugins = {"load": {"paths": [str(PLUGIN)]}, "allow": ["driftline"], "entries": {"driftline": entry}}
+    return Instance(installed, folder, provider, plugins=plugins, **more)
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """Where servers come from."""
+    with nursery() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    """The stand-in for the paid model."""
+    with stand_in(PLAYS) as opened:
+        yield opened
+
+
+def home_in(folder: Path) -> Home:
+    """A database of its own, into which transcripts are imported under the connection that the plugin delivers by."""
+    folder.mkdir(parents=True)
+    return Home(folder, DRIFTLINE_CONNECTION="gateway", DRIFTLINE_PROJECT="ops")
+
+
+@pytest.fixture(scope="module")
+def stage(
+    newest_openclaw: Installed, children: Nursery, provider: Provider, tmp_path_factory: pytest.TempPathFactory
+) -> Stage:
+    """The whole story, told once."""
+    folder, port = tmp_path_factory.mktemp("host"), free_port()
+    home = home_in(folder / "home")
+    instance = configured(newest_openclaw, folder / "openclaw", provider, home, port)
+    shared = {"queueDir": str(instance.state / "driftline")}
+    beside = [configured(newest_openclaw, folder / name, provider, home, port, config=shared) for name in COMMANDS]
+    played = Stage(children, home, instance, port, beside)
+    server = played.serve()
+    with played.instance.gateway() as gateway:
+        healthy(played, gateway)
+        server.kill()
+        away(played, gateway)
+        provider.released.set()
+        server = back(played, gateway)
+        server.send(signal.SIGTERM)
+        assert 0 == server.wait()
+        imported_first(played, gateway)
+    played.noted["later"] = played.take(home, before=LATER)
+    alone = home_in(folder / "alone")
+    played.noted["alone"] = played.take(alone, before=LATER)
+    for name, one in (("both", home), ("import", alone)):
+        with Store(one.database) as store:
+            played.noted[name] = {"events": rows(store, EVENTS), "exchanges": rows(store, EXCHANGES), "letters": rows(store, LETTERS)}
+    return played
+
+
+EVENTS = "SELECT session_id, event, payload FROM log.agent_events ORDER BY session_id, seq"
+EXCHANGES = "SELECT exchange_id, user_message, agent_response, outcome FROM log.exchanges"
+LETTERS = "SELECT reason, detail FROM dead_letters"
+
+
+def healthy(stage: Stage, gateway: Gateway) -> None:
+    """A gateway at work, and beside it, at once, commands that run agents of other state folders and share the queue's.
+
+    Since 2026.9 OpenClaw lets no two processes run agents of one state folder.
+    """
+    with ThreadPoolExecutor(3) as pool:
+        commands = [pool.submit(one.local_turn, name, TOOLS) for name, one in zip(COMMANDS, stage.beside, strict=True)]
+        for text in (TOOLS, SECOND, SECOND):
+            gateway.turn("long", text)
+        compaction = pool.submit(gateway.call, "sessions.compact", {"key": "agent:main:long"})
+        gateway.turn("busy", OVERLOADED)
+        gateway.turn("busy", SECOND)
+        assert compaction.result()["compacted"], compaction.result()
+        gateway.turn("long", f"{SECOND} once more")
+        done = [command.result() for command in commands]
+    assert [0, 0] == [one.returncode for one in done], "".join(one.stderr[-1000:] for one in done)
+    until(lambda: stage.queue.count("delivered") >= DELIVERED, "the records of the commands to be taken over")
+    stage.drain()
+    stage.noted["healthy"] = {
+        "said": words_of_plugin(gateway.said(), *(one.stderr for one in done)),
+        "records": stage.queue.records(),
+        "delivered": stage.queue.count("delivered"),
+    }
+
+
+DELIVERED = 3 * 11 + 2 * 2 + 1 + 2 + 3
+"""Records of the healthy time, at least: three loops of tools, second turns, a compaction, an overload."""
+
+
+def away(stage: Stage, gateway: Gateway) -> None:
+    """No server for many turns; then the gateway is killed in the middle of one."""
+    before = stage.queue.count("delivered")
+    for number in range(AWAY_TURNS):
+        gateway.turn(f"away-{number % 2}", f"{SECOND} {number}")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(abandoned_turn, gateway)
+        until(lambda: "begun" in str(told_of(stage.queue, "tool_output")[-1:]), "a tool's result in the queue")
+        gateway.kill()
+    stage.noted["away"] = {
+        "records": stage.queue.records(),
+        "delivered": stage.queue.count("delivered") - before,
+        "said": words_of_plugin(gateway.said()),
+    }
+
+
+def abandoned_turn(gateway: Gateway) -> None:
+    """A turn whose gateway is killed before it answers."""
+    with suppress(httpx2.HTTPError):
+        gateway.turn("killed", WAITING)
+
+
+def told_of(queue: Queue, event: str) -> list[Json]:
+    """The events of a kind that are in a queue."""
+    return [record["b"] for record in queue.records() if record["k"] == "event" and record["b"]["event"] == event]
+
+
+def back(stage: Stage, gateway: Gateway) -> Child:
+    """Server and gateway are there again; the server is killed once more in the middle of the delivery."""
+    before = stage.queue.count("delivered")
+    server = stage.serve()
+    gateway.start()
+    until(lambda: stage.queue.count("delivered") > before, "a first delivery")
+    server.kill()
+    server = stage.serve()
+    # OpenClaw goes on with the turn that the kill interrupted, in its own words.
+    until(lambda: "restart recovery terminal" in gateway.said(), "the interrupted turn to be taken up")
+    stage.drain()
+    return server
+
+
+def imported_first(stage: Stage, gateway: Gateway) -> None:
+    """The server is away again; what comes then is imported before the plugin delivers it."""
+    gateway.turn("late", TOOLS)
+    gateway.turn("late", SECOND)
+    gateway.turn("late", f"{SECOND} at last")
+    stage.noted["first"] = stage.take(stage.home)
+    server = stage.serve()
+    stage.drain()
+    gateway.stop()
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()
+
+
+def words_of_plugin(*logs: str) -> list[str]:
+    """What the plugin said, and what OpenClaw said of it, besides that it has it."""
+    lines = [line for log in logs for line in log.splitlines()]
+    return [line for line in lines if "driftline" in line and "http server listening" not in line]
+
+
+def twice(records: Sequence[Json]) -> list[Any]:
+    """Records that are there more than once."""
+    return [one for one, count in Counter(map(identity, records)).items() if count > 1]
+
+
+def test_a_healthy_fleet_is_recorded_without_a_word(stage: Stage) -> None:
+    """OpenClaw loads a plugin several times in a process, and several processes share a folder: nobody has to read of that."""
+    assert [] == stage.noted["healthy"]["said"]
+
+
+def test_each_record_is_in_the_queue_once(stage: Stage) -> None:
+    """Copies of a record cost disk and network for nothing, and show that two write one lane."""
+    for time in ("healthy", "away"):
+        assert [] == twice(stage.noted[time]["records"]), time
+
+
+def test_each_record_of_the_healthy_time_was_delivered_once(stage: Stage) -> None:
+    """Those of the commands, too, which end before all is delivered: the gateway takes their lanes over."""
+    noted = stage.noted["both"]
+    sessions = {event[0] for event in noted["events"]}
+    assert set(COMMANDS) <= sessions
+    assert stage.queue.count("refused") == stage.queue.count("dropped") == 0
+    assert [] == stage.queue.refused()
+
+
+def test_every_event_says_where_it_comes_from(stage: Stage) -> None:
+    """A diagnosis has to know which evidence a source can give."""
+    events = [record["b"] for record in stage.noted["away"]["records"] if record["k"] == "event"]
+    assert {"openclaw"} == {event["source"] for event in events}
+
+
+def test_a_wrapped_call_is_that_of_the_tool_inside(stage: Stage) -> None:
+    """Hooks tell of the wrapper and of the tool inside it; a list of tools that are called needs one, and by its name."""
+    events = [json.loads(payload) for session, _, payload in stage.noted["both"]["events"] if session == COMMANDS[0]]
+    told = [(one["event"], one.get("tool"), one.get("via"), one.get("action")) for one in events if "tool" in one]
+    assert Counter(
+        [
+            *(("tool_call", tool, "tool_call", None) for tool in ("exec", "memory_search", "read")),
+            *(("tool_output", tool, "tool_call", None) for tool in ("exec", "memory_search", "read")),
+            ("memory_event", "memory_search", None, "recall_failed"),
+            ("tool_call", "read", None, None),
+            ("tool_output", "read", None, None),
+        ]
+    ) == Counter(told)
+
+
+def test_nothing_is_lost_while_the_server_is_away_and_the_gateway_is_killed(stage: Stage) -> None:
+    """What was recorded waits, is said once to wait, and arrives in its order when both are back, whatever is killed meanwhile."""
+    waited, arrived = stage.noted["away"], stage.noted["both"]
+    asked = [f"{SECOND} {number}" for number in range(AWAY_TURNS)]
+    exchanges = [record["b"]["exchange"] for record in waited["records"] if record["k"] == "exchange"]
+
+    assert 0 == waited["delivered"]
+    assert 1 == len(waited["said"]), waited["said"]
+    assert "cannot deliver, ECONNREFUSED" in waited["said"][0]
+    assert asked == [one["user_message"]["content"] for one in exchanges][-AWAY_TURNS:]
+    assert asked == [text for _, text, _, _ in arrived["exchanges"] if text in asked]
+    ids = Counter(json.loads(payload)["event_id"] for _, _, payload in arrived["events"])
+    told = {record["b"]["event_id"] for record in waited["records"] if record["k"] == "event"}
+    assert {1} == {ids[one] for one in told}
+
+
+def test_import_and_plugin_count_once_in_either_order(stage: Stage) -> None:
+    """Whoever uses both has to be able to trust the counts: only failed attempts that OpenClaw writes nowhere are the plugin's own."""
+    first, later, alone = (stage.noted[name] for name in ("first", "later", "alone"))
+    both, imported = stage.noted["both"], stage.noted["import"]
+    counted = Counter(map(kind, both["events"]))
+
+    assert [0, 0, 0] == [one["code"] for one in (first, later, alone)]
+    assert [0, 0, 0] == [one["conflicts"] + one["faults"] for one in (first, later, alone)]
+    assert [] == both["letters"] == imported["letters"]
+    assert Counter(imported["exchanges"]) == Counter(both["exchanges"])
+    assert Counter() == Counter(map(kind, imported["events"])) - counted
+    attempts = counted - Counter(map(kind, imported["events"]))
+    assert Counter({"error_event": 1, "retry_event": 1}) == Counter(event for _, event, *_ in attempts.elements())
+
+
+def kind(row: tuple[str, str, str]) -> tuple[Any, ...]:
+    """What an event says, whoever brought it."""
+    session, event, payload = row
+    told = json.loads(payload)
+    usage = told.get("usage", {}).get("total")
+    return (session, event, *(told.get(name) for name in ("tool", "tool_call_id", "via", "action", "is_error")), usage)
+
+
+def test_a_full_queue_drops_the_oldest_and_the_session_knows(
+    newest_openclaw: Installed, children: Nursery, provider: Provider, tmp_path: Path
+) -> None:
+    """A disk is not without end. What is lost is said once, in words that say what to do, and counted in the session that lost it."""
+    home, port = home_in(tmp_path / "home"), free_port()
+    instance = configured(
+        newest_openclaw, tmp_path / "openclaw", provider, home, port, config={"queueMaxMiB": 1}, context_window=2_000_000
+    )
+    stage = Stage(children, home, instance, port)
+    full = instance.local_turn("big", BIG)
+    assert 0 == full.returncode, full.stderr[-2000:]
+    size = sum(path.stat().st_size for path in stage.queue.folder.rglob("*.jsonl"))
+    server = stage.serve()
+    # A process that comes later delivers what one before it has left.
+    assert 0 == instance.local_turn("small", SECOND).returncode
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()
+    with Store(home.database) as store:
+        events = [json.loads(payload) for _, _, payload in rows(store, EVENTS.replace("ORDER", "WHERE session_id = 'big' ORDER"))]
+
+    warned = [line for line in words_of_plugin(full.stderr) if "the queue was full" in line]
+    lost = [event for event in events if event["event"] == "records_dropped"]
+    calls = 2 * BIG_STEPS * BIG_CALLS + BIG_STEPS + 1
+    assert size <= 1.2 * 1024 * 1024
+    assert 1 == len(warned), full.stderr
+    assert "queueMaxMiB" in warned[0]
+    assert sum(event["events"] for event in lost) > 0
+    assert calls == len(events) - len(lost) + sum(event["events"] for event in lost)
