@@ -7,12 +7,14 @@ come and the gateway is killed, both back, and an import before and after. Tests
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +36,6 @@ COMMANDS = ("one-command", "another-command")
 AWAY_TURNS = 12
 BIG_CALLS, BIG_STEPS = 6, 6
 QUICK = {"flushMs": 100, "retryBaseMs": 100, "retryMaxMs": 1000, "heartbeatSeconds": 1}
-LATER = """
-from datetime import timedelta
-from service import workspace
-now = workspace.utc_now
-workspace.open_workspace.__wrapped__.__kwdefaults__["now"] = lambda: now() + timedelta(hours=2)
-"""
-"""What makes an import of now one of two hours later, when every session has fallen idle."""
 Json = dict[str, Any]
 
 
@@ -52,8 +47,12 @@ def wrapped(tool: str, **arguments: str) -> Call:
 PLAYS = {
     TOOLS: Play(
         [
-            Step("I look.", thinking="The log first.", calls=[wrapped("exec", command="ls /nowhere"), Call("read", {"path": "/no"})]),
-            Step(calls=[wrapped("memory_search", query="backup"), wrapped("read", path="/nowhere")]),
+            Step(
+                "I look.",
+                thinking="The log first.",
+                calls=[wrapped("exec", command="ls /nowhere"), Call("read", {"path": "/no"})],
+            ),
+            Step(calls=[wrapped("memory_search"), wrapped("read", path="/nowhere")]),
             Step("The folder is gone."),
         ]
     ),
@@ -95,10 +94,10 @@ class Stage:
         server.serving()
         return server
 
-    def take(self, home: Home, **options: Any) -> Json:
+    def take(self, home: Home, *options: str) -> Json:
         """Import the state folders; what came of it, with the exit code."""
         folders = [str(one.state) for one in (self.instance, *self.beside)]
-        code, printed = self.children.run(home, "import", "openclaw", *folders, "--json", **options)
+        code, printed = self.children.run(home, "import", "openclaw", *folders, "--json", *options)
         return {"code": code} | json.loads(printed)
 
     def drain(self) -> None:
@@ -135,9 +134,7 @@ def home_in(folder: Path) -> Home:
 
 
 @pytest.fixture(scope="module")
-def stage(
-    newest_openclaw: Installed, children: Nursery, provider: Provider, tmp_path_factory: pytest.TempPathFactory
-) -> Stage:
+def stage(newest_openclaw: Installed, children: Nursery, provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Stage:
     """The whole story, told once."""
     folder, port = tmp_path_factory.mktemp("host"), free_port()
     home = home_in(folder / "home")
@@ -155,12 +152,18 @@ def stage(
         server.send(signal.SIGTERM)
         assert 0 == server.wait()
         imported_first(played, gateway)
-    played.noted["later"] = played.take(home, before=LATER)
+    # Every session has fallen idle then, so that its last exchange is over to an import, too.
+    later = ("--as-of", (datetime.now(UTC) + timedelta(hours=2)).isoformat())
+    played.noted["later"] = played.take(home, *later)
     alone = home_in(folder / "alone")
-    played.noted["alone"] = played.take(alone, before=LATER)
+    played.noted["alone"] = played.take(alone, *later)
     for name, one in (("both", home), ("import", alone)):
         with Store(one.database) as store:
-            played.noted[name] = {"events": rows(store, EVENTS), "exchanges": rows(store, EXCHANGES), "letters": rows(store, LETTERS)}
+            played.noted[name] = {
+                "events": rows(store, EVENTS),
+                "exchanges": rows(store, EXCHANGES),
+                "letters": rows(store, LETTERS),
+            }
     return played
 
 
@@ -227,16 +230,21 @@ def told_of(queue: Queue, event: str) -> list[Json]:
 
 def back(stage: Stage, gateway: Gateway) -> Child:
     """Server and gateway are there again; the server is killed once more in the middle of the delivery."""
-    before = stage.queue.count("delivered")
     server = stage.serve()
+    before = taken_by(server)
     gateway.start()
-    until(lambda: stage.queue.count("delivered") > before, "a first delivery")
+    until(lambda: taken_by(server) > before, "a first call")
     server.kill()
     server = stage.serve()
     # OpenClaw goes on with the turn that the kill interrupted, in its own words.
     until(lambda: "restart recovery terminal" in gateway.said(), "the interrupted turn to be taken up")
     stage.drain()
     return server
+
+
+def taken_by(server: Child) -> int:
+    """How many calls the plugin's server has taken, over all its lives."""
+    return server.logged.count('"status": 201')
 
 
 def imported_first(stage: Stage, gateway: Gateway) -> None:
@@ -255,7 +263,11 @@ def imported_first(stage: Stage, gateway: Gateway) -> None:
 def words_of_plugin(*logs: str) -> list[str]:
     """What the plugin said, and what OpenClaw said of it, besides that it has it."""
     lines = [line for log in logs for line in log.splitlines()]
-    return [line for line in lines if "driftline" in line and "http server listening" not in line]
+    return [line for line in lines if _PLUGIN.search(line) and "http server listening" not in line]
+
+
+_PLUGIN = re.compile(r"(?<![\w./-])driftline(?![\w./-])")
+"""The plugin's name, and no part of a path."""
 
 
 def twice(records: Sequence[Json]) -> list[Any]:
@@ -361,7 +373,9 @@ def test_a_full_queue_drops_the_oldest_and_the_session_knows(
     server.send(signal.SIGTERM)
     assert 0 == server.wait()
     with Store(home.database) as store:
-        events = [json.loads(payload) for _, _, payload in rows(store, EVENTS.replace("ORDER", "WHERE session_id = 'big' ORDER"))]
+        events = [
+            json.loads(payload) for _, _, payload in rows(store, EVENTS.replace("ORDER", "WHERE session_id = 'big' ORDER"))
+        ]
 
     warned = [line for line in words_of_plugin(full.stderr) if "the queue was full" in line]
     lost = [event for event in events if event["event"] == "records_dropped"]
