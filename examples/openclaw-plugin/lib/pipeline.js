@@ -11,6 +11,7 @@ import { Losses } from "./losses.js";
 import { Queue } from "./queue.js";
 import { Recorder } from "./recorder.js";
 import { Sender } from "./sender.js";
+import { Voice } from "./voice.js";
 
 /** Records that wait for the queue to be opened. */
 const MAX_EARLY = 500;
@@ -30,6 +31,7 @@ export class Pipeline {
     const take = (record) => this._take(record);
     // What is known of sessions under way goes on; another version may know it in another form.
     this.recorder = before?.version === VERSION ? before.recorder.handTo(settings, take) : new Recorder(settings, take);
+    this._voice = new Voice(this.log);
     this._losses = new Losses(this.log, take, settings.queueMaxBytes);
     this._client = new Client(settings);
     this._queue = null;
@@ -155,7 +157,8 @@ export class Pipeline {
   }
 
   _senderOf(queue) {
-    const sender = new Sender(queue, this._client, keeper(queue.folder, (error) => this.fault(error)), this.settings, this.log);
+    const aside = keeper(queue.folder, (error) => this.fault(error));
+    const sender = new Sender(queue, this._client, aside, this.settings, this.log, this._voice);
     sender.onDelivered = () => this._losses.settle(this._queue.bytes);
     this._senders.push(sender);
     return sender;

@@ -5,6 +5,7 @@ import { callsOf } from "../lib/calls.js";
 import { Client } from "../lib/client.js";
 import { Queue } from "../lib/queue.js";
 import { Sender } from "../lib/sender.js";
+import { Voice } from "../lib/voice.js";
 import { SETTINGS, folderOf, logOf, serverOf, until } from "./support.js";
 
 const event = (session, id) => ({ k: "event", s: session, a: "main", b: { event: "tool_call", event_id: id } });
@@ -150,4 +151,19 @@ test("an hour without a server costs a call a minute, two lines in the log and n
   assert.ok(tries.filter((at) => at < 3_600_000).length < 140, `${tries.length} tries`);
   assert.deepEqual(taken, taken.map((_, index) => `${index}`));
   assert.deepEqual(log.lines.map((line) => line.split(",")[0]), ["warn: driftline: cannot deliver", "info: driftline: delivering again"]);
+});
+
+test("a trouble that several lanes have is said once, and once that it is over", () => {
+  const log = logOf();
+  const voice = new Voice(log);
+  voice.ill("a", "ECONNREFUSED", "/lane-0");
+  voice.ill("b", "ECONNREFUSED", "/lane-1");
+  voice.ill("b", "HTTP 503", "/lane-1");
+  ["a", "a", "b"].forEach((sender) => voice.well(sender));
+
+  assert.deepEqual(log.lines, [
+    "warn: driftline: cannot deliver, ECONNREFUSED; what is recorded waits in /lane-0",
+    "warn: driftline: cannot deliver, HTTP 503; what is recorded waits in /lane-1",
+    "info: driftline: delivering again",
+  ]);
 });

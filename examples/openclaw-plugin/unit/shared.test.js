@@ -50,7 +50,8 @@ async function recordsIn(queueDir) {
 const update = (id, message) => ({ messageId: id, message, sessionId: "s", sessionKey: "agent:main:s" });
 
 test("copies that one process registers share a pipeline, and each entry is recorded once", async (t) => {
-  const { load, queueDir } = await copies(t, { url: "http://127.0.0.1:1" });
+  const server = await serverOf(t, () => 201);
+  const { load, queueDir } = await copies(t, { url: server.base });
   const all = [await load("full"), await load("discovery"), await load("discovery")];
   assert.equal(new Set(all.map(({ pipeline }) => pipeline)).size, 1);
   all.forEach(({ host }) => host.update(update("a1", calling("t1"))));
