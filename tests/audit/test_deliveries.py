@@ -214,6 +214,15 @@ def test_what_one_account_of_an_entry_leaves_out_is_no_contradiction() -> None:
     assert () == payload_differences(payload(duration_ms=84), payload())
 
 
+@pytest.mark.parametrize("entry", [{"entry_id": "a1"}, {"told_by": "hook"}], ids=str)
+def test_an_event_of_before_that_names_no_source_contradicts_none_that_does(entry: dict[str, str]) -> None:
+    """A queue or an import of a newer version meets databases in which no event says where it comes from."""
+    before = {"event": "tool_call", "event_id": "1"} | entry
+    assert () == payload_differences(before, before | {"source": "openclaw"})
+    assert () == payload_differences(before | {"source": "openclaw"}, before)
+    assert ("source",) == payload_differences(before | {"source": "openclaw"}, before | {"source": "codex"})
+
+
 def test_events_of_no_entry_are_compared_in_full() -> None:
     """Whoever numbers events anew after a restart must hear of it."""
     one = {"event": "tool_call", "event_id": "1", "n": 1, "timestamp": 1}
