@@ -143,10 +143,11 @@ def _tell(transcript: Transcript, trajectory: Trajectory, window: Window, contex
         until = begins[later] if later < len(begins) else None
         for event, at in events_of_run(run, transcript.notes, until=until, fill=window.fill):
             transcript.emit(event, at)
-    sets = [run.skills for run in trajectory.runs.values() if run.skills] or ([window.skills] if window.skills else [])
-    for names in dict.fromkeys(map(tuple, sets)) if transcript.began_at is not None else ():
-        # The time is the session's: that of a run would change when OpenClaw forgets its first runs.
-        transcript.emit(skills_event(names), transcript.began_at)
+    if transcript.began_at is not None:
+        named = [tuple(run.skills) for run in trajectory.runs.values() if run.skills] or [window.skills]
+        for names in dict.fromkeys(filter(None, named)):
+            # The time is the session's: that of a run would change when OpenClaw forgets its first runs.
+            transcript.emit(skills_event(names), transcript.began_at)
     return len(runs) == len(trajectory.runs) and not trajectory.is_torn
 
 
