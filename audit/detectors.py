@@ -2,7 +2,11 @@
 
 A detector is one pure function of the evidence, independent of the others. What a failure type means beyond its thresholds
 (its dimension, weight, causal chain and remediation) is one row of FAILURE_TYPES; which detectors run, in which order and in
-which version, is DETECTORS. n is the number of matching events, r the number of retry_events, d the number of duplicate calls.
+which version, is DETECTORS. n is the number of matching events, r the number of retry_events, d the number of duplicate calls, all of
+the session or, of a transcript, of one exchange.
+
+From which values on a detector fires is a threshold (`audit.thresholds`); the table has those of sessions that are delivered as
+events.
 
 | failure type | fires when | severity | impact |
 | --- | --- | --- | --- |
@@ -22,19 +26,8 @@ from itertools import islice
 import msgspec
 
 from audit.evidence import RETRY_REFERENCES, SPENDING_REFERENCES, Reference, SessionEvidence, Sightings
+from audit.thresholds import Thresholds
 
-LOOP_CALLS = 3
-"""Identical calls from which they count as a loop."""
-CRITICAL_LOOP_CALLS = 5
-"""Identical calls from which a loop is critical."""
-CRITICAL_RETRIES = 3
-"""Retry events in the session from which a loop is critical."""
-EXPENSIVE_TOKENS = 12_000
-"""Tokens from which a session is too expensive."""
-CRITICAL_TOKENS = 30_000
-"""Tokens from which its expense is critical."""
-EXPENSIVE_DUPLICATES = 3
-"""Duplicate calls from which a session is too expensive."""
 NAME_LENGTH = 80
 """Characters shown of a name an agent supplied."""
 UNPRINTABLE = "(unprintable)"
@@ -82,41 +75,43 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
 
     failure_type: str
     version: int
-    detect: Callable[[SessionEvidence], list[Cause]]
+    detect: Callable[[SessionEvidence, Thresholds], list[Cause]]
 
 
-def infinite_tool_loop(evidence: SessionEvidence) -> list[Cause]:
+def infinite_tool_loop(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """The same tool with the same arguments three times or more: one cause each, in order of first occurrence.
 
-    Calls without a tool name are never identical. Evidence: those calls, then the first three retry events.
+    Calls without a tool name are never identical. In a transcript they are repeated within an exchange, with no other call between.
+    Evidence: those calls, then the first three retry events.
     """
-    if evidence.count("tool_call") < LOOP_CALLS:
+    if evidence.count("tool_call") < thresholds.loop_calls:
         return []
-    retries = evidence.count("retry_event")
-    severe = retries >= CRITICAL_RETRIES
-    retried = f" {_counted(retries, 'retry event')} in the session." if retries else ""
+    retries = evidence.retries_in_scope
+    severe = thresholds.critical_retries is not None and retries >= thresholds.critical_retries
+    retried = f" {_counted(retries, 'retry event')} in the {_scope(evidence)}." if retries else ""
     return [
         Cause(
             type="infinite_tool_loop",
-            severity="critical" if severe or calls.count >= CRITICAL_LOOP_CALLS else "high",
+            severity="critical" if severe or calls.count >= thresholds.critical_loop_calls else "high",
             impact_score=_impact("infinite_tool_loop", 8 + 4 * calls.count + 3 * retries),
             description=f"Tool call repeated {calls.count} times with matching arguments. Tool: {shown(calls.tool)}.{retried}",
             evidence_count=calls.count + min(retries, RETRY_REFERENCES),
             evidence=(*calls.references, *evidence.retries),
         )
         for calls in evidence.calls.values()
-        if calls.count >= LOOP_CALLS and calls.tool is not None
+        if calls.count >= thresholds.loop_calls and calls.tool is not None and calls.tool not in thresholds.polling_tools
     ]
 
 
-def memory_degradation(evidence: SessionEvidence) -> list[Cause]:
+def memory_degradation(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """Memory events whose action (else status) is recall_failed, ignored, lost or miss."""
     seen = evidence.problem("memory_event")
     n = seen.count
-    severity = "high" if n >= 3 else "medium"
+    severity = "high" if n >= thresholds.severe_lost_memories else "medium"
     said = f"Memory recall failed, was ignored or lost in {_counted(n, 'memory event')}."
     return _problems(
         seen,
+        thresholds.lost_memories,
         failure_type="memory_degradation",
         severity=severity,
         impact_score=_impact("memory_degradation", 8 + 5 * n),
@@ -124,14 +119,15 @@ def memory_degradation(evidence: SessionEvidence) -> list[Cause]:
     )
 
 
-def ignoring_tool_outputs(evidence: SessionEvidence) -> list[Cause]:
+def ignoring_tool_outputs(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """Tool outputs that were not used, not referenced or ignored."""
     seen = evidence.problem("tool_output")
     n = seen.count
-    severity = "high" if n >= 2 else "medium"
+    severity = "high" if n >= thresholds.severe_unused_outputs else "medium"
     said = f"{_counted(n, 'tool output')} not used by later decisions."
     return _problems(
         seen,
+        thresholds.unused_outputs,
         failure_type="ignoring_tool_outputs",
         severity=severity,
         impact_score=_impact("ignoring_tool_outputs", 10 + 7 * n),
@@ -139,15 +135,16 @@ def ignoring_tool_outputs(evidence: SessionEvidence) -> list[Cause]:
     )
 
 
-def context_pollution(evidence: SessionEvidence) -> list[Cause]:
+def context_pollution(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """A context filled to 85 % or more, or compacted."""
     seen = evidence.problem("context_event")
     n = seen.count
     severity = "high" if evidence.context_full else "medium"
-    level = ", with saturation of 95 % or more" if evidence.context_full else ""
+    level = f", with saturation of {evidence.severe_saturation:g} % or more" if evidence.context_full else ""
     said = f"Context saturated or compacted in {_counted(n, 'context event')}{level}."
     return _problems(
         seen,
+        thresholds.polluted_contexts,
         failure_type="context_pollution",
         severity=severity,
         impact_score=_impact("context_pollution", 7 + 5 * n),
@@ -155,31 +152,39 @@ def context_pollution(evidence: SessionEvidence) -> list[Cause]:
     )
 
 
-def cost_explosion(evidence: SessionEvidence) -> list[Cause]:
-    """12 000 tokens or more, or three duplicate calls. Evidence: the first twelve token_usage and tool_call events."""
-    tokens, duplicates = evidence.total_tokens, evidence.duplicate_calls
-    if tokens < EXPENSIVE_TOKENS and duplicates < EXPENSIVE_DUPLICATES:
+def cost_explosion(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
+    """12 000 tokens or more, or three duplicate calls. Evidence: the first twelve token_usage and tool_call events.
+
+    Of a transcript the new tokens of an exchange count, and the duplicate calls of one.
+    """
+    total, most = evidence.total_tokens, evidence.new_tokens.most
+    duplicates = evidence.most_duplicates_but(thresholds.polling_tools)
+    is_expensive = _reaches(total, thresholds.session_tokens) or _reaches(most, thresholds.exchange_tokens)
+    if not is_expensive and duplicates < thresholds.duplicate_calls:
         return []
+    is_critical = _reaches(total, thresholds.critical_session_tokens) or _reaches(most, thresholds.critical_exchange_tokens)
+    spent, used = _spent(evidence, thresholds)
     return [
         Cause(
             type="cost_explosion",
-            severity="critical" if tokens >= CRITICAL_TOKENS else "high",
-            impact_score=_impact("cost_explosion", 10 + 4 * duplicates + tokens // 6000),
-            description=f"Session used {_counted(tokens, 'token')} with {_counted(duplicates, 'duplicate tool call')}.",
+            severity="critical" if is_critical else "high",
+            impact_score=_impact("cost_explosion", 10 + 4 * duplicates + spent // 6000),
+            description=f"{used} with {_counted(duplicates, 'duplicate tool call')}.",
             evidence_count=min(SPENDING_REFERENCES, evidence.count("token_usage") + evidence.count("tool_call")),
             evidence=tuple(evidence.spending),
         )
     ]
 
 
-def skill_failure(evidence: SessionEvidence) -> list[Cause]:
+def skill_failure(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """Skills that were available but not invoked, ignored, mismatched or failed."""
     seen = evidence.problem("skill_event")
     n = seen.count
-    severity = "high" if n >= 2 else "medium"
+    severity = "high" if n >= thresholds.severe_failed_skills else "medium"
     said = f"Skill not invoked, ignored, mismatched or failed in {_counted(n, 'skill event')}."
     return _problems(
         seen,
+        thresholds.failed_skills,
         failure_type="skill_failure",
         severity=severity,
         impact_score=_impact("skill_failure", 8 + 6 * n),
@@ -194,6 +199,22 @@ def shown(name: str) -> str:
     return "".join(islice((character for character in name if character.isprintable()), NAME_LENGTH)) or UNPRINTABLE
 
 
+def _reaches(value: int, threshold: int | None) -> bool:
+    return threshold is not None and value >= threshold
+
+
+def _spent(evidence: SessionEvidence, thresholds: Thresholds) -> tuple[int, str]:
+    """The tokens that the thresholds look at, and how the description says them."""
+    if thresholds.session_tokens is not None:
+        return evidence.total_tokens, f"Session used {_counted(evidence.total_tokens, 'token')}"
+    most = evidence.new_tokens.most
+    return most, f"An exchange took up to {_counted(most, 'new token')}"
+
+
+def _scope(evidence: SessionEvidence) -> str:
+    return "exchange" if evidence.is_transcript else "session"
+
+
 def _counted(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
@@ -203,9 +224,11 @@ def _impact(failure_type: str, penalty: int) -> int:
     return -min(FAILURE_TYPES[failure_type].largest_penalty, penalty)
 
 
-def _problems(seen: Sightings, *, failure_type: str, severity: str, impact_score: int, description: str) -> list[Cause]:
-    """The cause that rests on these events, or none without any."""
-    if not seen.count:
+def _problems(
+    seen: Sightings, fires_at: int, *, failure_type: str, severity: str, impact_score: int, description: str
+) -> list[Cause]:
+    """The cause that rests on these events, or none where they are too few."""
+    if seen.count < fires_at:
         return []
     return [
         Cause(
@@ -280,11 +303,11 @@ FAILURE_TYPES: dict[str, FailureType] = {
 """Every failure type by name, in the order of the trust score's dimensions."""
 
 DETECTORS: tuple[Detector, ...] = (
-    Detector(failure_type="infinite_tool_loop", version=1, detect=infinite_tool_loop),
+    Detector(failure_type="infinite_tool_loop", version=2, detect=infinite_tool_loop),
     Detector(failure_type="memory_degradation", version=1, detect=memory_degradation),
-    Detector(failure_type="ignoring_tool_outputs", version=1, detect=ignoring_tool_outputs),
+    Detector(failure_type="ignoring_tool_outputs", version=2, detect=ignoring_tool_outputs),
     Detector(failure_type="context_pollution", version=1, detect=context_pollution),
-    Detector(failure_type="cost_explosion", version=1, detect=cost_explosion),
+    Detector(failure_type="cost_explosion", version=2, detect=cost_explosion),
     Detector(failure_type="skill_failure", version=1, detect=skill_failure),
 )
 """The detectors in the order in which they run."""

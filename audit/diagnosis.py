@@ -18,6 +18,7 @@ from audit.detectors import DETECTORS, FAILURE_TYPES, Cause, FailureType
 from audit.events import normalise_session, unique_ids
 from audit.evidence import SessionEvidence, fold_columns, fold_row
 from audit.graph import FAILURE_NODES, causal_graph
+from audit.thresholds import Profile, Thresholds, default_profile, source_of
 from schemas.records import CostAnalysis
 
 RULE_VERSION = "diagnosis-1:" + ".".join(str(detector.version) for detector in DETECTORS)
@@ -61,9 +62,9 @@ def lowest_trust(failures: Iterable[FailureType]) -> int:
     return _divided(sum((100 - failure.largest_penalty) * failure.weight for failure in failures), 100)
 
 
-def diagnose(evidence: SessionEvidence) -> SessionDiagnosis:
-    """Run the detectors over the evidence and score what they say; a pure function of the evidence."""
-    causes = tuple(cause for detector in DETECTORS for cause in detector.detect(evidence))
+def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagnosis:
+    """Run the detectors over the evidence and score what they say; a pure function of both."""
+    causes = tuple(cause for detector in DETECTORS for cause in detector.detect(evidence, thresholds))
     penalties: dict[str, int] = {}
     for cause in causes:
         penalties[cause.type] = max(penalties.get(cause.type, 0), -cause.impact_score)
@@ -91,12 +92,16 @@ def diagnose(evidence: SessionEvidence) -> SessionDiagnosis:
     )
 
 
-def diagnose_events(session_id: str, raw_events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The diagnosis document of a session given as raw events in order; errors as `audit.events.normalise_event`."""
+def diagnose_events(session_id: str, raw_events: Sequence[Mapping[str, Any]], profile: Profile | None = None) -> dict[str, Any]:
+    """The diagnosis document of a session given as raw events in order; errors as `audit.events.normalise_event`.
+
+    Without a profile the defaults of the session's kind of source are its thresholds.
+    """
     events = normalise_session(raw_events, reserved=FAILURE_NODES)
-    evidence = SessionEvidence()
+    profile = profile or default_profile(source_of(event.source for event in events))
+    evidence = SessionEvidence.held_to(profile.thresholds)
     fold_columns({session_id: evidence}, [fold_row(session_id, event, seq) for seq, event in enumerate(events)])
-    return diagnosis_document(session_id, [event.payload for event in events], diagnose(evidence))
+    return diagnosis_document(session_id, [event.payload for event in events], diagnose(evidence, profile.thresholds))
 
 
 def diagnosis_document(

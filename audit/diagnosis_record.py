@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,7 @@ from audit.detectors import Cause
 from audit.diagnosis import RULE_VERSION, SessionDiagnosis
 from audit.evidence import SessionEvidence
 from audit.fingerprints import digest
+from audit.thresholds import Profile
 from schemas.records import Diagnosis, DimensionScores, EventCount, EvidenceRef, FailureCause
 
 EVIDENCE_REFERENCES = 100
@@ -44,6 +46,7 @@ def to_record(
     closed_at: datetime,
     closed_reason: str,
     policy_digest: str,
+    profile: Profile,
 ) -> Diagnosis:
     """The record of a diagnosis made of this evidence, cut to what a message can carry; the counts stay exact."""
     return Diagnosis(
@@ -70,6 +73,8 @@ def to_record(
         rule_version=RULE_VERSION,
         policy_digest=policy_digest,
         evidence_digest=evidence_digest(evidence),
+        threshold_profile=profile.version,
+        threshold_changes=profile.changes_json,
     )
 
 
@@ -77,7 +82,7 @@ def evidence_digest(evidence: SessionEvidence) -> str:
     """Digest of the folded evidence: the same for every reference limit from EVIDENCE_REFERENCES up, and for none."""
     calls = {key: [calls.tool, calls.count, calls.references[:EVIDENCE_REFERENCES]] for key, calls in evidence.calls.items()}
     problems = {event: [seen.count, seen.references[:EVIDENCE_REFERENCES]] for event, seen in evidence.problems.items()}
-    folded = [
+    folded: list[Any] = [
         evidence.event_counts,
         calls,
         evidence.retries,
@@ -86,6 +91,8 @@ def evidence_digest(evidence: SessionEvidence) -> str:
         evidence.context_full,
         evidence.total_tokens,
     ]
+    if evidence.is_transcript:
+        folded += [evidence.new_tokens.most, evidence.exchange_retries.most]
     return digest(msgspec.json.encode(folded, order="deterministic").decode())
 
 

@@ -7,8 +7,10 @@ Rules of reading:
    the suffix `#2`, `#3`, ... in order of arrival, so that ids stay unique (`normalise_session`, `unique_ids`).
 3. The tool is `tool`, else `tool_name`, else `name`, on tool_call and tool_output only.
 4. Arguments are `args`, else `arguments`, else `params`; missing, null and `{}` all mean none.
-5. A field of the wrong JSON type counts as missing: evidence is never guessed from it.
-6. Text is hostile. An event nested deeper than MAX_DEPTH is refused; NaN and infinities become null and lone surrogates
+5. `source`, the program whose own records the event was read from, and `exchange_id` are taken where they are good names.
+   Tokens read and read from a cache are those of `usage`: `input`, `cache_read` and `cache_write`.
+6. A field of the wrong JSON type counts as missing: evidence is never guessed from it.
+7. Text is hostile. An event nested deeper than MAX_DEPTH is refused; NaN and infinities become null and lone surrogates
    become U+FFFD, because neither can be written as JSON (`audit.payloads`).
 """
 
@@ -23,6 +25,7 @@ import msgspec
 from audit.fingerprints import canonical_json, digest
 from audit.payloads import clean_payload
 from schemas.errors import InputError
+from schemas.limits import MAX_ID, MAX_MADE_ID
 from schemas.records import AgentEvent
 
 MAX_TOKENS = 2**53
@@ -33,6 +36,7 @@ UNNAMED = "unnamed:"
 TOOL_EVENTS = frozenset({"tool_call", "tool_output"})
 """Types of events that name a tool."""
 _ARGUMENTS = ("args", "arguments", "params")
+_PROMPT = ("input", "cache_read", "cache_write")
 
 
 class NormalisedEvent(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +59,10 @@ class NormalisedEvent(msgspec.Struct, frozen=True, gc=False):
     saturation: float | None
     tokens: int | None
     payload: dict[str, Any]
+    source: str | None = None
+    exchange_id: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
@@ -76,6 +84,7 @@ def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
             call_key = _call_key(payload, tool)
     action, status = get("action"), get("status")
     used, referenced, invoked = get("used"), get("referenced"), get("invoked")
+    tokens, prompt, cached = (token_total(payload), *_prompt_tokens(payload)) if event == "token_usage" else (None, None, None)
     return NormalisedEvent(
         event,
         event_id,
@@ -88,8 +97,12 @@ def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
         referenced if referenced is True or referenced is False else None,
         invoked if invoked is True or invoked is False else None,
         _saturation(payload) if "saturation" in payload or "saturation_score" in payload else None,
-        token_total(payload) if event == "token_usage" else None,
+        tokens,
         payload,
+        _identifier(get("source"), MAX_ID),
+        _identifier(get("exchange_id"), MAX_MADE_ID),
+        prompt,
+        cached,
     )
 
 
@@ -183,6 +196,10 @@ def to_record(
         saturation=event.saturation,
         tokens=event.tokens,
         payload=payload_json,
+        source=event.source,
+        exchange_id=event.exchange_id,
+        prompt_tokens=event.prompt_tokens,
+        cached_tokens=event.cached_tokens,
     )
 
 
@@ -203,6 +220,26 @@ def _name(value: Any) -> str | None:
 
 def _word(value: Any) -> str | None:
     return value.strip().lower() or None if type(value) is str else None
+
+
+def _identifier(value: Any, longest: int) -> str | None:
+    """A text that is fit to be an identifier."""
+    return value if type(value) is str and value.strip() and len(value) <= longest and value.isprintable() else None
+
+
+def _prompt_tokens(payload: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Tokens that the model read, and those of them that came from a cache; null where `usage` does not tell them apart."""
+    usage = payload.get("usage")
+    counts = [_count(usage.get(field)) for field in _PROMPT] if isinstance(usage, dict) else [None]
+    if counts[0] is None:
+        return None, None
+    plain, cached, written = (count or 0 for count in counts)
+    return min(plain + cached + written, MAX_TOKENS), cached
+
+
+def _count(value: Any) -> int | None:
+    number = _number(value)
+    return None if number is None or not number >= 0 else int(min(number, MAX_TOKENS))
 
 
 def _event_id(value: Any, index: int) -> str:

@@ -3,16 +3,23 @@
 A fold is incremental: events may come one at a time or in columns, in batches split anywhere and with the events of many
 sessions mixed, as long as each session's own events keep their order; the evidence is the same. It is a plain value that goes
 through MessagePack unchanged, which makes it the state of the diagnosis stage.
+
+Events of transcripts (see `audit.thresholds`) are folded by exchange, for their sessions go on for weeks:
+
+1. A call is repeated where the same call follows it in the same exchange with no other call between.
+2. New tokens of a request are what it wrote, and what it read beyond the request before it or, where that is more, beyond what
+   came from a cache. The first request of a session has no new tokens but those it wrote: its prompt is the program's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from audit.events import MAX_TOKENS, NormalisedEvent
+from audit.thresholds import EVENTS, LOWEST_SATURATION, TRANSCRIPT_SOURCES, Thresholds
 from schemas.records import AgentEvent
 
 FOLD_COLUMNS = (
@@ -29,6 +36,10 @@ FOLD_COLUMNS = (
     "invoked",
     "saturation",
     "tokens",
+    "source",
+    "exchange_id",
+    "prompt_tokens",
+    "cached_tokens",
 )
 """Columns of a row for `fold_columns`: the session's key (any hashable), then the columns of AgentEvent, as plain Python values."""
 
@@ -36,10 +47,6 @@ RETRY_REFERENCES = 3
 """Retry events shown as evidence of a loop."""
 SPENDING_REFERENCES = 12
 """token_usage and tool_call events shown as evidence of a cost explosion."""
-CONTEXT_LIMIT = 85.0
-"""Saturation in percent from which a context counts as polluted."""
-CONTEXT_FULL = 95.0
-"""Saturation in percent from which the pollution is severe."""
 LOST_MEMORY = frozenset({"recall_failed", "ignored", "lost", "miss"})
 """What a memory_event's action (else status) says when memory failed."""
 FAILED_SKILL = frozenset({"ignored", "mismatch", "failed"})
@@ -59,11 +66,26 @@ class Sightings(msgspec.Struct, array_like=True, gc=False):
 
 
 class Calls(msgspec.Struct, array_like=True, gc=False):
-    """The tool calls with one call key. `tool` is None when they name no tool."""
+    """The tool calls with one call key. `tool` is None when they name no tool, `exchange` but for calls of transcripts."""
 
     tool: str | None
     count: int
     references: list[Reference]
+    exchange: str | None = None
+
+
+class ExchangeSums(msgspec.Struct, array_like=True, gc=False):
+    """What the current exchange of a transcript has come to, and the most that any had."""
+
+    exchange: str | None = None
+    count: int = 0
+    most: int = 0
+
+    def add(self, exchange: str | None, count: int) -> None:
+        """Count so much more in an exchange."""
+        self.count = count if exchange != self.exchange else self.count + count
+        self.exchange = exchange
+        self.most = max(self.most, min(self.count, MAX_TOKENS))
 
 
 class SessionEvidence(msgspec.Struct, gc=False):
@@ -71,7 +93,9 @@ class SessionEvidence(msgspec.Struct, gc=False):
 
     `reference_limit` caps the references kept of each kind (of each distinct call, too); None keeps all. `calls` is in order of
     first occurrence. `problems` holds, by event type, the events that show a failure of their kind: lost memories, unused tool
-    outputs, polluted contexts, failed skills. Token totals stop at MAX_TOKENS.
+    outputs, polluted contexts, failed skills. Token totals stop at MAX_TOKENS. `saturation` and `severe_saturation` are the
+    thresholds that contexts are held to. `source` is that of the first event that tells one: with it the session is a transcript,
+    and `calls` holds the repeated calls and the last one.
     """
 
     reference_limit: int | None = None
@@ -82,6 +106,32 @@ class SessionEvidence(msgspec.Struct, gc=False):
     problems: dict[str, Sightings] = {}
     context_full: bool = False
     total_tokens: int = 0
+    saturation: float = EVENTS.saturation
+    severe_saturation: float = EVENTS.severe_saturation
+    fullest: float = 0.0
+    """Highest saturation that was told, of those from LOWEST_SATURATION on."""
+    source: str | None = None
+    last_call: tuple[str, str | None] | None = None
+    """Key of the last call of a transcript, and its exchange."""
+    last_prompt: int | None = None
+    """Tokens that the last request of a transcript read."""
+    new_tokens: ExchangeSums = msgspec.field(default_factory=ExchangeSums)
+    exchange_retries: ExchangeSums = msgspec.field(default_factory=ExchangeSums)
+
+    @classmethod
+    def held_to(cls, thresholds: Thresholds, reference_limit: int | None = None) -> SessionEvidence:
+        """Evidence without events, of a session that is held to these thresholds."""
+        return cls(reference_limit, saturation=thresholds.saturation, severe_saturation=thresholds.severe_saturation)
+
+    @property
+    def is_transcript(self) -> bool:
+        """Whether the session was read from a transcript."""
+        return self.source is not None
+
+    @property
+    def retries_in_scope(self) -> int:
+        """Retry events of the session; of a transcript the most in one exchange."""
+        return self.exchange_retries.most if self.is_transcript else self.count("retry_event")
 
     @property
     def event_count(self) -> int:
@@ -91,7 +141,19 @@ class SessionEvidence(msgspec.Struct, gc=False):
     @property
     def duplicate_calls(self) -> int:
         """Tool calls that repeat an earlier one: calls less the distinct call keys."""
-        return sum(calls.count for calls in self.calls.values()) - len(self.calls)
+        return self.duplicates_but(())
+
+    def duplicates_but(self, tools: Collection[str]) -> int:
+        """Tool calls that repeat an earlier one, those of some tools left out."""
+        return sum(calls.count - 1 for calls in self.calls.values() if calls.tool not in tools)
+
+    def most_duplicates_but(self, tools: Collection[str]) -> int:
+        """The most of them in one exchange; of the session where it is no transcript."""
+        by_exchange: dict[str | None, int] = {}
+        for calls in self.calls.values():
+            if calls.tool not in tools:
+                by_exchange[calls.exchange] = by_exchange.get(calls.exchange, 0) + calls.count - 1
+        return max(by_exchange.values(), default=0)
 
     def count(self, event: str) -> int:
         """Events of one type."""
@@ -126,6 +188,10 @@ def fold_row(session: Hashable, event: NormalisedEvent | AgentEvent, seq: int) -
         event.invoked,
         event.saturation,
         event.tokens,
+        event.source,
+        event.exchange_id,
+        event.prompt_tokens,
+        event.cached_tokens,
     )
 
 
@@ -163,7 +229,8 @@ def fold_counted(evidence_by_session: Mapping[Key, SessionEvidence], rows: Itera
 
 
 def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
-    key = row[5]
+    recorded = _is_recorded(evidence, row)
+    key: Any = _run_key(evidence, row) if recorded else row[5]
     reference = (row[1], row[2])
     limit = evidence.reference_limit
     calls = evidence.calls.get(key)
@@ -172,23 +239,60 @@ def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
         if limit is None or len(calls.references) < limit:
             calls.references.append(reference)
     elif key is not None:  # a call without a key repeats nothing
-        evidence.calls[key] = Calls(row[4], 1, [reference] if limit is None or limit > 0 else [])
+        evidence.calls[key] = Calls(row[4], 1, [reference] if limit is None or limit > 0 else [], row[14] if recorded else None)
     spending = evidence.spending
     if len(spending) < SPENDING_REFERENCES and (limit is None or len(spending) < limit):
         spending.append(reference)
+
+
+def _is_recorded(evidence: SessionEvidence, row: Row) -> bool:
+    """Whether the event was read from a transcript; the session is one then."""
+    if row[13] not in TRANSCRIPT_SOURCES:
+        return False
+    evidence.source = evidence.source or row[13]
+    return True
+
+
+def _run_key(evidence: SessionEvidence, row: Row) -> str | None:
+    """Key of the run of equal calls that this call of a transcript continues or begins; a run of one call is forgotten then."""
+    key, exchange = row[5], row[14]
+    if key is None:
+        return None
+    if evidence.last_call is not None:
+        run, before = evidence.last_call
+        if before == exchange and run.rpartition("@")[0] == key:
+            return run
+        if evidence.calls[run].count == 1:
+            del evidence.calls[run]
+    run = f"{key}@{row[1]}"
+    evidence.last_call = (run, exchange)
+    return run
 
 
 def _fold_token_usage(evidence: SessionEvidence, row: Row) -> None:
     tokens = row[12]
     if tokens is not None:
         evidence.total_tokens = min(evidence.total_tokens + tokens, MAX_TOKENS)
+        if _is_recorded(evidence, row):
+            evidence.new_tokens.add(row[14], _new_tokens(evidence, tokens, row[15], row[16]))
     limit = evidence.reference_limit
     spending = evidence.spending
     if len(spending) < SPENDING_REFERENCES and (limit is None or len(spending) < limit):
         spending.append((row[1], row[2]))
 
 
+def _new_tokens(evidence: SessionEvidence, tokens: int, prompt: int | None, cached: int | None) -> int:
+    """Tokens of a request that the request before it did not have."""
+    if prompt is None:
+        return tokens
+    known = max(cached or 0, prompt if evidence.last_prompt is None else evidence.last_prompt)
+    evidence.last_prompt = prompt
+    return max(0, tokens - prompt) + max(0, prompt - known)
+
+
 def _fold_retry(evidence: SessionEvidence, row: Row) -> None:
+    if _is_recorded(evidence, row):
+        evidence.exchange_retries.add(row[14], 1)
     limit = evidence.reference_limit
     if len(evidence.retries) < (RETRY_REFERENCES if limit is None else min(limit, RETRY_REFERENCES)):
         evidence.retries.append((row[1], row[2]))
@@ -204,10 +308,17 @@ def _fold_tool_output(evidence: SessionEvidence, row: Row) -> None:
         _see(evidence, row)
 
 
+def _fold_output_use(evidence: SessionEvidence, row: Row) -> None:
+    if row[8] is False:
+        _see(evidence, row, "tool_output")
+
+
 def _fold_context(evidence: SessionEvidence, row: Row) -> None:
     saturation = row[11]
-    if saturation is not None and saturation >= CONTEXT_LIMIT:
-        evidence.context_full = evidence.context_full or saturation >= CONTEXT_FULL
+    if saturation is not None and saturation >= LOWEST_SATURATION:
+        evidence.fullest = max(evidence.fullest, saturation)
+    if saturation is not None and saturation >= evidence.saturation:
+        evidence.context_full = evidence.context_full or saturation >= evidence.severe_saturation
     elif row[6] != "compaction":
         return
     _see(evidence, row)
@@ -218,10 +329,11 @@ def _fold_skill(evidence: SessionEvidence, row: Row) -> None:
         _see(evidence, row)
 
 
-def _see(evidence: SessionEvidence, row: Row) -> None:
-    seen = evidence.problems.get(row[3])
+def _see(evidence: SessionEvidence, row: Row, kind: str | None = None) -> None:
+    kind = kind or row[3]
+    seen = evidence.problems.get(kind)
     if seen is None:
-        seen = evidence.problems[row[3]] = Sightings()
+        seen = evidence.problems[kind] = Sightings()
     seen.count += 1
     limit = evidence.reference_limit
     if limit is None or len(seen.references) < limit:
@@ -234,6 +346,7 @@ _FOLDS: dict[str, Callable[[SessionEvidence, Row], None]] = {
     "retry_event": _fold_retry,
     "memory_event": _fold_memory,
     "tool_output": _fold_tool_output,
+    "output_use": _fold_output_use,
     "context_event": _fold_context,
     "skill_event": _fold_skill,
 }

@@ -18,8 +18,10 @@ from audit.fingerprints import canonical_json, digest
 from audit.methodology import SHIPPED, Methodology, load_methodology, shipped_methodologies
 from audit.patterns import compile_pattern
 from audit.policy_files import Document, Location
-from audit.policy_settings import Anchors, PolicyModel, ProjectSettings, RedactionSettings, Sampling, SecretPattern
+from audit.policy_model import PolicyModel
+from audit.policy_settings import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
 from audit.prices import MODEL_NAME, ModelPrice, nano_of, price_of
+from audit.thresholds import Detectors
 from schemas.errors import PolicyError
 from schemas.limits import NAME
 
@@ -98,7 +100,7 @@ class Policy(PolicyModel):
         if not name:
             return self.defaults
         own = self.projects[name].model_dump(exclude_unset=True)
-        merged = _overlay(self.defaults.model_dump(), own)
+        merged = _overlay(self.defaults.model_dump(exclude_unset=True), own)
         return ProjectSettings.model_validate(merged)
 
     def _resolve(self, settings: ProjectSettings) -> ProjectPolicy:
@@ -107,7 +109,9 @@ class Policy(PolicyModel):
             raise PolicyError(_unknown_methodology(settings.methodology), hint="Paths are resolved when the policy is a file.")
         price, cap = price_of(settings.judge_model, self.prices), settings.cost_cap_per_session
         content = {
-            "settings": settings.model_dump(mode="json", by_alias=True, exclude={"methodology", "anchors", "incident_rules"}),
+            "settings": settings.model_dump(
+                mode="json", by_alias=True, exclude={"methodology", "anchors", "incident_rules", "detectors"}
+            ),
             "methodology": [methodology.name, methodology.digest],
             "redaction": self.redaction.model_dump(mode="json", by_alias=True),
             "sessionGapMinutes": self.session_gap_minutes,
@@ -137,6 +141,7 @@ def load_policy(path: Path) -> Policy:
     for model in policy.prices:
         if not _MODEL_NAME.matches(model):
             document.problem(("prices", model), f"not the name of a model: it has to match {MODEL_NAME}")
+    _check_thresholds(document, policy)
     named: dict[str, Location] = {}
     for name, settings in policy.projects.items():
         if "methodology" in settings.model_fields_set:
@@ -157,6 +162,17 @@ def _load_named(document: Document, policy: Policy, reference: str, location: Lo
         policy._methodologies[reference] = load_methodology(document.path.parent / reference)  # noqa: SLF001 - same module
     except PolicyError as error:
         document.problem(location, f"the methodology {reference!r} cannot be used:\n{error}")
+
+
+def _check_thresholds(document: Document, policy: Policy) -> None:
+    """Note thresholds that contradict each other, where the file sets them."""
+    own: dict[Location, Detectors] = {("defaults",): policy.defaults.detectors}
+    for name, settings in policy.projects.items():
+        if "detectors" in settings.model_fields_set:
+            own["projects", name] = policy._effective(name).detectors  # noqa: SLF001 - same module
+    for location, detectors in own.items():
+        for place, words in detectors.problems():
+            document.problem((*location, "detectors", *place), words)
 
 
 def _check_secret_pattern(document: Document, index: int, secret: SecretPattern) -> None:

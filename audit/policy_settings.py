@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
-from pydantic.alias_generators import to_camel
+from pydantic import Field, StringConstraints
 
 from audit.patterns import MAX_PATTERN_LENGTH
+from audit.policy_model import PolicyModel
 from audit.prices import MODEL_NAME
+from audit.thresholds import Detectors
 
 Days = Annotated[int, Field(ge=1, le=3650)]
-
-
-class PolicyModel(BaseModel):
-    """What the parts of a policy have in common: camelCase, strict types, no unknown field."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, validate_by_name=True)
 
 
 class Sampling(PolicyModel):
@@ -81,6 +76,8 @@ class ProjectSettings(PolicyModel):
     """Days of event time for which exchanges, and what belongs to them, are kept; null keeps them for ever."""
     anchors: Anchors = Anchors()
     """Exchanges that are judged again and again, so that a change of the judge is told from one of the agent."""
+    detectors: Detectors = Detectors()
+    """From which values on the failure detectors fire."""
     methodology: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = "default"
     """Name of a shipped methodology, or path of a methodology file, relative to the policy file."""
 

@@ -58,6 +58,7 @@ _SHARED: dict[str, Rule] = {
         (
             "attempt",
             "attempts",
+            "cached_tokens",
             "cache_read_tokens",
             "cache_write_tokens",
             "event_count",
@@ -65,6 +66,7 @@ _SHARED: dict[str, Rule] = {
             "latency_ms",
             "output_tokens",
             "position",
+            "prompt_tokens",
             "repetition",
             "revision",
             "run_input_tokens",
@@ -82,7 +84,7 @@ _SHARED: dict[str, Rule] = {
 }
 """Rules by the name of a field."""
 _OWN: dict[str, dict[str, Rule]] = {
-    "AgentEvent": {"event": MADE_ID, "payload": JsonObject()},
+    "AgentEvent": {"event": MADE_ID, "source": IDENTIFIER, "payload": JsonObject()},
     "Evaluation": {"judge_run_id": _ADDED_ID},
     "EvaluationRequest": {"evaluation_id": _ADDED_ID, "judge_run_id": _ADDED_ID, "case": JsonObject(), "profile": JsonObject()},
     "Exchange": {"outcome": OneOf(OUTCOMES)},

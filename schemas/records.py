@@ -52,6 +52,14 @@ class AgentEvent(Record, frozen=True, kw_only=True):
     """Token total of a token_usage event."""
     payload: str
     """The whole normalised event as canonical JSON, redacted."""
+    source: str | None = None
+    """Program whose own records the event was read from (openclaw, claude-code, codex); null: delivered as an event."""
+    exchange_id: str | None = None
+    """Exchange that the event belongs to, where the source tells it."""
+    prompt_tokens: int | None = None
+    """Of a token_usage event: tokens that the model read, those from and for a cache included, where the source tells it."""
+    cached_tokens: int | None = None
+    """Of a token_usage event: tokens that were read from a cache, where the source tells it."""
 
 
 class Alert(Record, frozen=True, kw_only=True):
@@ -350,6 +358,10 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     """Digest of the policy in force, hexadecimal SHA-256 cut to 16 characters."""
     evidence_digest: str
     """Digest of the folded evidence."""
+    threshold_profile: str | None = None
+    """Thresholds the detectors used, with their version: events-1 or transcripts-1; null: those of before there were profiles, which are events-1."""
+    threshold_changes: str | None = None
+    """What the policy set otherwise than the profile, as JSON by the names of the policy; null: nothing."""
 
 
 class Erasure(Record, frozen=True, kw_only=True):

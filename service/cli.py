@@ -40,6 +40,7 @@ _COMMANDS = {
     "run": "sessions.run",
     "export-runs": "sessions.export",
     "check": "sessions.check",
+    "tune": "tuning.tune",
     "check-drift": "watching.check_drift",
     "serve": "serving.serve",
     "worker": "working.worker",

@@ -22,6 +22,7 @@ from analytics.store import Store
 from audit.diagnosis import diagnose_events
 from audit.events import raw_event
 from audit.policy import Policy
+from audit.thresholds import recorded_profile
 from audit.wrap import wrap_quality
 from schemas.errors import InputError
 from service.workspace import Workspace
@@ -110,7 +111,7 @@ def run_document(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -
     row = run_row(cursor, project, run_id)
     if row is None:
         return None
-    return row, diagnose_events(row["session_id"], events_of(cursor, row["connection"], row["session_id"]))
+    return row, _diagnosed(row, events_of(cursor, row["connection"], row["session_id"]))
 
 
 def events_of(cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str) -> list[Document]:
@@ -123,7 +124,12 @@ def run_documents(store: Store, wanted: str, project: str | None = None) -> Iter
     """Row and full diagnosis of the runs whose session id or run id is `wanted`."""
     for row in runs_of(store, project):
         if wanted in (row["session_id"], row["run_id"]):
-            yield row, diagnose_events(row["session_id"], events_of(store.cursor(), row["connection"], row["session_id"]))
+            yield row, _diagnosed(row, events_of(store.cursor(), row["connection"], row["session_id"]))
+
+
+def _diagnosed(row: Row, events: Sequence[Document]) -> Document:
+    """The whole diagnosis of a run, by the thresholds that it was made with."""
+    return diagnose_events(row["session_id"], events, recorded_profile(row["threshold_profile"], row["threshold_changes"]))
 
 
 def export_runs(store: Store, folder: Path, project: str | None) -> int:
@@ -169,7 +175,7 @@ def _export_run(store: Store, row: Row, root: Path) -> None:
     (root / row["run_id"]).mkdir(parents=True, exist_ok=True)
     _write(root / f"{row['run_id']}.json", msgspec.to_builtins(summary))
     _write(root / row["run_id"] / "session.json", {"session_id": row["session_id"], "events": events})
-    _write(root / row["run_id"] / "diagnosis.json", diagnose_events(row["session_id"], events))
+    _write(root / row["run_id"] / "diagnosis.json", _diagnosed(row, events))
 
 
 def _write(path: Path, document: Document) -> None:

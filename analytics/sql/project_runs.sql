@@ -22,7 +22,8 @@ WITH numbered AS (
 SELECT
     p.number, printf('run_%03d', p.number) AS run_id, $project AS project, d.agent, p.connection, p.session_id, p.last_at, d.started_at,
     d.ended_at, d.closed_at, d.readiness_level, d.trust_score, d.primary_failure_type, d.primary_severity,
-    coalesce(list_sum([c.count FOR c IN d.event_counts IF c.event = 'tool_call']), 0)::BIGINT AS tool_calls, d.event_count
+    coalesce(list_sum([c.count FOR c IN d.event_counts IF c.event = 'tool_call']), 0)::BIGINT AS tool_calls, d.event_count,
+    d.threshold_profile, d.threshold_changes
 FROM page AS p
 JOIN log.diagnoses AS d ON d.connection = p.connection AND d.session_id = p.session_id AND (d.revision, d._offset) = p.version
 ORDER BY p.last_at DESC, p.number DESC

@@ -4,7 +4,8 @@
 SELECT
     printf('run_%03d', n.number) AS run_id, n.project, d.agent, n.connection, n.session_id, d.started_at, d.ended_at,
     d.closed_at, d.trust_score, d.readiness_level, d.primary_failure_type, d.primary_severity,
-    coalesce(list_sum([c.count FOR c IN d.event_counts IF c.event = 'tool_call']), 0)::BIGINT AS tool_calls, d.event_count
+    coalesce(list_sum([c.count FOR c IN d.event_counts IF c.event = 'tool_call']), 0)::BIGINT AS tool_calls, d.event_count,
+    d.threshold_profile, d.threshold_changes
 FROM log.run_numbers AS n
 JOIN diagnoses AS d USING (connection, session_id)
 WHERE $project IS NULL OR n.project = $project

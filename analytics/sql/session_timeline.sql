@@ -2,7 +2,8 @@
 -- grain: one row an event; place is where it is in its topic
 -- parameters: $connection, $session, $limit
 SELECT
-    seq, event_id, event, tool, call_key, action, status, used, referenced, invoked, saturation, tokens, occurred_at,
+    seq, event_id, event, tool, call_key, action, status, used, referenced, invoked, saturation, tokens,
+    source, exchange_id, prompt_tokens, cached_tokens, occurred_at,
     _offset AS place
 FROM log.agent_events
 WHERE connection = $connection AND session_id = $session

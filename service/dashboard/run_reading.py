@@ -19,6 +19,7 @@ from audit.evaluation.trace import FAILED_STATUSES, has_failed
 from audit.events import raw_event
 from audit.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.graph import evidence_links
+from audit.thresholds import Profile, default_profile, recorded_profile, source_of
 from schemas.errors import InputError
 from schemas.records import Diagnosis
 from service.dashboard.graph_layout import Reinforcing
@@ -93,7 +94,9 @@ def read_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Ru
     return RunRead(
         row=row,
         diagnosis=diagnosis,
-        events=read_events(cursor, **session),
+        events=read_events(
+            cursor, profile=recorded_profile(diagnosis.threshold_profile, diagnosis.threshold_changes), **session
+        ),
         previous=beside["previous_id"],
         following=beside["following_id"],
         history=query_rows(cursor, "agent_runs", {**place, "agent": row["agent"], "limit": HISTORY}),
@@ -102,18 +105,21 @@ def read_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Ru
     )
 
 
-def read_events(cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str) -> RunEvents:
-    """The events of a session, with those marked that are evidence of a failure, or tell of one."""
+def read_events(
+    cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str, *, profile: Profile | None = None
+) -> RunEvents:
+    """The events of a session, with those marked that are evidence of a failure by this profile, or tell of one."""
     asked = {"connection": connection, "session": session_id}
     frame = run_query(cursor, "session_timeline", {**asked, "limit": EVENTS_READ})
     ids = frame["event_id"].to_list()
-    evidence = SessionEvidence()
+    thresholds = (profile or default_profile(source_of(frame["source"]))).thresholds
+    evidence = SessionEvidence.held_to(thresholds)
     rows = frame.select(_FOLDED).iter_rows()
     fold_columns({None: evidence}, ((None, place, *row) for place, row in enumerate(rows)))
     place_of = {name: place for place, name in enumerate(ids)}
     marks: dict[int, dict[str, None]] = {}
     reinforcing = []
-    causes = diagnose(evidence).causes
+    causes = diagnose(evidence, thresholds).causes
     for cause in causes:
         for link in evidence_links(cause, dict(cause.evidence)):
             if link.relation == "causes":

@@ -116,6 +116,7 @@ def read_session(
         sink=builder.take_event,
         follows_header=follows_header,
         inherited=window.inherited,
+        skills=frozenset(window.skills),
     )
     builder.transcript = transcript
     transcript.read(lines)
@@ -123,6 +124,8 @@ def read_session(
     tree = transcript.tree
     # A line that is being written may be what an answer waits for: no silence ends it meanwhile.
     idle, abandoned = tree.is_idle(context.ingested_at) and (is_left or not transcript.is_torn), tree.abandoned()
+    if idle:
+        transcript.end()
     own = [answer for answer in tree.answers if answer.key in transcript.own_answers]
     over = [answer for answer in own if answer.sealed or idle]
     return Reading(

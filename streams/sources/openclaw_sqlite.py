@@ -16,7 +16,7 @@ from typing import NamedTuple
 from schemas.errors import InputError
 from schemas.limits import MAX_ID
 from streams.sources.openclaw import read_session
-from streams.sources.openclaw_rows import SOURCES, TRAJECTORY, TRAJECTORY_COLUMNS, SessionRows
+from streams.sources.openclaw_rows import ARCHIVES, SOURCES, TRAJECTORY, TRAJECTORY_COLUMNS, SessionRows
 from streams.sources.openclaw_trajectory import Trajectory
 from streams.sources.openclaw_windows import Window, read_windows
 from streams.sources.reading import Reading, ReadingContext
@@ -37,6 +37,25 @@ def find_databases(path: Path) -> list[Path]:
     found = {*path.glob(pattern), *path.glob(f"**/{pattern}")}
     links = {file for file in found if any(step.is_symlink() for step in (file, *file.parents) if path in step.parents)}
     return [file for file in sorted(found - links) if file.is_file() and _may_have_transcripts(file)]
+
+
+def describe_database(path: Path) -> tuple[str | None, bool] | None:
+    """The version of OpenClaw that wrote a database, where it says so, and whether its form is the current one.
+
+    None where it has no transcripts; InputError when it cannot be opened.
+    """
+    try:
+        with closing(_connect(path)) as connection:
+            tables = _tables_of(connection)
+            if tables.keys().isdisjoint(SOURCES):
+                return None
+            version = None
+            if "app_version" in tables.get("schema_meta", ()):
+                row = connection.execute("SELECT app_version FROM schema_meta LIMIT 1").fetchone()
+                version = row[0].decode("utf-8", "replace") if row and isinstance(row[0], bytes) else None
+            return version, ARCHIVES in tables
+    except sqlite3.Error as error:
+        raise _unreadable(path, error) from error
 
 
 class SessionRange(NamedTuple):

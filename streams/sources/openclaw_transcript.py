@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
-from streams.sources.openclaw_answer import exchange_id_of, is_mirror, stop_of, usage_of
+from streams.sources.openclaw_answer import Answer, exchange_id_of, is_mirror, stop_of, usage_of
+from streams.sources.openclaw_derived import DerivedEvents
 from streams.sources.openclaw_entry import Entry, has_bad_time, read_entry
 from streams.sources.openclaw_events import events_of, wrapped_calls
 from streams.sources.openclaw_runs import Note, Notes
@@ -43,6 +44,7 @@ class Transcript:
         sink: EventSink,
         follows_header: bool = True,
         inherited: frozenset[str] = frozenset(),
+        skills: frozenset[str] = frozenset(),
     ) -> None:
         self.session_id = session_id
         self.own_answers: set[str] = set()
@@ -56,6 +58,7 @@ class Transcript:
         self.notes = Notes()
         self._wrapped: dict[str, str] = {}
         self.notes.wrapped = self._wrapped
+        self._derived = DerivedEvents(skills)
         self._seen: dict[str, bytes] = {}
         self.began_at: datetime | None = None
         self._last_at = context.ingested_at
@@ -91,11 +94,16 @@ class Transcript:
         placement = self.tree.add(entry, at)
         self._wrapped |= wrapped_calls(entry)
         self._note(entry, at, placement.answer)
+        for answer in self.tree.take_sealed():
+            self._emit_derived(answer)
         if entry.id in self._inherited:
+            self._derive(entry, at, placement.answer, None)
             return None
         if placement.answer is not None:
             self.own_answers.add(placement.answer)
-        self._emit(entry, at, answer=placement.answer, is_retry=placement.is_retry)
+        events = events_of(entry, is_retry=placement.is_retry, wrapped=self._wrapped)
+        self._derive(entry, at, placement.answer, events)
+        self._emit(entry, at, events, answer=placement.answer)
         if placement.problem is None and has_bad_time(entry):
             return Problem("bad_timestamp", "timestamp: is no time of the years 2000 to 2099; that of the entry before counts")
         return placement.problem
@@ -109,8 +117,24 @@ class Transcript:
             return Problem("second_session", f"id: the transcript is of session {self.session_id[:64]!r}; this line is ignored")
         return None
 
-    def _emit(self, entry: Entry, at: datetime, *, answer: str | None, is_retry: bool) -> None:
-        events = events_of(entry, is_retry=is_retry, wrapped=self._wrapped)
+    def end(self) -> None:
+        """Nothing follows: every answer is over. Tells what that shows."""
+        for answer in self.tree.answers:
+            if not answer.sealed:  # what was sealed has told already
+                self._emit_derived(answer)
+
+    def _derive(self, entry: Entry, at: datetime, key: str | None, events: list[Json] | None) -> None:
+        answer = self.tree.growing(key) if key else None
+        if answer is not None:
+            self._derived.take(entry, at, answer, events)
+
+    def _emit_derived(self, answer: Answer) -> None:
+        for event, at in self._derived.over(answer):
+            if answer.key in self.own_answers:
+                event["exchange_id"] = exchange_id_of(self.session_id, answer.key)
+                self.emit(event, at)
+
+    def _emit(self, entry: Entry, at: datetime, events: list[Json], *, answer: str | None) -> None:
         # An id with a point always gets a number, so that no two entries can come to the same event id.
         numbered = len(events) > 1 or "." in entry.id
         for index, event in enumerate(events):

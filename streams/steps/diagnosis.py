@@ -17,8 +17,9 @@ import polars as pl
 
 from audit.diagnosis import diagnose
 from audit.diagnosis_record import EVIDENCE_REFERENCES, to_record
-from audit.evidence import CONTEXT_LIMIT, FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Row, SessionEvidence, fold_counted
+from audit.evidence import FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Row, SessionEvidence, fold_counted
 from audit.policy import Policy
+from audit.thresholds import LOWEST_SATURATION, TRANSCRIPT_SOURCES, Profile, profile_name
 from schemas.arrow import rows_as_records
 from schemas.records import Diagnosis, SessionClosed
 from streams.batches import KEY, OFFSET, StageBatch, StepOutcome
@@ -27,12 +28,30 @@ SESSION_END = "session_end"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CALLS = pl.col("event").is_in(["tool_call", "token_usage"])
 """Events whose fold looks at each of them."""
-CALL_COLUMNS = frozenset({"session", "seq", "event_id", "event", "tool", "call_key", "tokens"})
+CALL_COLUMNS = frozenset(
+    {
+        "session",
+        "seq",
+        "event_id",
+        "event",
+        "tool",
+        "call_key",
+        "tokens",
+        "source",
+        "exchange_id",
+        "prompt_tokens",
+        "cached_tokens",
+    }
+)
 PERHAPS = (
     (pl.col("event") == "retry_event")
     | ((pl.col("event") == "memory_event") & pl.any_horizontal(pl.col("action", "status").is_in(list(LOST_MEMORY))))
     | ((pl.col("event") == "tool_output") & (~pl.col("used") | ~pl.col("referenced") | (pl.col("status") == "ignored")))
-    | ((pl.col("event") == "context_event") & ((pl.col("saturation") >= CONTEXT_LIMIT) | (pl.col("action") == "compaction")))
+    | ((pl.col("event") == "output_use") & ~pl.col("used"))
+    | (
+        (pl.col("event") == "context_event")
+        & ((pl.col("saturation") >= LOWEST_SATURATION) | (pl.col("action") == "compaction"))
+    )
     | ((pl.col("event") == "skill_event") & (~pl.col("invoked") | pl.col("status").is_in(list(FAILED_SKILL))))
 )
 """Of the others, those that their fold may keep something of; it looks again."""
@@ -74,6 +93,7 @@ class DiagnosisStep:
         sessions = {key: self._decode.decode(state) for key, state in states.items()}
         batch = batch.unseen({key: session.next_offset for key, session in sessions.items()})
         _open_sessions(batch, sessions)
+        self._hold_to_thresholds(batch, sessions)
         outcome = StepOutcome()
         evidence = {key: session.evidence for key, session in sessions.items()}
         for events, ends in _parts(batch.frames.get("AgentEvent"), _ends(batch)):
@@ -87,13 +107,38 @@ class DiagnosisStep:
         outcome.states = {key: msgspec.msgpack.encode(sessions[key]) for key in batch.keys()}  # noqa: SIM118 - a batch is no dict
         return outcome
 
+    def _hold_to_thresholds(self, batch: StageBatch, sessions: Mapping[str, DiagnosisState]) -> None:
+        """Have the evidence of each session that this batch says is a transcript held to the thresholds of its agent."""
+        for session in sessions.values():
+            if session.diagnosed_events < 0 and not session.evidence.event_counts:
+                self._set_thresholds(session)
+        frame = batch.frames.get("AgentEvent")
+        if frame is None:
+            return
+        told = frame.filter(pl.col("source").is_in(list(TRANSCRIPT_SOURCES))).group_by(KEY).agg(pl.col("source").first())
+        for key, source in told.iter_rows():
+            session = sessions[key]
+            if session.evidence.source is None:
+                session.evidence.source = source
+                self._set_thresholds(session)
+
+    def _set_thresholds(self, session: DiagnosisState) -> None:
+        thresholds = self._profile(session).thresholds
+        session.evidence.saturation, session.evidence.severe_saturation = thresholds.saturation, thresholds.severe_saturation
+
+    def _profile(self, session: DiagnosisState) -> Profile:
+        """The thresholds that are in force for the session's agent."""
+        detectors = self._policy.for_project(session.project).settings.detectors
+        return detectors.profile(profile_name(session.evidence.source), session.agent)
+
     def _close(self, session: DiagnosisState, end: SessionEnd) -> Diagnosis | None:
         """The diagnosis at this end of the session, or None when nothing came since the last one."""
         events = session.evidence.event_count
         if events == session.diagnosed_events:
             return None
+        profile = self._profile(session)
         diagnosis = to_record(
-            diagnose(session.evidence),
+            diagnose(session.evidence, profile.thresholds),
             session.evidence,
             connection=session.connection,
             project=session.project,
@@ -105,6 +150,7 @@ class DiagnosisStep:
             closed_at=end.closed_at,
             closed_reason=end.reason,
             policy_digest=self._policy.for_project(session.project).digest,
+            profile=profile,
         )
         session.diagnoses += 1
         session.diagnosed_events = events

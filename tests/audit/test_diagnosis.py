@@ -33,6 +33,8 @@ from audit.diagnosis_record import ALL_REFERENCES, CAUSES, EVENT_TYPES, EVIDENCE
 from audit.events import normalise_event, normalise_session
 from audit.evidence import SessionEvidence, fold_columns, fold_row
 from audit.fingerprints import canonical_json
+from audit.thresholds import DEFAULTS
+from audit.thresholds import EVENTS as AS_EVENTS
 from schemas.codec import encode
 from schemas.errors import InputError
 from schemas.records import Diagnosis
@@ -71,13 +73,13 @@ def evidence_of(raw_events: list[dict[str, Any]], limit: int | None = None) -> S
 
 def result_of(*raw_events: dict[str, Any]) -> SessionDiagnosis:
     """The diagnosis of a session with these events."""
-    return diagnose(evidence_of(list(raw_events)))
+    return diagnose(evidence_of(list(raw_events)), AS_EVENTS)
 
 
 def record_of(evidence: SessionEvidence) -> Diagnosis:
     """The record of a session's diagnosis."""
     return to_record(
-        diagnose(evidence),
+        diagnose(evidence, AS_EVENTS),
         evidence,
         connection="c",
         project="p",
@@ -89,6 +91,7 @@ def record_of(evidence: SessionEvidence) -> Diagnosis:
         closed_at=MOMENT,
         closed_reason="explicit",
         policy_digest="0" * 16,
+        profile=DEFAULTS["events"],
     )
 
 
@@ -322,7 +325,7 @@ def test_document_from_stored_events_equals_the_one_from_raw_events() -> None:
     evidence = SessionEvidence()
     for seq, raw in enumerate(raw_events):
         evidence.add(normalise_event(raw, seq), seq)
-    assert diagnose_events("s", raw_events) == diagnosis_document("s", payloads, diagnose(evidence))
+    assert diagnose_events("s", raw_events) == diagnosis_document("s", payloads, diagnose(evidence, AS_EVENTS))
 
 
 def test_document_of_a_session_with_gaps_points_at_the_right_events() -> None:
@@ -331,7 +334,7 @@ def test_document_of_a_session_with_gaps_points_at_the_right_events() -> None:
     for seq in (0, 4, 9):
         evidence.add(normalise_event(CALL, seq), seq)
     payloads = [normalise_event(CALL, seq).payload for seq in (4, 9)]
-    document = diagnosis_document("s", payloads, diagnose(evidence), positions=[4, 9])
+    document = diagnosis_document("s", payloads, diagnose(evidence, AS_EVENTS), positions=[4, 9])
     assert [{"event_id": "event_0"}, *payloads] == document["failure_causes"][0]["evidence"]
     assert ["event_4", "event_9", "failure_infinite_tool_loop"] == [node["id"] for node in document["causal_graph"]["nodes"]]
 
@@ -422,7 +425,7 @@ WORST = [
 
 def test_no_session_is_trusted_less_than_the_lowest_trust() -> None:
     """Every penalty has a limit, so "below 60 is unsafe" never applies: whoever gates on it must be told."""
-    found = diagnose(evidence_of(WORST))
+    found = diagnose(evidence_of(WORST), AS_EVENTS)
     assert {one.type: -one.impact_score for one in found.causes} == {
         one.name: one.largest_penalty for one in FAILURE_TYPES.values()
     }
@@ -435,12 +438,12 @@ def test_no_session_is_trusted_less_than_the_lowest_trust() -> None:
 @given(st.lists(EVENTS, min_size=1, max_size=60), st.integers(1, 40))
 def test_trust_stays_within_its_bounds(events: list[dict[str, Any]], times: int) -> None:
     """The lowest trust is a bound for all sessions, not only for the worst that a person thought of."""
-    trust = diagnose(evidence_of(events * times)).trust_score
+    trust = diagnose(evidence_of(events * times), AS_EVENTS).trust_score
     assert trust is not None
     assert LOWEST_TRUST <= trust <= 100
 
 
 def test_a_refund_made_five_times_is_unsafe_at_a_trust_of_ninety() -> None:
     """What a person reads first has to be the readiness: by its trust the session looks fine."""
-    found = diagnose(evidence_of([{"event": "tool_call", "tool": "refund", "args": {"order": 4711}}] * 5))
+    found = diagnose(evidence_of([{"event": "tool_call", "tool": "refund", "args": {"order": 4711}}] * 5), AS_EVENTS)
     assert ("unsafe_for_production", 90) == (found.readiness_level, found.trust_score)

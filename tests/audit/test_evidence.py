@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from audit.detectors import DETECTORS
 from audit.events import MAX_TOKENS, normalise_event
 from audit.evidence import FOLD_COLUMNS, Row, SessionEvidence, fold_columns, fold_row
+from audit.thresholds import EVENTS as AS_EVENTS
 
 EVENTS = st.fixed_dictionaries(
     {
@@ -157,7 +158,7 @@ def test_memory_events_go_by_action_and_only_then_by_status() -> None:
 def test_a_call_without_a_key_is_counted_and_repeats_nothing() -> None:
     """A row from a source that gives no key must not look like a loop."""
     evidence = SessionEvidence()
-    empty: Row = (None,) * 8
+    empty: Row = (None,) * (len(FOLD_COLUMNS) - 5)
     fold_columns({"s": evidence}, [("s", seq, f"e{seq}", "tool_call", None, *empty) for seq in range(5)])
     assert (5, 0, {}) == (evidence.count("tool_call"), evidence.duplicate_calls, evidence.calls)
     assert 5 == len(evidence.spending)
@@ -179,7 +180,7 @@ def test_a_hundred_thousand_identical_calls_are_fast_and_small() -> None:
     assert 5 > time.process_time() - started
     assert 100_000 == next(iter(evidence["s"].calls.values())).count
     assert 2000 > len(msgspec.msgpack.encode(evidence["s"]))
-    assert all(isinstance(detector.detect(evidence["s"]), list) for detector in DETECTORS)
+    assert all(isinstance(detector.detect(evidence["s"], AS_EVENTS), list) for detector in DETECTORS)
 
 
 @pytest.mark.parametrize("event", ["brand_new", "process_output", "decision", "tool_call\u202e"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -15,6 +16,26 @@ from schemas.errors import PolicyError
 from schemas.limits import NAME
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "policy.yaml"
+THRESHOLDS: dict[str, Any] = {
+    "loopCalls": 3,
+    "criticalLoopCalls": 5,
+    "criticalRetries": 3,
+    "pollingTools": (),
+    "lostMemories": 1,
+    "severeLostMemories": 3,
+    "unusedOutputs": 1,
+    "severeUnusedOutputs": 2,
+    "saturation": 85.0,
+    "severeSaturation": 95.0,
+    "pollutedContexts": 1,
+    "sessionTokens": 12_000,
+    "criticalSessionTokens": 30_000,
+    "exchangeTokens": None,
+    "criticalExchangeTokens": None,
+    "duplicateCalls": 3,
+    "failedSkills": 1,
+    "severeFailedSkills": 2,
+}
 DEFAULTS = {
     "enabled": True,
     "judgeModel": "claude-haiku-4-5",
@@ -37,6 +58,18 @@ DEFAULTS = {
     "incidentRules": ("sequential", "consecutive_days", "rate_ratio"),
     "retentionDays": 90,
     "anchors": {"enabled": True, "count": 20, "intervalHours": 24},
+    "detectors": {
+        "events": THRESHOLDS,
+        "transcripts": THRESHOLDS
+        | {
+            "pollingTools": ("process",),
+            "sessionTokens": None,
+            "criticalSessionTokens": None,
+            "exchangeTokens": 50_000,
+            "criticalExchangeTokens": 150_000,
+        },
+        "agents": {},
+    },
     "methodology": "default",
 }
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from audit.detectors import DETECTORS, FAILURE_TYPES, Cause, Detector
 from audit.events import normalise_session
 from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.thresholds import EVENTS as AS_EVENTS
 
 CAPS = {
     "infinite_tool_loop": 30,
@@ -98,9 +99,9 @@ def test_a_detector_is_documented_and_versioned(detector: Detector) -> None:
 def test_a_detector_finds_its_positive_case_and_only_that(detector: Detector) -> None:
     """The threshold itself fires, just below it is silence, and so is an empty session."""
     positive, negative = CASES[detector.failure_type]
-    assert [detector.failure_type] == [cause.type for cause in detector.detect(evidence_of(positive))]
-    assert [] == detector.detect(evidence_of(negative))
-    assert [] == detector.detect(SessionEvidence())
+    assert [detector.failure_type] == [cause.type for cause in detector.detect(evidence_of(positive), AS_EVENTS)]
+    assert [] == detector.detect(evidence_of(negative), AS_EVENTS)
+    assert [] == detector.detect(SessionEvidence(), AS_EVENTS)
 
 
 @EACH
@@ -108,7 +109,7 @@ def test_a_detector_is_silent_on_the_other_failures(detector: Detector) -> None:
     """Detectors are independent: one failure is not reported twice."""
     for failure_type, (positive, _) in CASES.items():
         if failure_type != detector.failure_type:
-            assert [] == detector.detect(evidence_of(positive))
+            assert [] == detector.detect(evidence_of(positive), AS_EVENTS)
 
 
 @EACH
@@ -119,10 +120,10 @@ def test_causes_are_well_formed_and_the_evidence_is_left_alone(
 ) -> None:
     """Readers rely on the ranges; a detector that changed the evidence would change the next one's finding."""
     evidence = evidence_of(raw_events, limit)
-    causes = detector.detect(evidence)
+    causes = detector.detect(evidence, AS_EVENTS)
     assert evidence_of(raw_events, limit) == evidence
-    assert causes == detector.detect(evidence)
-    whole = detector.detect(evidence_of(raw_events))
+    assert causes == detector.detect(evidence, AS_EVENTS)
+    whole = detector.detect(evidence_of(raw_events), AS_EVENTS)
     assert [(cause.evidence_count, cause.description) for cause in whole] == [
         (cause.evidence_count, cause.description) for cause in causes
     ]
@@ -143,7 +144,10 @@ def test_another_event_never_lowers_a_penalty(
     detector: Detector, raw_events: list[dict[str, Any]], more: dict[str, Any]
 ) -> None:
     """An agent must not be able to make a finding milder by doing more."""
-    before, after = detector.detect(evidence_of(raw_events)), detector.detect(evidence_of([*raw_events, more]))
+    before, after = (
+        detector.detect(evidence_of(raw_events), AS_EVENTS),
+        detector.detect(evidence_of([*raw_events, more]), AS_EVENTS),
+    )
     assert worst(before) <= worst(after)
     ranks = {"medium": 1, "high": 2, "critical": 3}
     assert max((ranks[cause.severity] for cause in before), default=0) <= max(

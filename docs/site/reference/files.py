@@ -13,6 +13,7 @@ from audit.methodology import BehaviouralDimension, Dimension, MethodologyFile, 
 from audit.policy import Policy
 from audit.policy_settings import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
 from audit.prices import CacheTerms, ModelPrice, PriceStep
+from audit.thresholds import AgentDetectors, Detectors, Thresholds, TranscriptThresholds
 from reference.markdown import code, fenced, field_words, first_paragraph, page, table, words
 
 ROOT = Path(__file__).parents[3]
@@ -21,6 +22,10 @@ _POLICY: dict[str, type[BaseModel]] = {
     "defaults, and each of projects": ProjectSettings,
     "sampling": Sampling,
     "anchors": Anchors,
+    "detectors": Detectors,
+    "detectors: agents": AgentDetectors,
+    "detectors: events": Thresholds,
+    "detectors: transcripts": TranscriptThresholds,
     "redaction": RedactionSettings,
     "redaction.patterns": SecretPattern,
     "prices": ModelPrice,

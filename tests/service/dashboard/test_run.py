@@ -21,6 +21,8 @@ from analytics.store import Store
 from audit.diagnosis import _readiness, diagnose
 from audit.diagnosis_record import to_record
 from audit.evidence import SessionEvidence
+from audit.thresholds import DEFAULTS
+from audit.thresholds import EVENTS as AS_EVENTS
 from service.dashboard.readiness_words import because
 from service.dashboard.run_reading import PAYLOAD_SHOWN, read_events
 from service.dashboard.run_view import GIST_SHOWN
@@ -181,8 +183,8 @@ def test_a_session_without_events_has_no_evidence(store: Store, look: Callable[.
     """Nothing known is not 100 and ready; what was said in the session is there all the same."""
     nothing = SessionEvidence()
     record = to_record(
-        diagnose(nothing), nothing, connection="local", project="ops", agent=None, session_id="quiet", revision=0,
-        started_at=None, ended_at=None, closed_at=START, closed_reason="explicit", policy_digest="",
+        diagnose(nothing, AS_EVENTS), nothing, connection="local", project="ops", agent=None, session_id="quiet", revision=0,
+        started_at=None, ended_at=None, closed_at=START, closed_reason="explicit", policy_digest="", profile=DEFAULTS["events"],
     )  # fmt: skip
     filled(store, ("diagnoses", record), ("scores", score("quiet", 1)))
     shown = look(RUN)

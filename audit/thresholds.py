@@ -1,0 +1,214 @@
+"""From which values on the detectors fire: policy, by project and agent, with a default for each kind of source.
+
+1. **events**: sessions that somebody delivers as events. The defaults are those of the diagnosis rules as they were published,
+   which were meant for events that a recorder writes by hand.
+2. **transcripts**: sessions read from what an agent's own program records (OpenClaw, Claude Code, Codex). There every request to
+   the model repeats the whole conversation, sessions go on for weeks, and the same command is rightly given again. So tokens are
+   counted by exchange and without what the request before had, and calls are repeated only where no other call lies between.
+   The limits are decided in docs/decisions/0044-thresholds.md, by real runs.
+
+A diagnosis says which profile it was made with, and what the policy changed in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import Field
+
+from audit.fingerprints import canonical_json
+from audit.policy_model import PolicyModel
+
+LOWEST_SATURATION = 50.0
+"""Percent below which no threshold of a context's fill can lie."""
+TRANSCRIPT_SOURCES = frozenset({"claude-code", "codex", "openclaw"})
+"""What events of transcripts say as their `source`."""
+POLLING_TOOLS = ("process",)
+"""Tools that are rightly called again with the same arguments: OpenClaw's `process` looks at a command in the background."""
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Tokens = Annotated[int, Field(ge=1, le=2**53)]
+Percent = Annotated[float, Field(ge=LOWEST_SATURATION, le=100, allow_inf_nan=False)]
+ToolName = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class Thresholds(PolicyModel):
+    """The thresholds of the six detectors, with the defaults of sessions that are delivered as events."""
+
+    loop_calls: Annotated[int, Field(ge=2, le=1_000_000)] = 3
+    """Identical calls from which they are a loop."""
+    critical_loop_calls: Annotated[int, Field(ge=2, le=1_000_000)] = 5
+    """Identical calls from which a loop is critical."""
+    critical_retries: Count | None = 3
+    """Retry events (of a transcript: in one exchange) from which a loop is critical; null: never by them."""
+    polling_tools: Annotated[tuple[ToolName, ...], Field(max_length=100)] = ()
+    """Tools that may be called again and again: neither loop nor duplicate."""
+    lost_memories: Count = 1
+    """Lost memories from which memory is degraded."""
+    severe_lost_memories: Count = 3
+    """Lost memories from which that is severe."""
+    unused_outputs: Count = 1
+    """Unused tool outputs from which they are ignored."""
+    severe_unused_outputs: Count = 2
+    """Unused tool outputs from which that is severe."""
+    saturation: Percent = 85.0
+    """Percent of the context's size from which it is polluted; a compaction always counts."""
+    severe_saturation: Percent = 95.0
+    """Percent from which that is severe."""
+    polluted_contexts: Count = 1
+    """Polluted contexts from which they are a failure."""
+    session_tokens: Tokens | None = 12_000
+    """Tokens from which a session is too expensive; null: not by its tokens."""
+    critical_session_tokens: Tokens | None = 30_000
+    """Tokens from which its expense is critical; null: never by them."""
+    exchange_tokens: Tokens | None = None
+    """New tokens in one exchange from which a session is too expensive; null: not by them."""
+    critical_exchange_tokens: Tokens | None = None
+    """New tokens in one exchange from which its expense is critical; null: never by them."""
+    duplicate_calls: Count = 3
+    """Duplicate calls (of a transcript: in one exchange) from which a session is too expensive."""
+    failed_skills: Count = 1
+    """Failed skills from which they are a failure."""
+    severe_failed_skills: Count = 2
+    """Failed skills from which that is severe."""
+
+
+class TranscriptThresholds(Thresholds):
+    """The same thresholds, with the defaults of sessions that are read from transcripts."""
+
+    polling_tools: Annotated[tuple[ToolName, ...], Field(max_length=100)] = POLLING_TOOLS
+    """Tools that may be called again and again: neither loop nor duplicate."""
+    session_tokens: Tokens | None = None
+    """Tokens from which a session is too expensive; null: not by its tokens."""
+    critical_session_tokens: Tokens | None = None
+    """Tokens from which its expense is critical; null: never by them."""
+    exchange_tokens: Tokens | None = 50_000
+    """New tokens in one exchange from which a session is too expensive; null: not by them."""
+    critical_exchange_tokens: Tokens | None = 150_000
+    """New tokens in one exchange from which its expense is critical; null: never by them."""
+
+
+EVENTS = Thresholds()
+"""Defaults of sessions that are delivered as events."""
+TRANSCRIPTS = TranscriptThresholds()
+"""Defaults of sessions that are read from transcripts."""
+ProfileName = Literal["events", "transcripts"]
+PROFILES: dict[ProfileName, Thresholds] = {"events": EVENTS, "transcripts": TRANSCRIPTS}
+PROFILE_VERSIONS: dict[ProfileName, int] = {"events": 1, "transcripts": 1}
+"""Raised with every change of a profile's defaults."""
+SEVERER = {
+    "loop_calls": "critical_loop_calls",
+    "lost_memories": "severe_lost_memories",
+    "unused_outputs": "severe_unused_outputs",
+    "saturation": "severe_saturation",
+    "session_tokens": "critical_session_tokens",
+    "exchange_tokens": "critical_exchange_tokens",
+    "failed_skills": "severe_failed_skills",
+}
+"""Thresholds by the one of the same kind that must not lie above the other."""
+
+
+class AgentDetectors(PolicyModel):
+    """What a project or an agent sets of each profile; the rest is the profile's."""
+
+    events: Thresholds = EVENTS
+    """For sessions that are delivered as events."""
+    transcripts: TranscriptThresholds = TRANSCRIPTS
+    """For sessions that are read from transcripts."""
+
+    def changed(self, name: ProfileName) -> dict[str, Any]:
+        """What is set of a profile here, by field."""
+        return _set(getattr(self, name)) if name in self.model_fields_set else {}
+
+
+AgentName = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class Detectors(AgentDetectors):
+    """The thresholds of a project, and what single agents set over them."""
+
+    agents: Annotated[dict[AgentName, AgentDetectors], Field(max_length=1000)] = Field(default_factory=dict)
+    """By the agent's name."""
+
+    def profile(self, name: ProfileName, agent: str | None) -> Profile:
+        """What is in force for a session of an agent."""
+        own = self.agents.get(agent or "")
+        changes = self.changed(name) | (own.changed(name) if own else {})
+        return Profile.of(name, changes) if changes else DEFAULTS[name]
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Where thresholds contradict each other: the place within this part of the policy, and the words."""
+        for agent in (None, *self.agents):
+            for name in PROFILES:
+                place = (name,) if agent is None else ("agents", agent, name)
+                yield from (((*place, field), words) for field, words in _contradictions(self.profile(name, agent).thresholds))
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """The thresholds that a session is diagnosed by, and how they came about."""
+
+    name: ProfileName
+    thresholds: Thresholds
+    changes: dict[str, Any] = {}
+    """What the policy sets that is not the profile's default, by the names that the policy has."""
+
+    @classmethod
+    def of(cls, name: ProfileName, changes: dict[str, Any]) -> Profile:
+        """The profile of that name with changes, by the names of `Thresholds`."""
+        default = PROFILES[name]
+        different = {field: value for field, value in changes.items() if value != getattr(default, field)}
+        thresholds = default.model_copy(update=different)
+        return cls(name, thresholds, thresholds.model_dump(mode="json", by_alias=True, include=set(different)))
+
+    @property
+    def version(self) -> str:
+        """Name and version of the profile."""
+        return f"{self.name}-{PROFILE_VERSIONS[self.name]}"
+
+    @property
+    def changes_json(self) -> str | None:
+        """The changes as canonical JSON; None without any."""
+        return canonical_json(self.changes) if self.changes else None
+
+
+DEFAULTS: dict[ProfileName, Profile] = {name: Profile(name, thresholds) for name, thresholds in PROFILES.items()}
+"""The profiles as they are where no policy changes them."""
+
+
+def source_of(sources: Iterable[str | None]) -> str | None:
+    """The program whose transcript a session was read from, by the sources of its events; None for one that is no transcript."""
+    return next((source for source in sources if source in TRANSCRIPT_SOURCES), None)
+
+
+def profile_name(source: str | None) -> ProfileName:
+    """The profile of sessions of this source."""
+    return "transcripts" if source in TRANSCRIPT_SOURCES else "events"
+
+
+def default_profile(source: str | None) -> Profile:
+    """The profile of sessions of this source where no policy changes it."""
+    return DEFAULTS[profile_name(source)]
+
+
+def recorded_profile(version: str | None, changes_json: str | None) -> Profile | None:
+    """The profile that a diagnosis says it was made with; None for one of before, and for a profile of another version."""
+    found = next((profile for profile in DEFAULTS.values() if profile.version == version), None)
+    if found is None or changes_json is None:
+        return found
+    return Profile.of(found.name, _set(type(found.thresholds).model_validate_json(changes_json)))
+
+
+def _set(thresholds: Thresholds) -> dict[str, Any]:
+    """What was set of thresholds, by field."""
+    return {field: getattr(thresholds, field) for field in thresholds.model_fields_set}
+
+
+def _contradictions(thresholds: Thresholds) -> Iterator[tuple[str, str]]:
+    """Fields that lie above the severer ones of their kind, with the words."""
+    for lower, upper in SEVERER.items():
+        least, most = getattr(thresholds, lower), getattr(thresholds, upper)
+        if least is not None and most is not None and most < least:
+            alias = Thresholds.model_fields
+            yield str(alias[lower].alias), f"{least} lies above {alias[upper].alias}, which is {most}"

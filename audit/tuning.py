@@ -1,0 +1,149 @@
+"""Tuning thresholds to an agent's own history: what each one flags, and which value would flag hardly any of its runs.
+
+1. The measure of a threshold is what a run would have to reach it by: `MEASURES` has one for each.
+2. The proposal is the smallest value that at most a share of the runs reaches, and never below the profile's default: a quiet
+   history is no reason to cry out earlier, and one that is full of failures must not hide the next one below the default.
+3. Fewer than MIN_RUNS runs propose nothing: of 20 runs, one in a hundred cannot be told from none.
+
+What is proposed takes the history for normal. Whoever takes a proposal over looks at the runs first that it no longer flags.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from audit.evidence import SessionEvidence
+from audit.thresholds import PROFILES, SEVERER, Profile, ProfileName, Thresholds
+
+MIN_RUNS = 50
+"""Runs from which thresholds are proposed."""
+
+Measure = Callable[[SessionEvidence, Thresholds], float]
+
+
+def _longest_loop(evidence: SessionEvidence, thresholds: Thresholds) -> float:
+    counts = (calls.count for calls in evidence.calls.values() if calls.tool not in (None, *thresholds.polling_tools))
+    return max(counts, default=0)
+
+
+def _problem(event: str) -> Measure:
+    return lambda evidence, _: evidence.problem(event).count
+
+
+MEASURES: dict[str, Measure] = {
+    "loop_calls": _longest_loop,
+    "critical_retries": lambda evidence, _: evidence.retries_in_scope,
+    "lost_memories": _problem("memory_event"),
+    "unused_outputs": _problem("tool_output"),
+    "saturation": lambda evidence, _: evidence.fullest,
+    "polluted_contexts": _problem("context_event"),
+    "session_tokens": lambda evidence, _: evidence.total_tokens,
+    "exchange_tokens": lambda evidence, _: evidence.new_tokens.most,
+    "duplicate_calls": lambda evidence, thresholds: evidence.most_duplicates_but(thresholds.polling_tools),
+    "failed_skills": _problem("skill_event"),
+}
+"""What a run has of what a threshold limits; a severer threshold has the measure of the one below it."""
+MEASURES |= {upper: MEASURES[lower] for lower, upper in SEVERER.items()}
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """What one threshold does to an agent's runs, and what is proposed in its place.
+
+    `median`, `p95`, `p99` and `most` are of the measure over the runs; `flagged` and `proposed_flagged` are how many runs reach the
+    value; `runs` are the numbers of those that reach the present one, the newest first.
+    """
+
+    threshold: str
+    value: float | None
+    median: float
+    p95: float
+    p99: float
+    most: float
+    flagged: int
+    runs: tuple[int, ...]
+    proposed: float | None
+    proposed_flagged: int
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether another value is proposed than the one in force."""
+        return self.proposed != self.value
+
+
+def tune(evidence_by_run: Sequence[tuple[int, SessionEvidence]], profile: Profile, *, share: float, named: int) -> list[Tuned]:
+    """What each threshold of a profile does to these runs, the newest last; at most `named` runs are named for each.
+
+    `share` is the part of the runs, 0 to 1, that a proposed value may flag.
+    """
+    measured = {
+        name: [(number, measure(evidence, profile.thresholds)) for number, evidence in evidence_by_run]
+        for name, measure in MEASURES.items()
+    }
+    proposals = _proposals({name: [value for _, value in found] for name, found in measured.items()}, profile, share)
+    return [
+        _tuned(name, measured[name], profile, proposals[name], named) for name in Thresholds.model_fields if name in MEASURES
+    ]
+
+
+def proposed_policy(rows: Sequence[Tuned], name: ProfileName, agent: str) -> dict[str, Any]:
+    """The part of a policy's project that sets what is proposed; empty where nothing is to be changed."""
+    fields = Thresholds.model_fields
+    changes = {str(fields[row.threshold].alias): row.proposed for row in rows if row.is_changed}
+    return {"detectors": {"agents": {agent: {name: changes}}}} if changes else {}
+
+
+def _proposals(values: dict[str, list[float]], profile: Profile, share: float) -> dict[str, float | None]:
+    """The value proposed for each threshold; a severer one is never below the one of its kind."""
+    proposed = {name: _proposal(name, found, profile, share) for name, found in values.items()}
+    for lower, upper in SEVERER.items():
+        least, most = proposed[lower], proposed[upper]
+        if least is not None and most is not None:
+            proposed[upper] = max(least, most)
+    return proposed
+
+
+def _proposal(name: str, values: Sequence[float], profile: Profile, share: float) -> float | None:
+    value: float | None = getattr(profile.thresholds, name)
+    if value is None or len(values) < MIN_RUNS:
+        return value
+    return max(_unlikely(sorted(values), share, name), getattr(PROFILES[profile.name], name) or 0)
+
+
+def _tuned(name: str, found: Sequence[tuple[int, float]], profile: Profile, proposed: float | None, named: int) -> Tuned:
+    value = getattr(profile.thresholds, name)
+    values = sorted(measured for _, measured in found)
+    flagged = [number for number, measured in found if value is not None and measured >= value]
+    return Tuned(
+        threshold=name,
+        value=value,
+        median=_quantile(values, 0.5),
+        p95=_quantile(values, 0.95),
+        p99=_quantile(values, 0.99),
+        most=values[-1] if values else 0,
+        flagged=len(flagged),
+        runs=tuple(flagged[-named:][::-1]),
+        proposed=proposed,
+        proposed_flagged=0 if proposed is None else sum(measured >= proposed for measured in values),
+    )
+
+
+def _unlikely(values: Sequence[float], share: float, name: str) -> float:
+    """The smallest value, as a person would write it, that at most this share of the sorted values reaches."""
+    allowed = math.floor(share * len(values))
+    beyond = values[len(values) - 1 - allowed]
+    limit = math.floor(beyond) + 1
+    if name.endswith("saturation"):
+        return float(min(limit, 100))
+    if limit < 100:
+        return limit
+    step = 10 ** (len(str(limit)) - 2)
+    return math.ceil(limit / step) * step
+
+
+def _quantile(values: Sequence[float], part: float) -> float:
+    """The value that this part of the sorted values does not exceed."""
+    return values[max(0, math.ceil(part * len(values)) - 1)] if values else 0

@@ -1,0 +1,231 @@
+"""Thresholds: what a policy sets decides when a detector fires, and a transcript is held to what real runs are like."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.detectors import DETECTORS
+from audit.diagnosis import SessionDiagnosis, diagnose, diagnose_events
+from audit.events import normalise_session
+from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.policy import Policy, load_policy
+from audit.thresholds import DEFAULTS, Detectors, Profile, Thresholds, recorded_profile
+from schemas.errors import PolicyError
+
+Json = dict[str, Any]
+
+
+def said(*raw_events: Json, **changes: Any) -> SessionDiagnosis:
+    """The diagnosis of a transcript's events, by its profile with changes."""
+    thresholds = Profile.of("transcripts", changes).thresholds
+    events = normalise_session([{"source": "openclaw", "exchange_id": "e1", **raw} for raw in raw_events])
+    evidence = SessionEvidence.held_to(thresholds)
+    fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(events)])
+    return diagnose(evidence, thresholds)
+
+
+def failures(*raw_events: Json, **changes: Any) -> list[tuple[str, str]]:
+    """Failure types and severities of a transcript."""
+    return [(cause.type, cause.severity) for cause in said(*raw_events, **changes).causes]
+
+
+def call(command: str, **more: Any) -> Json:
+    """A call of the shell."""
+    return {"event": "tool_call", "tool": "exec", "arguments": {"command": command}, **more}
+
+
+def usage(plain: int, output: int, *, cached: int = 0, written: int = 0, **more: Any) -> Json:
+    """What one request to the model took."""
+    counts = {"input": plain, "cache_read": cached, "cache_write": written, "output": output}
+    return {"event": "token_usage", "usage": {"total": sum(counts.values()), **counts}, **more}
+
+
+PROMPT = 12_000
+"""Tokens of the prompt that real OpenClaw sends with every request."""
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_prompt_that_every_request_repeats_is_no_expense(*, is_cached: bool) -> None:
+    """Real gateways send 12 000 tokens with every request: by the sum, every run would be unsafe for production."""
+    requests = [
+        usage(0, 200, cached=PROMPT + 300 * n, written=300) if is_cached else usage(PROMPT + 300 * (n + 1), 200)
+        for n in range(40)
+    ]
+    assert [] == failures(*requests)
+
+
+def test_the_same_events_without_a_source_are_held_to_the_published_rules() -> None:
+    """Whoever delivers events gets the diagnosis that the rules promise, whatever the events look like."""
+    requests = [{**usage(PROMPT, 200), "source": None} for _ in range(3)]
+    (cause,) = diagnose_events("s", requests)["failure_causes"]
+    assert ("cost_explosion", "critical") == (cause["type"], cause["severity"])
+
+
+def test_a_flood_of_new_text_in_one_exchange_is_an_expense() -> None:
+    """Outputs that go into the prompt are read again and again: that is what a cost explosion is made of."""
+    flood = [usage(PROMPT + 20_000 * n, 100) for n in range(4)]
+    assert [("cost_explosion", "high")] == failures(*flood)
+    assert [("cost_explosion", "critical")] == failures(*flood, *(usage(PROMPT + 20_000 * n, 100) for n in range(4, 9)))
+    assert [] == failures(*({**one, "exchange_id": f"e{n}"} for n, one in enumerate(flood)))
+
+
+def test_a_command_that_is_given_again_after_another_is_no_loop() -> None:
+    """Change, test, change, test: whoever mends code runs the same command many times, and rightly."""
+    work = [step for n in range(6) for step in (call(f"sed -i s/{n}/x/ a.py"), call("pytest -q"))]
+    assert [] == failures(*work)
+
+
+def test_the_same_call_again_and_again_is_a_loop() -> None:
+    """Nothing was done in between that could change the answer."""
+    assert [("infinite_tool_loop", "high")] == failures(*[call("deploy")] * 3)
+    assert [("infinite_tool_loop", "critical"), ("cost_explosion", "high")] == failures(*[call("deploy")] * 5)
+
+
+def test_the_same_call_in_several_exchanges_is_no_loop() -> None:
+    """Sessions go on for weeks: somebody asks for the state of things every morning."""
+    assert [] == failures(*(call("git status", exchange_id=f"day {n}") for n in range(10)))
+
+
+def test_polling_is_no_loop() -> None:
+    """A command in the background is looked at until it has ended."""
+    poll = {"event": "tool_call", "tool": "process", "arguments": {"action": "poll", "sessionId": "x"}}
+    assert [] == failures(*[poll] * 9)
+    assert ("infinite_tool_loop", "critical") in failures(*[poll] * 9, polling_tools=())
+
+
+def test_retries_of_other_exchanges_make_no_loop_critical() -> None:
+    """A provider that is overloaded once a week is no reason to distrust a loop of today more."""
+    retries = [{"event": "retry_event", "exchange_id": f"week {n}"} for n in range(5)]
+    assert [("infinite_tool_loop", "high")] == failures(*retries, *[call("deploy")] * 3)
+    assert [("infinite_tool_loop", "critical")] == failures(*[{"event": "retry_event"}] * 3, *[call("deploy")] * 3)
+
+
+def test_an_output_of_which_nothing_came_is_an_ignored_one() -> None:
+    """No program says whether an output was used; what was derived from the texts counts as if it had."""
+    assert [("ignoring_tool_outputs", "medium")] == failures({"event": "output_use", "used": False})
+    assert [("ignoring_tool_outputs", "high")] == failures(*[{"event": "output_use", "used": False}] * 2)
+    assert [] == failures({"event": "output_use", "used": True}, {"event": "output_use"})
+
+
+MISS, UNUSED = {"event": "memory_event", "action": "miss"}, {"event": "output_use", "used": False}
+FULL, SKILL = {"event": "context_event", "saturation": 90}, {"event": "skill_event", "status": "failed"}
+
+
+@pytest.mark.parametrize(
+    ("events", "changes", "expected"),
+    [
+        ([call("x")] * 3, {"loop_calls": 4}, []),
+        ([call("x")] * 3, {"critical_loop_calls": 3}, ["critical"]),
+        ([MISS], {"lost_memories": 2}, []),
+        ([MISS] * 2, {"severe_lost_memories": 2}, ["high"]),
+        ([UNUSED], {"unused_outputs": 2}, []),
+        ([UNUSED], {"severe_unused_outputs": 1}, ["high"]),
+        ([FULL], {"saturation": 91.0}, []),
+        ([FULL], {"severe_saturation": 90.0}, ["high"]),
+        ([FULL], {"polluted_contexts": 2}, []),
+        ([usage(100, 50)], {"session_tokens": 150}, ["high"]),
+        ([usage(100, 50)], {"session_tokens": 150, "critical_session_tokens": 150}, ["critical"]),
+        ([usage(100, 50)], {"exchange_tokens": 50}, ["high"]),
+        ([usage(100, 50)], {"exchange_tokens": 50, "critical_exchange_tokens": 50}, ["critical"]),
+        ([usage(100, 50)], {"exchange_tokens": 51}, []),
+        ([call("x")] * 2, {"duplicate_calls": 1}, ["high"]),
+        ([SKILL], {"failed_skills": 2}, []),
+        ([SKILL], {"severe_failed_skills": 1}, ["high"]),
+    ],
+)
+def test_each_threshold_decides(events: list[Json], changes: Json, expected: list[str]) -> None:
+    """What is set in a policy has to be what happens, for each of the six detectors."""
+    assert expected == [severity for _, severity in failures(*events, **changes)]
+
+
+EVENTS = st.builds(
+    lambda kind, exchange: {**kind, "exchange_id": exchange},
+    st.sampled_from(
+        [call("a"), call("b"), MISS, UNUSED, FULL, SKILL, {"event": "retry_event"}, usage(900, 50), usage(60_000, 9)]
+    ),
+    st.sampled_from(["e1", "e2"]),
+)
+
+
+@given(st.lists(EVENTS, max_size=30), EVENTS)
+def test_another_event_of_a_transcript_never_lowers_a_penalty(events: list[Json], more: Json) -> None:
+    """More of the same evidence is never better, in a transcript as elsewhere."""
+    before, after = ({one.type: one.impact_score for one in said(*them).causes} for them in (events, [*events, more]))
+    assert all(after[failure] <= impact for failure, impact in before.items() if failure != "infinite_tool_loop")
+    assert before.keys() <= after.keys()
+
+
+@given(st.lists(EVENTS, max_size=30), st.integers(0, 30))
+def test_a_transcript_in_parts_is_the_same_transcript(events: list[Json], cut: int) -> None:
+    """A worker is restarted between any two events; state that was stored goes on."""
+    rows = [
+        fold_row("s", event, seq) for seq, event in enumerate(normalise_session([{"source": "codex", **one} for one in events]))
+    ]
+    whole, parts = SessionEvidence(), SessionEvidence()
+    fold_columns({"s": whole}, rows)
+    fold_columns({"s": parts}, rows[:cut])
+    fold_columns({"s": parts}, rows[cut:])
+    assert whole == parts
+
+
+def test_a_week_of_different_calls_leaves_a_small_state() -> None:
+    """What was not repeated is forgotten: sessions go on for weeks, and their state is kept for each of them."""
+    evidence = SessionEvidence(reference_limit=100)
+    events = normalise_session([{"source": "openclaw", **call(f"step {n}")} for n in range(5_000)])
+    fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(events)])
+    assert 1 == len(evidence.calls)
+
+
+def test_agents_go_over_projects_and_projects_over_defaults() -> None:
+    """One agent of many has long exchanges: its limit is raised, and no other one's."""
+    policy = Policy.model_validate(
+        {
+            "defaults": {"detectors": {"transcripts": {"exchangeTokens": 60_000}}},
+            "projects": {"ops": {"detectors": {"agents": {"bob": {"transcripts": {"loopCalls": 4}}}}}},
+        }
+    )
+    profiles = [policy.for_project(project).settings.detectors.profile("transcripts", agent) for project, agent in PLACES]
+    assert [(60_000, 4), (60_000, 3), (60_000, 3)] == [
+        (p.thresholds.exchange_tokens, p.thresholds.loop_calls) for p in profiles
+    ]
+    assert '{"exchangeTokens":60000,"loopCalls":4}' == profiles[0].changes_json
+    assert [*profiles] == [recorded_profile(p.version, p.changes_json) for p in profiles]
+
+
+PLACES = [("ops", "bob"), ("ops", "ann"), ("other", "bob")]
+
+
+def test_what_a_diagnosis_of_another_version_was_held_to_is_not_guessed() -> None:
+    """Defaults of a version that is gone are not known any more."""
+    assert recorded_profile("events-0", None) is None
+    assert recorded_profile(None, None) is None
+    assert DEFAULTS["events"] == recorded_profile("events-1", None)
+
+
+def test_thresholds_do_not_change_the_policy_of_scores() -> None:
+    """Scores carry the digest of their policy, and no threshold of a detector is part of how an exchange is judged."""
+    changed = Policy.model_validate({"defaults": {"detectors": {"events": {"loopCalls": 4}}}})
+    assert Policy().digest == changed.digest
+
+
+def test_thresholds_that_contradict_each_other_are_refused_by_line(tmp_path: Path) -> None:
+    """A loop that is critical before it is one says that somebody mixed up two numbers."""
+    path = tmp_path / "p.yaml"
+    path.write_text("version: 1\ndefaults:\n  detectors:\n    events:\n      loopCalls: 9\n", "utf-8")
+    words = "p.yaml:5: defaults.detectors.events.loopCalls: 9 lies above criticalLoopCalls, which is 5"
+    with pytest.raises(PolicyError, match=re.escape(words)):
+        load_policy(path)
+
+
+def test_every_threshold_belongs_to_a_detector() -> None:
+    """A threshold that nothing reads would be set in vain: each of them is tried in a case above."""
+    tried = {name for mark in test_each_threshold_decides.pytestmark for _, changes, _ in mark.args[1] for name in changes}
+    assert set(Thresholds.model_fields) == tried | {"critical_retries", "polling_tools"}
+    assert 6 == len(DETECTORS)
+    assert Detectors().profile("events", None) is DEFAULTS["events"]

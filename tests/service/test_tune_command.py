@@ -1,0 +1,107 @@
+"""`driftline tune`: runs of a database in, a proposal for the policy out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from audit.policy import load_policy
+from service.cli import run as run_command
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A database with sixty runs of an agent, one of which took many tokens, and one run of another agent."""
+    events = tmp_path / "events.jsonl"
+    with events.open("w", encoding="utf-8") as lines:
+        for number in range(61):
+            agent = "rare" if number == 60 else "scout"
+            tokens = 90_000 if number == 7 else 15_000
+            said = [
+                {
+                    "event": "token_usage",
+                    "usage": {"total": tokens},
+                    "timestamp": f"2026-10-01T{number // 60:02}:{number % 60:02}:00Z",
+                },
+                {"event": "session_end", "timestamp": f"2026-10-01T{number // 60:02}:{number % 60:02}:01Z"},
+            ]
+            lines.write(json.dumps({"session_id": f"s{number}", "agent": agent, "project": "ops", "events": said}) + "\n")
+    run_command(["import", "events", str(events), "--db", str(tmp_path / "a.duckdb"), "--project", "ops"])
+    return tmp_path / "a.duckdb"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code and both outputs of the command."""
+    capsys.readouterr()
+    code = run_command(["tune", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_proposal_of_a_noisy_agent_can_be_pasted_into_a_policy(
+    database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The way of a user: see what is flagged, copy what is proposed, and see that it is in force."""
+    asked = (
+        "--project",
+        "ops",
+        "--agent",
+        "scout",
+        "--share",
+        "0.02",
+        "--db",
+        str(database),
+        "--as-of",
+        "2026-10-02T00:00:00Z",
+    )
+    code, out, _ = run(capsys, *asked)
+    assert 0 == code
+    assert "60 runs, thresholds events-1" in out
+    proposal = yaml.safe_load(out[out.index("projects:") :])
+    assert {"sessionTokens": 16_000} == proposal["projects"]["ops"]["detectors"]["agents"]["scout"]["events"]
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(yaml.safe_dump({"version": 1, **proposal}), "utf-8")
+    load_policy(policy)
+    code, out, _ = run(capsys, *asked, "--policy", str(policy))
+    assert "16 000" in out
+    assert "nothing to change" in out
+
+
+def test_scripts_get_every_threshold_with_the_runs_that_it_flags(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A proposal is only as good as the look at the runs that it no longer flags."""
+    _, out, _ = run(
+        capsys, "--project", "ops", "--agent", "scout", "--db", str(database), "--as-of", "2026-10-02T00:00:00Z", "--json"
+    )
+    document = json.loads(out)
+    row = next(one for one in document["thresholds"] if one["threshold"] == "critical_session_tokens")
+    assert (1, 30_000) == (row["flagged"], row["value"])
+    assert [8] == row["runs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--project", "opps"), "Did you mean ops?"),
+        (("--project", "ops", "--agent", "scoutt"), "It has runs of: rare, scout."),
+        (
+            ("--project", "ops", "--agent", "scout", "--days", "1", "--as-of", "2026-12-01T00:00:00Z"),
+            "--days and --as-of take others",
+        ),
+    ],
+)
+def test_what_is_not_there_is_said(
+    arguments: tuple[str, ...], words: str, database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty table would read as an agent in which all is well."""
+    code, _, err = run(capsys, *arguments, "--db", str(database))
+    assert 2 == code
+    assert words in " ".join(err.split())
+
+
+def test_an_agent_of_few_runs_is_told_how_many_are_missing(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Silence would look like a proposal to leave everything as it is."""
+    _, out, _ = run(capsys, "--project", "ops", "--agent", "rare", "--db", str(database), "--as-of", "2026-10-02T00:00:00Z")
+    assert "Too few runs to propose anything: 1 of 50." in out
