@@ -149,9 +149,9 @@ def _tell(transcript: Transcript, trajectory: Trajectory, window: Window, contex
         until = begins[later] if later < len(begins) else None
         for event, at in events_of_run(run, transcript.notes, until=until, fill=window.fill):
             transcript.emit(event, at)
-    sets = [tuple(run.skills) for run in trajectory.runs.values() if run.skills] or ([window.skills] if window.skills else [])
     if transcript.began_at is not None:
-        for names in dict.fromkeys(sets):
+        named = [tuple(run.skills) for run in trajectory.runs.values() if run.skills] or [window.skills]
+        for names in dict.fromkeys(filter(None, named)):
             # The time is the session's: that of a run would change when OpenClaw forgets its first runs.
             transcript.emit(skills_event(names), transcript.began_at)
     return len(runs) == len(trajectory.runs) and not trajectory.is_torn
