@@ -19,10 +19,14 @@ Json = dict[str, Any]
 
 
 class Dialect(Protocol):
-    """Reads the lines of one transcript. `source` is what its events say they come from, `id_field` the field of a line's id."""
+    """Reads the lines of one transcript.
+
+    `source` is what its events say they come from, `id_field` and `parent_field` are the fields of a line's id and its parent's.
+    """
 
     source: str | None
     id_field: str
+    parent_field: str
 
     def entries(self, number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
         """The entries that the line with this number stands for, perhaps none, and what is wrong beside them.
@@ -49,6 +53,7 @@ class OpenClawDialect:
 
     source: str | None = None
     id_field = "id"
+    parent_field = "parentId"
 
     def entries(self, _number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
         """The entry that the line is."""

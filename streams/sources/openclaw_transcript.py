@@ -92,7 +92,13 @@ class Transcript:
         self._emit(entry, at, answer=placement.answer, is_retry=placement.is_retry)
         if placement.problem is None and has_bad_time(entry):
             return Problem("bad_timestamp", "timestamp: is no time of the years 2000 to 2099; that of the entry before counts")
-        return placement.problem
+        return self._named(placement.problem)
+
+    def _named(self, problem: Problem | None) -> Problem | None:
+        """The problem with the dialect's name of the field, where the tree names OpenClaw's."""
+        if problem is None or self._dialect.parent_field == "parentId":
+            return problem
+        return problem._replace(detail=problem.detail.replace("parentId:", f"{self._dialect.parent_field}:", 1))
 
     def _take_header(self, entry: Entry) -> Problem | None:
         self._last_at = entry.at or self._last_at
