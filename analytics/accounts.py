@@ -20,6 +20,7 @@ from audit.deliveries import (
     EXCHANGE_FIELDS,
     FILED_FIELDS,
     HOOK,
+    TRAJECTORY,
     Told,
     exchange_differences,
     is_of_entry,
@@ -37,7 +38,7 @@ PLACE = ["_partition", "_offset"]
 _SESSION = ["connection", "session_id"]
 _EVENT = [*_SESSION, "event_id"]
 _TOLD = [*_EVENT, "occurred_at", "ingested_at", "payload"]
-_MARKS = (f'"told_by":"{HOOK}"', '"entry_id":"')
+_MARKS = (f'"told_by":"{HOOK}"', f'"told_by":"{TRAJECTORY}"', '"entry_id":"')
 """What canonical payloads hold of events that can have a twin."""
 
 

@@ -36,6 +36,8 @@ MAX_NAMED = 10
 """Fields that differ of which it is told, at most."""
 HOOK = "hook"
 """What `told_by` says of an event that a hook told of."""
+TRAJECTORY = "trajectory"
+"""What `told_by` says of an event that was read of OpenClaw's second account of a run, which knows no entries."""
 EXCHANGE_FIELDS = (
     "session_id",
     "user_message",
@@ -112,6 +114,8 @@ def exchange_differences(held: Fields, given: Fields) -> tuple[str, ...]:
 
 def payload_differences(held: Fields, given: Fields) -> tuple[str, ...]:
     """The fields in which two payloads of one event contradict each other; none where both are accounts of the same entry."""
+    # What was delivered before senders named their source is the same event.
+    held, given = ({name: value for name, value in fields.items() if name != "source"} for fields in (held, given))
     if held == given:
         return ()
     entry = held.get("entry_id")
@@ -128,8 +132,8 @@ def is_told_by_hook(payload: Fields) -> bool:
 
 
 def is_of_entry(payload: Fields) -> bool:
-    """Whether the event is of an entry of a transcript."""
-    return isinstance(payload.get("entry_id"), str)
+    """Whether the event was read of a transcript: of an entry, or of the trajectory of a run."""
+    return isinstance(payload.get("entry_id"), str) or payload.get("told_by") == TRAJECTORY
 
 
 def twins(held: Iterable[Told], given: Iterable[Told]) -> dict[int, int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 FOUND = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
 
 if __name__ == "__main__":
-    names = list(takewhile(lambda one: not one.startswith("-"), sys.argv[1:]))
+    names = [one.replace("-", "_") for one in takewhile(lambda one: not one.startswith("-"), sys.argv[1:])]
     options = sys.argv[1 + len(names) :]
     unknown = set(names) - set(FOUND)
     if unknown:

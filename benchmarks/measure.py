@@ -59,11 +59,11 @@ def started(command: Sequence[str]) -> Iterator[str]:
             child.terminate()
 
 
-def print_costs(costs: Mapping[str, tuple[float, float]], work: float, unit: str) -> None:
+def print_costs(costs: Mapping[str, tuple[float, float]], work: float, unit: str, *, beside: str = "parsing") -> None:
     """Print seconds, rate, ratio to the first command, and peak memory of commands that did the same amount of work."""
     base = next(iter(costs.values()))[0]
     rows = [
         [name, f"{seconds:.1f}", f"{work / seconds:,.1f}", f"{seconds / base:.2f}", f"{memory:,.0f}"]
         for name, (seconds, memory) in costs.items()
     ]
-    print_table(["command", "seconds", f"{unit}/s", "times parsing", "peak MB"], rows)
+    print_table(["command", "seconds", f"{unit}/s", f"times {beside}", "peak MB"], rows)

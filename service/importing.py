@@ -17,13 +17,16 @@ from analytics.queries import run_query
 from audit.fingerprints import canonical_json, digest
 from audit.outcomes import RULE_VERSION
 from schemas.records import ImportProgress
-from service.reading import FileReader, FileRecords, read_transcripts
+from service.reading import FileReader, FileRecords, parts_of, read_transcripts
 from service.sessions import close_idle_sessions
 from service.workspace import Workspace, redaction_key_of
 from streams.admission import Accepted
+from streams.sources.openclaw_files import trajectory_beside
 from streams.sources.transcript_sources import OPENCLAW, TranscriptSource
 
 BATCH_BYTES = 64 * 1024 * 1024
+READER_VERSION = "openclaw-2"
+"""Version of what is read of a file: one that was taken by an older version is read again."""
 EVENTS = "events"
 
 
@@ -54,7 +57,7 @@ Report = Callable[[int], None]
 
 
 class Stamp(NamedTuple):
-    """What a file is known again by: its bytes and when it was written last, those of its write-ahead log included."""
+    """What a file is known again by: its bytes and when it was written last, those of what belongs to it included."""
 
     size: int
     modified_ns: int
@@ -63,15 +66,16 @@ class Stamp(NamedTuple):
 def stamp_of(path: Path) -> Stamp | None:
     """The stamp of a file; None when it is gone.
 
-    A database that a gateway has open grows in its write-ahead log for a long time before the file itself changes.
+    A database that a gateway has open grows in its write-ahead log for a long time before the file itself changes, and the
+    trajectory of a transcript is written beside it.
     """
     try:
         stats = [path.stat()]
     except OSError:
         return None
-    if path.suffix == ".sqlite":
-        with contextlib.suppress(OSError):
-            stats.append(path.with_name(f"{path.name}-wal").stat())
+    beside = path.with_name(f"{path.name}-wal") if path.suffix == ".sqlite" else trajectory_beside(path)
+    with contextlib.suppress(OSError):
+        stats.append(beside.stat())
     return Stamp(sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats))
 
 
@@ -99,6 +103,7 @@ class Importer:
                     policy.session_gap_minutes,
                     policy.redaction.model_dump(),
                     RULE_VERSION,
+                    READER_VERSION,
                 ]
             )
         )
@@ -113,11 +118,15 @@ class Importer:
     def transcripts(self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import the transcripts of a source."""
         changed = self._changed(source.name, files, report)
-        parts = read_transcripts(self._reader, source.name, [(path, stamp.size) for path, stamp in changed])
-        for (path, stamp), records in zip(changed, parts, strict=True):
+        parts = [part for path, stamp in changed for part in parts_of(path, stamp.size)]
+        stamps, complete = dict(changed), True
+        for part, records in zip(parts, read_transcripts(self._reader, source.name, parts), strict=True):
             self._take(records)
-            self._note(source.name, path, stamp, complete=records.complete)
-            report(stamp.size)
+            complete &= records.complete
+            if part.ends:
+                self._note(source.name, part.path, stamps[part.path], complete=complete)
+                complete = True
+            report(part.size)
         return self._finish()
 
     def events(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+import shutil
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from service.dialogues import PROJECTS, WORSE_AGENT
 
+PROGRAM = "driftline"
 QUERIES = (
     (
         "which agents can be trusted least",
@@ -45,20 +48,30 @@ def next_steps(program: str, database: Path, run: str, session: str, policy: Pat
         ("what judging the transcripts would cost", f"rejudge --dry-run {of} {by}"),
         *[(f"SQL: {words}", f'sql "{query}" {of}') for words, query in QUERIES],
     ]
-    return _typed(program, steps)
+    return typed(program, steps)
 
 
-def pages_steps(program: str, database: Path, policy: Path) -> list[str]:
+def pages_steps(program: str, database: Path, policy: Path | None) -> list[str]:
     """Commands that lead to the pages."""
-    of, by = f"--db {shlex.quote(str(database))}", f"--policy {shlex.quote(str(policy))}"
-    return _typed(
+    of = f"--db {shlex.quote(str(database))}"
+    by = "" if policy is None else f" --policy {shlex.quote(str(policy))}"
+    return typed(
         program,
         [
             ("a token to sign in with; it is shown once", f"operators add me {of}"),
-            ("the server: open the address that it says, paste the token; Ctrl-C stops it", f"serve {of} {by}"),
+            ("the server: open the address that it says, paste the token; Ctrl-C stops it", f"serve {of}{by}"),
         ],
     )
 
 
-def _typed(program: str, steps: Sequence[tuple[str, str]]) -> list[str]:
+def typed(program: str, steps: Iterable[tuple[str, str]]) -> list[str]:
+    """Commands to be copied, each below a comment that says what it shows."""
     return [line for words, command in steps for line in (f"# {words}", f"{program} {command}")]
+
+
+def program_name() -> str:
+    """How the reader starts the command line: by its name where that is found, else as it was started."""
+    if shutil.which(PROGRAM):
+        return PROGRAM
+    started = Path(sys.argv[0])
+    return f"{shlex.quote(sys.executable)} -m service.cli" if started.suffix == ".py" else shlex.quote(str(started))

@@ -16,17 +16,21 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from streams.admission import Accepted, Door, Place, Refusal
 from streams.sources.event_files import read_event_file
+from streams.sources.openclaw_sqlite import EVERY_SESSION, SessionRange, session_ranges
 from streams.sources.reading import Reading, ReadingContext
 from streams.sources.transcript_sources import SOURCES
 
 PARALLEL_BYTES = 20_000_000
 """Size from which an import is worth worker processes: each takes half a second to start."""
+PART_BYTES = 64_000_000
+"""Bytes of a database from which it is read in parts: each part is in memory whole."""
 AHEAD_BYTES = 48_000_000
 """Bytes of files that are read ahead, so that workers have something to do while a batch is committed and scored."""
 
@@ -38,6 +42,15 @@ class FileRecords:
     accepted: Accepted = field(default_factory=Accepted)
     session_ids: list[str] = field(default_factory=list)
     complete: bool = True
+
+
+class Part(NamedTuple):
+    """What is read at once: a file, or of a large database the sessions of a range; `ends` says that it is the file's last part."""
+
+    path: Path
+    size: int
+    sessions: SessionRange
+    ends: bool
 
 
 @dataclass(frozen=True)
@@ -67,9 +80,9 @@ class FileReader:
     def _door(self) -> Door:
         return Door(Redactor(self.redaction, self.redaction_key), self.now)
 
-    def transcripts(self, source: str, path: Path) -> FileRecords:
-        """A file of the source with this name, whole."""
-        return _merged(self._parts(path, SOURCES[source].read(path, self._context)))
+    def transcripts(self, source: str, path: Path, sessions: SessionRange = EVERY_SESSION) -> FileRecords:
+        """A file of the source with this name, or the sessions of a range of a session database."""
+        return _merged(self._parts(path, SOURCES[source].read(path, self._context, sessions)))
 
     def events(self, path: Path) -> Iterator[FileRecords]:
         """An event file, part by part."""
@@ -103,26 +116,33 @@ def _merged(parts: Iterable[FileRecords]) -> FileRecords:
     return whole
 
 
-def read_transcripts(reader: FileReader, source: str, files: Iterable[tuple[Path, int]]) -> Iterator[FileRecords]:
-    """What each file of a source gave, in the order of the files, which come with their sizes.
+def parts_of(path: Path, size: int) -> list[Part]:
+    """The parts that a file is read in: the records of a large database would not fit into memory together."""
+    count = -(-size // PART_BYTES)
+    if count < 2 or path.suffix != ".sqlite":
+        return [Part(path, size, EVERY_SESSION, ends=True)]
+    ranges = session_ranges(path, count)
+    last = len(ranges) - 1
+    return [Part(path, size // len(ranges), sessions, ends=place == last) for place, sessions in enumerate(ranges)]
 
-    Several processes read a large import.
-    """
-    listed, workers = list(files), os.cpu_count() or 1
-    if workers == 1 or sum(size for _, size in listed) < PARALLEL_BYTES:
-        yield from (reader.transcripts(source, path) for path, _ in listed)
+
+def read_transcripts(reader: FileReader, source: str, parts: Iterable[Part]) -> Iterator[FileRecords]:
+    """What each part of a source's files gave, in their order; several processes read a large import."""
+    listed, workers = list(parts), os.cpu_count() or 1
+    if workers == 1 or sum(part.size for part in listed) < PARALLEL_BYTES:
+        yield from (reader.transcripts(source, part.path, part.sessions) for part in listed)
         return
     # Forked workers would inherit DuckDB's and polars' locks without the threads that hold them.
     spawn = multiprocessing.get_context("spawn")
     waiting: collections.deque[tuple[Future[FileRecords], int]] = collections.deque()
     ahead = 0
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
-        for path, size in listed:
+        for path, size, sessions, _ in listed:
             while waiting and len(waiting) >= workers and ahead + size > AHEAD_BYTES:
                 first, taken = waiting.popleft()
                 ahead -= taken
                 yield first.result()
-            waiting.append((pool.submit(reader.transcripts, source, path), size))
+            waiting.append((pool.submit(reader.transcripts, source, path, sessions), size))
             ahead += size
         for first, _ in waiting:
             yield first.result()

@@ -160,6 +160,9 @@ def _verdict(document: Mapping[str, Any], run: Mapping[str, Any] | None) -> Text
     line.append(f"  session {plain(document['session_id'])}", style="dim")
     if run is not None:
         line.append(f"  {run['run_id']}  project {plain(run['project'])}  agent {plain(run['agent'] or MISSING)}", style="dim")
+        if run["threshold_profile"]:
+            changes = f" changed by {plain(run['threshold_changes'], 400)}" if run["threshold_changes"] else ""
+            line.append(f"  thresholds {plain(run['threshold_profile'])}{changes}", style="dim")
     return line
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +33,6 @@ from streams.sources.transcript_sources import OPENCLAW
 
 PRESENT = datetime(2026, 11, 2, tzinfo=UTC)
 """The demo's present: the day after its last session, so that the report is the same whenever it is made."""
-PROGRAM = "driftline"
 MARKER = ".driftline-demo"
 PROJECT = "demo"
 """Project of the imported sessions; those that come over HTTP have projects of their own."""
@@ -97,7 +94,7 @@ def _import_transcripts(folder: Path, settings: Settings) -> None:
 
 def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[RenderableType]:
     """Lines and tables: what became of the dialogues, then the report on the imported sessions and that on the dialogues."""
-    from service.next_steps import next_steps, pages_steps  # noqa: PLC0415 - it knows of the HTTP client
+    from service.next_steps import next_steps, pages_steps, program_name  # noqa: PLC0415 - it knows of the HTTP client
 
     store, settings, projects = workspace.store, workspace.settings, list(PROJECTS.values())
     yield delivered_line(store, projects, len(sessions))
@@ -115,7 +112,7 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
     ]
     agents = {project: agent for agent, project in PROJECTS.items()}
     yield cost_report(ledger, agents, records_of(store, projects), workspace.policy.defaults)
-    program, database, policy = _program(), settings.database, settings.policy or Path()
+    program, database, policy = program_name(), settings.database, settings.policy or Path()
     worst = worst_first(store, projects)[0]["session_id"]
     yield heading("Look closer")
     yield from next_steps(program, database, worst_run(store, PROJECT), worst, policy)
@@ -126,14 +123,6 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
     yield "\n".join([f"{quiet} of {len(found)} projects: checked, nothing found", *check_limits(found)])
     yield heading("See it in a browser")
     yield from pages_steps(program, database, policy)
-
-
-def _program() -> str:
-    """How the reader starts the command line: by its name where that is found, else as it was started."""
-    if shutil.which(PROGRAM):
-        return PROGRAM
-    started = Path(sys.argv[0])
-    return f"{shlex.quote(sys.executable)} -m service.cli" if started.suffix == ".py" else shlex.quote(str(started))
 
 
 def _make_room(folder: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
@@ -24,8 +24,8 @@ from service.kafka import framing_of
 from service.settings import Settings
 from service.terminal import counted, out, plain
 from service.workspace import CATCH_UP, policy_of, stages_behind, utc_now
+from streams.sources.openclaw_state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
 
-STATE_FOLDERS = ("~/.openclaw", "~/.clawdbot")
 STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
 
 
@@ -193,14 +193,42 @@ def _look_at_access(settings: Settings) -> Iterator[Finding]:
         yield Finding("access", "ok", f"{path}: {', '.join(counts)}")
 
 
-def _look_for_transcripts(_settings: Settings) -> Iterator[Finding]:
-    named = os.environ.get("OPENCLAW_STATE_DIR")
-    folders = [Path(named)] if named else [Path(folder).expanduser() for folder in STATE_FOLDERS]
-    found = [folder for folder in folders if (folder / "agents").is_dir()]
-    for folder in found:
-        yield Finding("OpenClaw", "ok", f"sessions under {folder}", f"driftline import openclaw {folder}")
-    if not found:
-        yield Finding("OpenClaw", "note", "no state folder here", "name the folder or set OPENCLAW_STATE_DIR")
+def _look_for_transcripts(settings: Settings) -> Iterator[Finding]:
+    folders = state_folders()
+    for folder in folders:
+        yield from _openclaw(settings, look_at_state(folder))
+    if not folders:
+        yield Finding("OpenClaw", "note", "no state folder here", f"name the folder or set {STATE_VARIABLE}")
+
+
+def _openclaw(settings: Settings, state: OpenClawState) -> Iterator[Finding]:
+    """What is known of an OpenClaw: its version, the form of its transcripts, whether the plugin delivers."""
+    version = state.version or "of a version that it does not tell"
+    forms = " and ".join(state.forms) or "no transcript yet"
+    detail = f"{version}, {counted(state.agents, 'agent')} under {state.folder}: {forms}"
+    command = for_database(f"driftline import openclaw {shlex.quote(str(state.folder))}", settings.database)
+    yield Finding("OpenClaw", "ok", detail, command)
+    for words in state.unreadable:
+        yield Finding("OpenClaw", "problem", words, "an import takes the other agents; stop the gateway and look at the file")
+    yield _openclaw_plugin(state)
+
+
+def _openclaw_plugin(state: OpenClawState) -> Finding:
+    plugin, subject = state.plugin, "OpenClaw plugin"
+    if plugin.is_on is None:
+        config = state.folder / "openclaw.json"
+        return Finding(subject, "note", f"not known: {config} is not plain JSON", "ask it: openclaw plugins list")
+    if not plugin.is_on:
+        return Finding(subject, "note", "not on: sessions come by import only", "docs/openclaw.md says how to turn it on")
+    if not plugin.reads_conversations:
+        advice = f"openclaw config set plugins.entries.{PLUGIN}.hooks.allowConversationAccess true"
+        return Finding(subject, "note", "on, but it may not read conversations: it sends no exchanges", advice)
+    if plugin.url is None:
+        advice = f"openclaw config set plugins.entries.{PLUGIN}.config.url http://127.0.0.1:8377"
+        return Finding(
+            subject, "note", "on; its address is not in the configuration, so it has to be in the gateway's environment", advice
+        )
+    return Finding(subject, "ok", f"on, delivers to {plugin.url}")
 
 
 COUNTED = ("exchanges", "agent_events", "scores", "diagnoses")

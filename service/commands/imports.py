@@ -18,8 +18,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from schemas.errors import InputError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, for_database, print_json, settings_of
+from service.commands.watching import check_projects
+from service.import_findings import import_findings
 from service.importing import Importer, ImportSummary, Report, Stamp, stamp_of
 from service.input_files import EVENTS, checked, input_files, transcripts_of
+from service.next_steps import program_name
 from service.terminal import counted, err, out
 from service.workspace import Workspace, open_workspace
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
@@ -66,6 +69,8 @@ def _add_command(source: TranscriptSource) -> None:
             with file_progress(found.files) as report:
                 summary = Importer(workspace, agent=agent).transcripts(source, found.files, report)
             show(summary, workspace.settings.database, as_json=as_json)
+            if not as_json:
+                _show_findings(workspace)
             if follow:
                 _follow(workspace, source, paths, agent, interval, as_json=as_json)
         raise typer.Exit(1 if summary.faults or found.refused else 0)
@@ -134,6 +139,13 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool) -> None:
             markup=False,
             soft_wrap=True,
         )
+
+
+def _show_findings(workspace: Workspace) -> None:
+    """Print what was found in the project that was filled; drift is looked for first."""
+    for part in import_findings(workspace, check_projects(workspace, [workspace.settings.project]), program_name()):
+        # A line that is cut in two cannot be copied.
+        out.print(part, markup=False, soft_wrap=isinstance(part, str))
 
 
 def _follow(

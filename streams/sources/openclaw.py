@@ -9,6 +9,7 @@ Identity: an exchange is `<session id>:<entry id of the user message>`, a furthe
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -25,7 +26,10 @@ from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.openclaw_answer import Answer, exchange_id_of, thinking_text
 from streams.sources.openclaw_events import shortened
+from streams.sources.openclaw_files import TRAJECTORY, is_set_aside, read_header, read_trajectory, read_window, stem_of
+from streams.sources.openclaw_runs import events_of_run, skills_event
 from streams.sources.openclaw_text import cut_bytes
+from streams.sources.openclaw_trajectory import Trajectory
 from streams.sources.openclaw_transcript import Transcript
 from streams.sources.openclaw_windows import Window
 from streams.sources.reading import Reading, ReadingContext
@@ -33,8 +37,12 @@ from streams.sources.reading import Reading, ReadingContext
 MAX_TEXT = 200_000
 """Bytes of a text of an exchange that are kept: an exchange has four, and has to fit into a message."""
 
-_OURS = frozenset({"event", "event_id", "entry_id", "exchange_id", "tool_call_id", "first_kept_entry_id", "timestamp", "usage"})
-_TRAJECTORY = ".trajectory.jsonl"
+_OURS = frozenset(
+    {
+        *("event", "event_id", "entry_id", "exchange_id", "tool_call_id", "run_id", "first_kept_entry_id"),
+        *("timestamp", "usage", "source", "told_by"),
+    }
+)
 _MAX_WORD = 64
 _MAX_WORDS = 1024
 
@@ -45,7 +53,7 @@ def find_transcripts(path: Path) -> list[Path]:
     """The transcripts at a path, sorted.
 
     That is the file itself, or all `agents/<agent>/sessions/*.jsonl` below a directory and the other `*.jsonl` files there
-    that begin with a session line. Symbolic links below the directory are not followed. `*.trajectory.jsonl` is OpenClaw's second
+    that begin with a session line, those that a reset or a deletion put aside among them. Symbolic links below the directory are not followed. `*.trajectory.jsonl` is OpenClaw's second
     account of a run, in another format, and no transcript.
 
     InputError when there is nothing at the path.
@@ -57,8 +65,8 @@ def find_transcripts(path: Path) -> list[Path]:
             f"{path}: there is no such file or folder", hint="Give a transcript or the directory that holds `agents/`."
         )
     found = []
-    for file in path.rglob("*.jsonl"):
-        if file.name.startswith(".") or file.name.endswith(_TRAJECTORY) or _has_link(file, path) or not file.is_file():
+    for file in path.rglob("*.jsonl*"):
+        if not _may_be_transcript(file.name) or _has_link(file, path) or not file.is_file():
             continue
         if _is_in_sessions(file) or _begins_with_session(file):
             found.append(file)
@@ -71,8 +79,15 @@ def read_transcript(path: Path, context: ReadingContext) -> Reading:
     try:
         with path.open("rb") as stream:
             written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-            is_left = context.ingested_at - written > context.session_gap
-            return read_session(read_lines(stream), context, session_id=path.stem[:MAX_ID], agent=agent, is_left=is_left)
+            return read_session(
+                read_lines(stream),
+                context,
+                session_id=stem_of(path.name)[:MAX_ID] or path.stem[:MAX_ID],
+                agent=agent,
+                is_left=context.ingested_at - written > context.session_gap,
+                window=read_window(path, read_header(path)),
+                trajectory=read_trajectory(path),
+            )
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
 
@@ -86,13 +101,15 @@ def read_session(
     follows_header: bool = True,
     is_left: bool = False,
     window: Window = Window(),  # noqa: B008 - it cannot be changed
+    trajectory: Trajectory | None = None,
     dialect: Dialect = OPENCLAW,
 ) -> Reading:
     """The records of one session's lines.
 
     `session_id` and `agent` are what the place of the lines says; a session line at the beginning overrides the first unless
     `follows_header` is off, the context overrides the second. `is_left` says that nobody has written there for longer than the
-    session gap: what is torn then stays torn. `window` is what is known of the session beside its lines. `dialect` reads them.
+    session gap: what is torn then stays torn. `window` is what is known of the session beside its lines, `trajectory` the second
+    account of its runs. `dialect` reads the lines.
     """
     builder = _Records(context, context.agent or agent, window, dialect)
     transcript = Transcript(
@@ -101,22 +118,42 @@ def read_session(
         sink=builder.take_event,
         follows_header=follows_header,
         inherited=window.inherited,
+        skills=frozenset(window.skills),
         dialect=dialect,
     )
     builder.transcript = transcript
     transcript.read(lines)
+    told = _tell(transcript, trajectory or Trajectory(), window, context)
     tree = transcript.tree
     # A line that is being written may be what an answer waits for: no silence ends it meanwhile.
     idle, abandoned = tree.is_idle(context.ingested_at) and (is_left or not transcript.is_torn), tree.abandoned()
+    if idle:
+        transcript.end()
     own = [answer for answer in tree.answers if answer.key in transcript.own_answers]
     over = [answer for answer in own if answer.sealed or idle]
     return Reading(
         exchanges=[builder.exchange(answer, abandoned=answer.key in abandoned) for answer in over],
         events=builder.events,
-        faults=transcript.faults,
-        complete=not transcript.is_torn and len(over) == len(own),
+        faults=transcript.faults + (trajectory.faults if trajectory is not None else []),
+        complete=not transcript.is_torn and len(over) == len(own) and (told or is_left),
         session_ids=[transcript.session_id],
     )
+
+
+def _tell(transcript: Transcript, trajectory: Trajectory, window: Window, context: ReadingContext) -> bool:
+    """Hand out what the second account of the runs adds; whether it was all there was."""
+    runs = list(trajectory.settled(context.ingested_at, context.session_gap))
+    begins = sorted(run.started_at for run in trajectory.runs.values() if run.started_at is not None)
+    for run in runs:
+        later = bisect_right(begins, run.last_at) if run.last_at is not None else len(begins)
+        until = begins[later] if later < len(begins) else None
+        for event, at in events_of_run(run, transcript.notes, until=until, fill=window.fill):
+            transcript.emit(event, at)
+    sets = [run.skills for run in trajectory.runs.values() if run.skills] or ([window.skills] if window.skills else [])
+    for names in dict.fromkeys(map(tuple, sets)) if transcript.began_at is not None else ():
+        # The time is the session's: that of a run would change when OpenClaw forgets its first runs.
+        transcript.emit(skills_event(names), transcript.began_at)
+    return len(runs) == len(trajectory.runs) and not trajectory.is_torn
 
 
 class _Records:
@@ -134,8 +171,6 @@ class _Records:
 
     def take_event(self, raw: Json, at: datetime) -> None:
         seq = len(self.events)
-        if self._dialect.source is not None:
-            raw["source"] = self._dialect.source
         event = normalise_event(shortened({name: self._clean_field(name, value) for name, value in raw.items()}), seq)
         record = to_record(
             event,
@@ -210,6 +245,11 @@ class _Records:
         clean, counts = self._context.redactor.redact(text)
         found.update(counts)
         return cut_bytes(clean, MAX_TEXT)
+
+
+def _may_be_transcript(name: str) -> bool:
+    """Whether a file may be a transcript by its name."""
+    return not name.startswith(".") and not name.endswith(TRAJECTORY) and (name.endswith(".jsonl") or is_set_aside(name))
 
 
 def _is_in_sessions(file: Path) -> bool:

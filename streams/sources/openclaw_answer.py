@@ -127,11 +127,15 @@ def is_mirror(entry: Entry) -> bool:
 
 def usage_of(entry: Entry) -> Usage | None:
     """The usage of an assistant message; None where it is missing, which zeros beside content say too."""
-    given = entry.message.get("usage")
+    usage = counts_of(entry.message.get("usage"))
+    return None if usage is None or (usage.total == 0 and entry.blocks) else usage
+
+
+def counts_of(given: Any) -> Usage | None:
+    """The token counts in a usage as OpenClaw writes it; None for what is none."""
     if not isinstance(given, dict) or "input" not in given:
         return None
-    usage = Usage(*(_count(given.get(name)) for name in ("input", "cacheRead", "cacheWrite", "output")))
-    return None if usage.total == 0 and entry.blocks else usage
+    return Usage(*(_count(given.get(name)) for name in ("input", "cacheRead", "cacheWrite", "output")))
 
 
 def stop_of(entry: Entry) -> str | None:

@@ -76,6 +76,17 @@ def wrapped_calls(entry: Entry) -> dict[str, str]:
     return {block["id"]: inner[0] for block in blocks if (inner := _inside(block)) is not None}
 
 
+def call_event(block: Json) -> Json:
+    """The event of a call of a tool: a block with `id`, `name` and `arguments`."""
+    call = {"event": "tool_call", **_named(block, {"name": "tool", "id": "tool_call_id"})}
+    inner = _inside(block)
+    if inner is not None:
+        call |= {"tool": inner[0], "arguments": inner[1], "via": WRAPPER}
+    elif block.get("arguments") is not None:
+        call["arguments"] = block["arguments"]
+    return call
+
+
 def _inside(block: Json) -> tuple[str, Any] | None:
     """The tool inside a wrapped call and its arguments; None for a call of any other kind.
 
@@ -95,13 +106,7 @@ def _inside(block: Json) -> tuple[str, Any] | None:
 def _assistant(entry: Entry, _wrapped: Mapping[str, str]) -> Iterator[Json]:
     for block in entry.blocks:
         if block.get("type") == "toolCall":
-            call = {"event": "tool_call", **_named(block, {"name": "tool", "id": "tool_call_id"})}
-            inner = _inside(block)
-            if inner is not None:
-                call |= {"tool": inner[0], "arguments": inner[1], "via": WRAPPER}
-            elif block.get("arguments") is not None:
-                call["arguments"] = block["arguments"]
-            yield call
+            yield call_event(block)
     usage = usage_of(entry)
     if usage is not None and not is_mirror(entry):
         yield {"event": "token_usage", "usage": _usage(entry, usage.total), **_named(entry.message, _MODEL)}
@@ -120,7 +125,11 @@ def _usage(entry: Entry, total: int) -> Json:
 
 
 def _tool_result(entry: Entry, wrapped: Mapping[str, str]) -> Iterator[Json]:
-    message = entry.message
+    return output_events(entry.message, text_of(entry.blocks), wrapped)
+
+
+def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> Iterator[Json]:
+    """The events of a tool's result: a message with `toolCallId`, `toolName`, `isError` and `details`, and its text."""
     details = message.get("details")
     details = details if isinstance(details, dict) else {}
     output: Json = {"event": "tool_output", **_named(message, {"toolName": "tool", "toolCallId": "tool_call_id"})}
@@ -136,7 +145,6 @@ def _tool_result(entry: Entry, wrapped: Mapping[str, str]) -> Iterator[Json]:
             output[ours] = details[theirs]
     # Not `status`: that field of an event says whether the agent used the output, and a tool does not get to say that.
     output.update(_named(details, {"status": "tool_status"}))
-    text = text_of(entry.blocks)
     output["result"] = text
     yield output
     if output.get("tool") in _MEMORY_TOOLS:

@@ -15,14 +15,15 @@ from __future__ import annotations
 import hashlib
 import io
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import zstandard
 
 from streams.sources.lines import KEPT_BYTES, MAX_LINE, Line, Problem, line_fault, read_lines
+from streams.sources.openclaw_trajectory import SKIPPED
 from streams.sources.reading import LineFault
 
 EVENTS, ARCHIVES, COLD = "transcript_events", "session_transcript_archives", "session_transcript_cold_archives"
@@ -32,6 +33,9 @@ SOURCES = {
     COLD: frozenset({"session_id", "archive_name", "storage", "archive_blob", "archive_sha256"}),
 }
 """The tables that hold lines of transcripts, and the columns that they are read by."""
+TRAJECTORY = "trajectory_runtime_events"
+TRAJECTORY_COLUMNS = frozenset({"session_id", "seq", "event_json"})
+"""The table of the second account of a session's runs, and the columns that it is read by."""
 MAX_COMPRESSED = 64 * 1024 * 1024
 """Bytes of the largest archive that is loaded. OpenClaw's own limit for a row is 4 MiB."""
 MAX_ARCHIVE = 2 * 1024 * 1024 * 1024
@@ -50,6 +54,11 @@ _ROWS = {
     ),
 }
 """The statement for rows without and with compression."""
+_TRAJECTORY = (
+    f"SELECT {_TEXT}, length(CAST(event_json AS BLOB)) FROM {TRAJECTORY} WHERE session_id = :session "
+    + "".join(f'AND instr(substr(event_json, 1, 512), \'"type":"{kind}"\') = 0 ' for kind in SKIPPED)
+    + "ORDER BY seq"
+)
 _ARCHIVED = f"""
 SELECT generation, encoding, CASE WHEN length(archive_blob) <= :largest THEN archive_blob END, archive_sha256
 FROM {ARCHIVES} WHERE session_id = :session ORDER BY created_at, generation
@@ -98,26 +107,41 @@ class SessionRows:
             else:
                 yield Line(number, text, len(text), ended=True)
 
-    def _archived(self) -> Iterator[Line]:
-        if ARCHIVES not in self._tables:
+    def trajectory(self) -> Iterator[Line]:
+        """The lines of the session's trajectory, without those that only repeat prompts and contexts."""
+        if not self._tables.get(TRAJECTORY, frozenset()) >= TRAJECTORY_COLUMNS:
             return
-        rows = self._connection.execute(_ARCHIVED, {"session": self._session, "largest": MAX_COMPRESSED}).fetchall()
-        for generation, encoding, blob, digest in rows:
+        values = {"session": self._session, "longest": MAX_LINE, "kept": KEPT_BYTES}
+        for number, (body, size) in enumerate(self._connection.execute(_TRAJECTORY, values), start=1):
+            yield Line(number, body or b"null", size or 0, ended=True)
+
+    def _archived(self) -> Iterator[Line]:
+        for generation, encoding, blob, digest in self._archives(ARCHIVES, _ARCHIVED):
             where = f"{ARCHIVES}, generation {_text(generation)}"
-            stream = self._opened(where, blob, digest, compressed=_text(encoding) == "zstd")
-            if stream is not None:
-                yield from self._guarded(where, read_lines(stream))
+            yield from self._unpacked(where, blob, digest, read_lines, compressed=_text(encoding) == "zstd")
 
     def _cold(self) -> Iterator[Line]:
-        if COLD not in self._tables:
-            return
-        rows = self._connection.execute(_COLD, {"session": self._session, "largest": MAX_COMPRESSED}).fetchall()
-        for name, storage, kept, digest in rows:
-            where = f"{COLD}, {_text(name)}"
+        for name, storage, kept, digest in self._archives(COLD, _COLD):
             blob = self._cold_file(_text(name)) if _text(storage) == "file" else kept
-            stream = self._opened(where, blob, digest, compressed=True)
-            if stream is not None:
-                yield from self._guarded(where, _records(stream))
+            yield from self._unpacked(f"{COLD}, {_text(name)}", blob, digest, _records, compressed=True)
+
+    def _archives(self, table: str, statement: str) -> list[tuple[Any, ...]]:
+        """The session's rows of a table of archives; none where the database has no such table."""
+        if table not in self._tables:
+            return []
+        return self._connection.execute(statement, {"session": self._session, "largest": MAX_COMPRESSED}).fetchall()
+
+    def _unpacked(
+        self, where: str, blob: bytes | None, digest: bytes, read: Callable[[BinaryIO], Iterator[Line]], *, compressed: bool
+    ) -> Iterator[Line]:
+        """The lines of one archive, up to where it cannot be decompressed."""
+        stream = self._opened(where, blob, digest, compressed=compressed)
+        if stream is None:
+            return
+        try:
+            yield from read(stream)
+        except (zstandard.ZstdError, _TooLargeError) as error:
+            self._set_aside(0, "archive_damaged", f"{where}: cannot be decompressed ({error})", b"")
 
     def _cold_file(self, name: str) -> bytes | None:
         """The bytes of a cold archive beside the database; None where it is missing, too large, or not named as one."""
@@ -141,13 +165,6 @@ class SessionRows:
             reader = zstandard.ZstdDecompressor().stream_reader(stream)
             stream = cast("BinaryIO", io.BufferedReader(_Bounded(reader, MAX_ARCHIVE)))
         return stream
-
-    def _guarded(self, where: str, lines: Iterator[Line]) -> Iterator[Line]:
-        """The lines up to where the archive cannot be decompressed."""
-        try:
-            yield from lines
-        except (zstandard.ZstdError, _TooLargeError) as error:
-            self._set_aside(0, "archive_damaged", f"{where}: cannot be decompressed ({error})", b"")
 
     def _set_aside(self, number: int, reason: str, detail: str, body: bytes) -> None:
         self.faults.append(line_fault(Line(number, body, len(body), ended=True), Problem(reason, detail)))

@@ -9,12 +9,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from schemas.errors import InputError
 from schemas.limits import MAX_ID
 from streams.sources.openclaw import read_session
-from streams.sources.openclaw_rows import SOURCES, SessionRows
+from streams.sources.openclaw_rows import ARCHIVES, SOURCES, TRAJECTORY, TRAJECTORY_COLUMNS, SessionRows
+from streams.sources.openclaw_trajectory import Trajectory
 from streams.sources.openclaw_windows import Window, read_windows
 from streams.sources.reading import Reading, ReadingContext
 
@@ -36,19 +39,69 @@ def find_databases(path: Path) -> list[Path]:
     return [file for file in sorted(found - links) if file.is_file() and _may_have_transcripts(file)]
 
 
-def read_database(path: Path, context: ReadingContext) -> Iterator[Reading]:
-    """One reading a session, in the order of the session ids; none where the file holds only login state.
+def describe_database(path: Path) -> tuple[str | None, bool] | None:
+    """The version of OpenClaw that wrote a database, where it says so, and whether its form is the current one.
+
+    None where it has no transcripts; InputError when it cannot be opened.
+    """
+    try:
+        with closing(_connect(path)) as connection:
+            tables = _tables_of(connection)
+            if tables.keys().isdisjoint(SOURCES):
+                return None
+            version = None
+            if "app_version" in tables.get("schema_meta", ()):
+                row = connection.execute("SELECT app_version FROM schema_meta LIMIT 1").fetchone()
+                version = row[0].decode("utf-8", "replace") if row and isinstance(row[0], bytes) else None
+            return version, ARCHIVES in tables
+    except sqlite3.Error as error:
+        raise _unreadable(path, error) from error
+
+
+class SessionRange(NamedTuple):
+    """Sessions whose ids lie from `first` on and before `end`; None leaves a side open, so that new sessions lie in a range too."""
+
+    first: str | None = None
+    end: str | None = None
+
+
+EVERY_SESSION = SessionRange()
+
+
+def session_ranges(path: Path, count: int) -> list[SessionRange]:
+    """At most `count` ranges that hold about as many sessions each, and all together every session there is or will be.
+
+    One range for what cannot be read: reading it says why.
+    """
+    try:
+        with closing(_connect(path)) as connection:
+            names = [_name(one) for one in _sessions(connection, _tables_of(connection), EVERY_SESSION)]
+    except sqlite3.Error:
+        names = []
+    step = max(1, -(-len(names) // count))
+    # The database orders ids by their bytes.
+    bounds = sorted(names, key=lambda name: name.encode("utf-8", "surrogateescape"))[step::step]
+    return [SessionRange(first, end) for first, end in pairwise([None, *bounds, None])]
+
+
+def read_database(path: Path, context: ReadingContext, sessions: SessionRange = EVERY_SESSION) -> Iterator[Reading]:
+    """One reading a session of the range, in the order of the session ids; none where the file holds only login state.
+
+    All are of one moment: a session that is forked meanwhile is read next time, whole, and not as if its copies were its own.
 
     A fault's line is the position of the row in its session. InputError when the file is no SQLite database, or has a table of
     transcripts in a form that is not known.
     """
     try:
         with closing(_connect(path)) as connection:
+            connection.execute("BEGIN")
             tables = _tables_of(connection)
             _check_form(path, tables)
             windows = read_windows(connection, tables)
-            for session in _sessions(connection, tables):
+            for session in _sessions(connection, tables, sessions):
                 rows = SessionRows(path, connection, tables, session)
+                trajectory = Trajectory()
+                trajectory.read(rows.trajectory())
                 name = session.decode("utf-8", "replace") if isinstance(session, bytes) else str(session)
                 reading = read_session(
                     rows.lines(),
@@ -57,6 +110,7 @@ def read_database(path: Path, context: ReadingContext) -> Iterator[Reading]:
                     agent=_agent_of(path),
                     follows_header=False,
                     window=windows.get(name, Window()),
+                    trajectory=trajectory,
                 )
                 reading.faults += rows.faults
                 yield reading
@@ -75,12 +129,23 @@ def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
             )
 
 
-def _sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[str]]) -> list[object]:
-    """The ids of all sessions that any table has lines of, in order."""
-    parts = [f"SELECT DISTINCT session_id FROM {table}" for table in SOURCES if table in tables]  # noqa: S608 - names of our own
+def _name(session: object) -> str:
+    """An id as text that becomes the same bytes again."""
+    return session.decode("utf-8", "surrogateescape") if isinstance(session, bytes) else str(session)
+
+
+def _sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[str]], within: SessionRange) -> list[object]:
+    """The ids of the sessions of a range that any table has lines of, in order."""
+    known = [table for table in SOURCES if table in tables]
+    if tables.get(TRAJECTORY, frozenset()) >= TRAJECTORY_COLUMNS:
+        known.append(TRAJECTORY)
+    parts = [f"SELECT DISTINCT session_id FROM {table}" for table in known]  # noqa: S608 - names of our own
     if not parts:
         return []
-    return [row[0] for row in connection.execute(f"{' UNION '.join(parts)} ORDER BY session_id")]
+    rows = connection.execute(f"{' UNION '.join(parts)} ORDER BY session_id")
+    first, end = (None if bound is None else bound.encode("utf-8", "surrogateescape") for bound in within)
+    ids = ((row[0], _name(row[0]).encode("utf-8", "surrogateescape")) for row in rows)
+    return [session for session, name in ids if (first is None or name >= first) and (end is None or name < end)]
 
 
 def _agent_of(path: Path) -> str | None:

@@ -26,7 +26,12 @@ _MAX_HEADER = 256
 _MAX_METADATA = 64 * 1024
 _FENCE = "```"
 _SILENT = {"HEARTBEAT_OK": "heartbeat", "NO_REPLY": "no_reply"}
-_PREFIXES = {"[Inter-session message]": "inter_session", "[cron:": "cron", "Read HEARTBEAT.md": "heartbeat"}
+_PREFIXES = {
+    "[Inter-session message]": "inter_session",
+    "[cron:": "cron",
+    "Read HEARTBEAT.md": "heartbeat",
+    "[OpenClaw heartbeat poll]": "heartbeat",
+}
 _HEARTBEAT_LINE = "\nRead HEARTBEAT.md"
 _HEARTBEAT_END = "reply HEARTBEAT_OK"
 

@@ -14,9 +14,11 @@ from typing import Any
 
 from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
-from streams.sources.openclaw_answer import exchange_id_of
+from streams.sources.openclaw_answer import Answer, exchange_id_of, is_mirror, stop_of, usage_of
+from streams.sources.openclaw_derived import DerivedEvents
 from streams.sources.openclaw_entry import Entry, has_bad_time
 from streams.sources.openclaw_events import wrapped_calls
+from streams.sources.openclaw_runs import Note, Notes
 from streams.sources.openclaw_tree import Tree
 from streams.sources.reading import LineFault, ReadingContext
 
@@ -29,7 +31,7 @@ class Transcript:
     """Reads the lines of one transcript; `session_id` stands until a session line before all other entries says otherwise.
 
     `inherited` are the ids of entries that were copied from another session: they give the others their place, and nothing else,
-    for they count where they were written first. `own_answers` are the keys of the answers that have an entry of this session.
+    for they count where they were written first. `began_at` is the time of the first entry that has one; `own_answers` are the keys of the answers that have an entry of this session.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Transcript:
         sink: EventSink,
         follows_header: bool = True,
         inherited: frozenset[str] = frozenset(),
+        skills: frozenset[str] = frozenset(),
         dialect: Dialect = OPENCLAW,
     ) -> None:
         self.session_id = session_id
@@ -52,8 +55,12 @@ class Transcript:
         self._follows_header = follows_header
         self._inherited = inherited
         self._dialect = dialect
+        self.notes = Notes()
         self._wrapped: dict[str, str] = {}
+        self.notes.wrapped = self._wrapped
+        self._derived = DerivedEvents(skills)
         self._seen: dict[str, bytes] = {}
+        self.began_at: datetime | None = None
         self._last_at = context.ingested_at
 
     def read(self, lines: Iterable[Line]) -> None:
@@ -79,17 +86,24 @@ class Transcript:
             problem = Problem("duplicate_id", f"id: {entry.id[:64]!r} was given to another entry before")
             return None if known == entry.digest else problem
         self._seen[entry.id] = entry.digest
+        self.began_at = self.began_at or entry.at
         if entry.kind == "session":
             return self._take_header(entry)
         self._follows_header = False
         self._last_at = at = entry.at or self._last_at
         placement = self.tree.add(entry, at)
         self._wrapped |= wrapped_calls(entry)
+        self._note(entry, at, placement.answer)
+        for answer in self.tree.take_sealed():
+            self._emit_derived(answer)
         if entry.is_copy or entry.id in self._inherited:
+            self._derive(entry, at, placement.answer, None)
             return None
         if placement.answer is not None:
             self.own_answers.add(placement.answer)
-        self._emit(entry, at, answer=placement.answer, is_retry=placement.is_retry)
+        events = self._dialect.events(entry, is_retry=placement.is_retry, wrapped=self._wrapped)
+        self._derive(entry, at, placement.answer, events)
+        self._emit(entry, at, events, answer=placement.answer)
         if placement.problem is None and has_bad_time(entry):
             return Problem("bad_timestamp", "timestamp: is no time of the years 2000 to 2099; that of the entry before counts")
         return self._named(placement.problem)
@@ -109,14 +123,54 @@ class Transcript:
             return Problem("second_session", f"id: the transcript is of session {self.session_id[:64]!r}; this line is ignored")
         return None
 
-    def _emit(self, entry: Entry, at: datetime, *, answer: str | None, is_retry: bool) -> None:
-        events = self._dialect.events(entry, is_retry=is_retry, wrapped=self._wrapped)
+    def end(self) -> None:
+        """Nothing follows: every answer is over. Tells what that shows."""
+        for answer in self.tree.answers:
+            if not answer.sealed:  # what was sealed has told already
+                self._emit_derived(answer)
+
+    def _derive(self, entry: Entry, at: datetime, key: str | None, events: list[Json] | None) -> None:
+        answer = self.tree.growing(key) if key and self._dialect.derives else None
+        if answer is not None:
+            self._derived.take(entry, at, answer, events)
+
+    def _emit_derived(self, answer: Answer) -> None:
+        for event, at in self._derived.over(answer):
+            if answer.key in self.own_answers:
+                event["exchange_id"] = exchange_id_of(self.session_id, answer.key)
+                self.emit(event, at)
+
+    def _emit(self, entry: Entry, at: datetime, events: list[Json], *, answer: str | None) -> None:
         # An id with a point always gets a number, so that no two entries can come to the same event id.
         numbered = len(events) > 1 or "." in entry.id
         for index, event in enumerate(events):
             event["event_id"] = f"{entry.id}.{index}" if numbered else entry.id
             event["entry_id"] = entry.id
-            event["timestamp"] = at.isoformat()
             if answer is not None:
                 event["exchange_id"] = exchange_id_of(self.session_id, answer)
-            self._sink(event, at)
+            self.emit(event, at)
+
+    def emit(self, event: Json, at: datetime) -> None:
+        """Hand out one event of the session."""
+        event["source"] = self._dialect.source
+        event["timestamp"] = at.isoformat()
+        self._sink(event, at)
+
+    def _note(self, entry: Entry, at: datetime, answer: str | None) -> None:
+        """Note what the trajectory may tell again."""
+        if entry.role == "assistant":
+            self.notes.calls.update(
+                block["id"] for block in entry.blocks if block.get("type") == "toolCall" and isinstance(block.get("id"), str)
+            )
+            if not is_mirror(entry):
+                exchange = None if answer is None else exchange_id_of(self.session_id, answer)
+                self.notes.add(Note(at, _run_of(entry), exchange, stop_of(entry), usage_of(entry)))
+        elif entry.role == "toolResult" and isinstance(entry.message.get("toolCallId"), str):
+            self.notes.results.add(entry.message["toolCallId"])
+
+
+def _run_of(entry: Entry) -> str | None:
+    """The run that wrote a message, where it says so."""
+    own = entry.message.get("__openclaw")
+    run = own.get("runId") if isinstance(own, dict) else None
+    return run if isinstance(run, str) else None

@@ -68,6 +68,8 @@ class Tree:
         self._failed: set[int] = set()
         self._shared = 0
         self._last_at: datetime | None = None
+        self._just_sealed: list[Answer] = []
+        self._growing: dict[str, Answer] = {}
 
     def add(self, entry: Entry, at: datetime) -> Placement:
         """Place one entry whose id is new; `at` is its time."""
@@ -162,7 +164,7 @@ class Tree:
         if not entry.side:
             self._seal()
         elif base.answer != _NOBODY and self.answers[base.answer].side:
-            self.answers[base.answer].sealed = True
+            self._seal_one(self.answers[base.answer])
         self._turns += 1
         origin = entry.message.get("provenance")
         kind = origin.get("kind") if isinstance(origin, dict) else None
@@ -186,9 +188,25 @@ class Tree:
     def _begin(self, answer: Answer) -> int:
         self.answers.append(answer)
         self._open.append(answer)
+        self._growing[answer.key] = answer
         return len(self.answers) - 1
+
+    def growing(self, key: str) -> Answer | None:
+        """The answer with this key, as long as it is not over."""
+        return self._growing.get(key)
+
+    def take_sealed(self) -> list[Answer]:
+        """The answers that were over with the last entry, in the order in which they began; each is given once."""
+        sealed, self._just_sealed = self._just_sealed, []
+        return sealed
 
     def _seal(self) -> None:
         for answer in self._open:
-            answer.sealed = True
+            self._seal_one(answer)
         self._open.clear()
+
+    def _seal_one(self, answer: Answer) -> None:
+        if not answer.sealed:
+            answer.sealed = True
+            self._just_sealed.append(answer)
+            self._growing.pop(answer.key, None)

@@ -22,7 +22,7 @@ from audit.file_kinds import (
 from streams.sources.claude_code import find_claude_code, read_claude_code
 from streams.sources.codex import find_codex, read_codex
 from streams.sources.openclaw import find_transcripts, read_transcript
-from streams.sources.openclaw_sqlite import find_databases, read_database
+from streams.sources.openclaw_sqlite import SessionRange, find_databases, read_database
 from streams.sources.reading import Reading, ReadingContext
 
 
@@ -31,7 +31,8 @@ class TranscriptSource:
     """One program. `name` is what commands and records call it, `label` what people do, `folder` where it keeps its files.
 
     `words` says what its files are and `patterns` what they are called; `hint` where they lie; `unlike` tells a file that is
-    something else. `find` gives the files at a path, InputError when there is nothing; `read` gives what one file holds.
+    something else. `find` gives the files at a path, InputError when there is nothing; `read` gives what one file holds, of a session
+    database the sessions of a range.
     """
 
     name: str
@@ -42,7 +43,7 @@ class TranscriptSource:
     hint: str
     unlike: Callable[[bytes], Kind | None]
     find: Callable[[Path], list[Path]]
-    read: Callable[[Path, ReadingContext], Iterable[Reading]]
+    read: Callable[[Path, ReadingContext, SessionRange], Iterable[Reading]]
 
     def files_in(self, paths: Iterable[Path]) -> list[Path]:
         """Every file under the paths, each once, in a fixed order; InputError for a missing path."""
@@ -53,9 +54,9 @@ def _find_openclaw(path: Path) -> list[Path]:
     return [*find_transcripts(path), *find_databases(path)]
 
 
-def _read_openclaw(path: Path, context: ReadingContext) -> Iterator[Reading]:
+def _read_openclaw(path: Path, context: ReadingContext, sessions: SessionRange) -> Iterator[Reading]:
     if path.suffix == ".sqlite" or _is_database(path):
-        yield from read_database(path, context)
+        yield from read_database(path, context, sessions)
     else:
         yield read_transcript(path, context)
 
@@ -69,11 +70,11 @@ def _is_database(path: Path) -> bool:
         return False
 
 
-def _read_claude_code(path: Path, context: ReadingContext) -> Iterator[Reading]:
+def _read_claude_code(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:
     yield read_claude_code(path, context)
 
 
-def _read_codex(path: Path, context: ReadingContext) -> Iterator[Reading]:
+def _read_codex(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:
     yield read_codex(path, context)
 
 

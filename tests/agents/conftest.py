@@ -19,6 +19,7 @@ from agents.claude_code import ClaudeCode
 from agents.codex import Codex
 from agents.plays import CLAUDE_CODE, CODEX
 from schemas.records import AgentEvent, Exchange
+from streams.sources.openclaw_sqlite import EVERY_SESSION
 from streams.sources.reading import Reading, ReadingContext
 from streams.sources.transcript_sources import TranscriptSource
 
@@ -76,7 +77,7 @@ class Read:
 def read_all(source: TranscriptSource, root: Path) -> Read:
     """Read everything below a folder, a day later."""
     context = ReadingContext("c", "p", None, datetime.now(UTC) + timedelta(days=1), timedelta(minutes=30), _NothingRedacted())
-    readings = [reading for path in source.files_in([root]) for reading in source.read(path, context)]
+    readings = [reading for path in source.files_in([root]) for reading in source.read(path, context, EVERY_SESSION)]
     return Read({reading.session_ids[0]: Session(reading) for reading in readings})
 
 

@@ -6,10 +6,11 @@ follow that message, so that the stand-in keeps no state of a session. A step th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,10 +26,17 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a tool that the model asks for."""
+    """A call of a tool that the model asks for.
+
+    Arguments that only a tool's output tells, as the name of a background process, are made from the request.
+    """
 
     tool: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] | Callable[[Json], Mapping[str, Any]]
+
+    def given(self, request: Json) -> Json:
+        """The arguments in answer to a request."""
+        return dict(self.arguments(request) if callable(self.arguments) else self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,13 @@ class Step:
     failures: int = 0
     delay: float = 0.0
     output_tokens: int | None = None
+
+
+SUMMARY = Step(
+    "## Goal\nAnswer the user's questions about the files.\n## Progress\nThe files named so far were read and their questions "
+    "answered.\n## Next Steps\nGo on with the next question."
+)
+"""What a request without tools is answered with: OpenClaw makes such for itself, to sum up a conversation that it compacts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +81,7 @@ class Provider:
     """Texts of users that no play was found for; they are answered with a plain sentence."""
     released: threading.Event = field(default_factory=threading.Event)
     _failed: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _cached: set[str] = field(default_factory=set)
     _ids: Iterator[int] = field(default_factory=lambda: count(1))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -78,6 +94,8 @@ class Provider:
         text, answered = self._position(request["messages"])
         with self._lock:
             self.requests.append(request)
+            if not request.get("tools"):
+                return SUMMARY, False
             play = self.plays.get(text)
             if play is None:
                 self.unknown.append(text)
@@ -93,6 +111,28 @@ class Provider:
         with self._lock:
             return f"{kind}_{next(self._ids):08d}"
 
+    def cached(self, request: Json) -> tuple[int, int, int]:
+        """Characters of the prompt that were in the cache, that go into it now, and that do neither.
+
+        As at Anthropic: the longest prefix that an earlier request marked is read, what follows up to the last mark is written. A
+        conversation begins without any of it, as one does that nobody talked to for longer than the cache lives.
+        """
+        fixed = len(json.dumps(request.get("system", ""))) + len(json.dumps(request.get("tools", [])))
+        texts = [json.dumps(_unmarked(message)) for message in request["messages"]]
+        marked = [index for index, message in enumerate(request["messages"]) if "cache_control" in json.dumps(message)]
+        kept = marked[-1] + 1 if marked else 0
+        digest, total, read, written = hashlib.sha256(), fixed, 0, 0
+        with self._lock:
+            for index, text in enumerate(texts[:kept]):
+                digest.update(text.encode())
+                total += len(text)
+                if digest.hexdigest() in self._cached:
+                    read = total
+                if index + 1 == kept:
+                    self._cached.add(digest.hexdigest())
+                    written = total - read
+        return read, written, fixed + sum(map(len, texts)) - read - written
+
     def _position(self, messages: Sequence[Json]) -> tuple[str, int]:
         """The newest text of a user that a play is known by, and how many answers of the model follow it."""
         answered, newest = 0, ""
@@ -106,6 +146,14 @@ class Provider:
                         return known, answered
                 newest = newest or text
         return newest, answered
+
+
+def _unmarked(message: Json) -> Json:
+    """The message as the cache compares it: without marks, which move from request to request, and always as blocks."""
+    content = message["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    kept = [{name: value for name, value in block.items() if name != "cache_control"} for block in blocks]
+    return {"role": message["role"], "content": kept}
 
 
 def _texts(message: Json) -> Iterator[str]:
@@ -192,9 +240,10 @@ def _message(provider: Provider, request: Json, step: Step) -> Json:
     if step.text:
         content.append({"type": "text", "text": step.text})
     content += [
-        {"type": "tool_use", "id": provider.next_id("toolu"), "name": call.tool, "input": dict(call.arguments)}
+        {"type": "tool_use", "id": provider.next_id("toolu"), "name": call.tool, "input": call.given(request)}
         for call in step.calls
     ]
+    said = sum(len(json.dumps(block)) for block in content)
     return {
         "id": provider.next_id("msg"),
         "type": "message",
@@ -203,22 +252,18 @@ def _message(provider: Provider, request: Json, step: Step) -> Json:
         "content": content,
         "stop_reason": step.stop or ("tool_use" if step.calls else "end_turn"),
         "stop_sequence": None,
-        "usage": _usage(request, step),
+        "usage": _usage(provider, request, step.output_tokens or said // CHARACTERS_PER_TOKEN + 1),
     }
 
 
-def _usage(request: Json, step: Step) -> Json:
-    """Tokens as a cached conversation has them: what came before the last message is read from the cache."""
-    fixed = len(json.dumps(request.get("system", ""))) + len(json.dumps(request.get("tools", [])))
-    sizes = [len(json.dumps(message["content"])) for message in request["messages"]]
-    begins = len(sizes) == 1
-    before, now = fixed + sum(sizes[:-1]), sizes[-1]
-    said = len(step.text) + len(step.thinking) + sum(len(json.dumps(dict(call.arguments))) for call in step.calls)
+def _usage(provider: Provider, request: Json, output: int) -> Json:
+    """Tokens as a cached conversation has them."""
+    read, written, plain = provider.cached(request)
     return {
-        "input_tokens": now // CHARACTERS_PER_TOKEN + 1,
-        "cache_creation_input_tokens": before // CHARACTERS_PER_TOKEN if begins else 0,
-        "cache_read_input_tokens": 0 if begins else before // CHARACTERS_PER_TOKEN,
-        "output_tokens": step.output_tokens or said // CHARACTERS_PER_TOKEN + 1,
+        "input_tokens": plain // CHARACTERS_PER_TOKEN + 1,
+        "cache_creation_input_tokens": written // CHARACTERS_PER_TOKEN,
+        "cache_read_input_tokens": read // CHARACTERS_PER_TOKEN,
+        "output_tokens": output,
     }
 
 

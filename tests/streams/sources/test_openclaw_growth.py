@@ -16,7 +16,21 @@ from schemas.codec import encode
 from streams.sources.reading import Reading, ReadingContext
 
 START = datetime(2026, 11, 3, 9, tzinfo=UTC)
-ROLES = ["user", "assistant", "assistant", "toolUse", "error", "toolResult", "mirror", "compaction", "custom", "leaf"]
+ROLES = [
+    "user",
+    "assistant",
+    "assistant",
+    "toolUse",
+    "error",
+    "toolResult",
+    "mirror",
+    "compaction",
+    "custom",
+    "leaf",
+    "output",
+    "claim",
+]
+OUTPUT = "listen=0.0.0.0:7443 workers=24 retention_days=198"
 GARBAGE = ["{", "null", "[]", '{"type":"message"}', '{"type":5,"id":"x"}', "\x00\x00", '{"a":NaN}', '"text"', "}" * 40]
 
 laws = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -37,6 +51,8 @@ def _entry(number: int, role: str, parent: str | None, at: datetime) -> dict[str
         },
         "error": {"role": "assistant", "content": [], "stopReason": "error", "errorMessage": "overloaded"},
         "toolResult": {"role": "toolResult", "toolName": "memory_search", "content": []},
+        "output": {"role": "toolResult", "toolName": "exec", "content": [{"type": "text", "text": OUTPUT}]},
+        "claim": {"role": "assistant", "content": [{"type": "text", "text": "It uses port 8080."}], "stopReason": "stop"},
         "mirror": {"role": "assistant", "content": text[:1], "model": "delivery-mirror", "stopReason": "stop"},
     }
     if role in messages:

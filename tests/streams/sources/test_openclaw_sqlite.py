@@ -15,7 +15,7 @@ import zstandard
 from schemas.errors import InputError
 from streams.sources.lines import MAX_LINE
 from streams.sources.openclaw import read_transcript
-from streams.sources.openclaw_sqlite import find_databases, read_database
+from streams.sources.openclaw_sqlite import find_databases, read_database, session_ranges
 from streams.sources.reading import ReadingContext
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "openclaw"
@@ -310,3 +310,40 @@ def test_a_view_in_place_of_the_table_is_not_run(tmp_path: Path, context: Readin
     path = _database(tmp_path, [f"CREATE VIEW transcript_events AS {bomb}"])
     assert [] == list(read_database(path, context))
     assert [] == find_databases(tmp_path)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 50])
+def test_ranges_cover_every_session_once(count: int, tmp_path: Path, context: ReadingContext) -> None:
+    """A large database is read in parts: a session in no part would be missed, one in two parts read twice."""
+    path = _database(tmp_path)
+    names = ["a", "b", "ba", "c", "ä", "z" * 300, "7"]
+    for name in names:
+        _fill(path, name, ['{"type":"reset","id":"r1"}'])
+    ranges = session_ranges(path, count)
+    read = [reading.session_ids[0] for one in ranges for reading in read_database(path, context, one)]
+    assert [reading.session_ids[0] for reading in read_database(path, context)] == read
+    assert len(names) == len(read)
+    assert len(ranges) <= count
+
+
+def test_a_session_that_comes_later_lies_in_a_range(tmp_path: Path, context: ReadingContext) -> None:
+    """The gateway writes between the plan and the reading."""
+    path = _database(tmp_path)
+    for name in ("f", "k", "p"):
+        _fill(path, name, ['{"type":"reset","id":"r1"}'])
+    ranges = session_ranges(path, 3)
+    for name in ("a", "g", "z"):
+        _fill(path, name, ['{"type":"reset","id":"r1"}'])
+    read = [reading.session_ids[0] for one in ranges for reading in read_database(path, context, one)]
+    assert ["a", "f", "g", "k", "p", "z"] == read
+
+
+def test_a_database_is_read_as_it_was_at_one_moment(tmp_path: Path, context: ReadingContext) -> None:
+    """A fork that is made while the file is read would count its copies as its own."""
+    path = _database(tmp_path, ["PRAGMA journal_mode = WAL", EVENTS])
+    for name in ("a", "b"):
+        _fill(path, name, ['{"type":"reset","id":"r1"}'])
+    readings = read_database(path, context)
+    next(readings)
+    _fill(path, "b", ['{"type":"reset","id":"r2"}'])
+    assert ["r1"] == [event.event_id for event in next(readings).events]

@@ -67,6 +67,7 @@ def test_a_group_chat_is_told_by_the_metadata(metadata: str, expected: bool) -> 
 @pytest.mark.parametrize(
     ("text", "tags"),
     [
+        ("[OpenClaw heartbeat poll]", {"heartbeat"}),
         ("Read HEARTBEAT.md if it exists.", {"heartbeat"}),
         ("System: done\n\nRead HEARTBEAT.md if it exists.", {"heartbeat"}),
         ("If nothing needs attention, reply HEARTBEAT_OK.", {"heartbeat"}),

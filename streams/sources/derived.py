@@ -1,0 +1,275 @@
+"""Evidence that no agent reports and a transcript shows: outputs that the answer passed over, skills that were not followed.
+
+The rules are pure, work on the raw events of any source of transcripts, and are versioned: what they tell carries `derived_by`. An
+exchange is judged once, when its answer is over, and only if it was answered; what the agent says after that takes nothing back.
+
+**`output-use-1`.** `output_use` with `used: false` says that the answer shows no trace of an output and contradicts or passes it by:
+
+1. An output is **taken up** when a mark or two words of it that were not there before (in the user's message, the calls or what the agent
+   said) come again in later text, thinking or arguments (`derived_terms`).
+2. Looking from the end, only outputs after the last one that was taken up are judged. What an agent looks at on its way to
+   what it uses is a search, and no failure.
+3. Not judged are: outputs that are errors, that have fewer than MIN_TERMS terms of their own (confirmations), that are longer
+   than MAX_TEXT or say they were cut, and those of tools whose result needs no use (`NO_USE_NEEDED`, polling, reading a SKILL.md).
+4. That nothing comes again is not enough, for `everything is fine` is a good answer to a log of forty quiet lines. One of these has
+   to be so, and is the `reason`:
+   `unsupported_figure`: the output states figures, and the answer states one that is nowhere in the session and that no sum, mean,
+   count, difference or ratio of the output's gives;
+   `contradicted_alarm`: the output has a line that reports trouble, and the answer reassures and names no trouble;
+   `unrelated_answer`: output and answer are English prose, and the answer has MIN_OWN_WORDS or more words of its own and none of
+   the output's.
+
+What this cannot see: an ignored output that a later one made up for, answers in general words, figures from a long context (more than
+MAX_SESSION characters of a session are not remembered, and then no figure counts as unsupported), and prose in other languages.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from audit.fingerprints import canonical_json
+from audit.polling import is_polling
+from streams.sources.derived_claims import claimed_figures, figures_of, is_computed, reassures, reports_trouble, states
+from streams.sources.derived_skills import SkillUse, has_failed, skill_files
+from streams.sources.derived_terms import MAX_TEXT, grammar_words, terms_of
+
+OUTPUT_USE = "output-use-1"
+"""Name and version of the rule for outputs. Raise it with every change of what the rule tells."""
+MIN_TERMS = 3
+"""Marks and words of its own from which an output is worth using."""
+MIN_OWN_WORDS = 8
+"""Words of its own from which an answer that takes up nothing of an output is about something else."""
+MIN_PROSE = 4
+"""Different words of grammar from which a text is prose; an answer that is too short for them is none."""
+MAX_JUDGED = 20
+"""Outputs of one exchange that are judged, the last ones."""
+MAX_EXCHANGE = 4 * 1024 * 1024
+"""Characters of one exchange beyond which it is not judged."""
+MAX_SESSION = 8 * 1024 * 1024
+"""Characters of a session in which figures are looked for."""
+MAX_FIGURES = 64
+"""Figures of an output that are computed with; with more, any figure may be their result."""
+
+NO_USE_NEEDED = frozenset(
+    [
+        "write",
+        "edit",
+        "apply_patch",
+        "message",
+        "conversations_send",
+        "conversations_turn",
+        "sessions_send",
+        "sessions_spawn",
+        "sessions",
+        "tts",
+        "canvas",
+        "dashboard",
+        "progress_card",
+        "theme",
+        "talk_voice",
+        "skill_workshop",
+        "create_goal",
+        "update_goal",
+        "file_write",
+        "intent",
+        "secrets",
+        "update_plan",
+        "ask_user",
+        "tool_search",
+        "tool_describe",
+        "openclaw",
+        "todo_write",
+        "todowrite",
+        "multiedit",
+        "notebookedit",
+    ]
+)
+"""Tools whose result confirms, delivers or describes: an answer need not come back to it. Names are folded."""
+
+_CUT = re.compile(
+    r"\[cut: \d|\[?\.{3} ?\[?truncated|\[truncated|output truncated|\[showing lines|more characters\]", re.IGNORECASE
+)
+
+Json = dict[str, Any]
+
+
+_NEVER = 2**62
+
+
+class Answer(NamedTuple):
+    """What the agent said after the last output, and the figures of it that come from nowhere."""
+
+    text: str
+    claims: list[str]
+
+
+class Output(NamedTuple):
+    """What a tool gave back: when in the exchange, and whether an answer has to come back to it."""
+
+    moment: int
+    text: str
+    event: Json
+    event_id: str
+    judged: bool
+
+
+class SessionTexts:
+    """What was said in a session so far, as far as it is remembered."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._size = 0
+
+    def add(self, text: str) -> None:
+        """Remember a text; nothing is remembered any more once there is too much."""
+        self._size += len(text)
+        if self._size > MAX_SESSION:
+            self._texts.clear()
+        elif text:
+            self._texts.append(text)
+
+    def lacks(self, figure: str) -> bool:
+        """Whether the figure is in none of the texts; False where that is not known."""
+        return self._size <= MAX_SESSION and not any(states(text, figure) for text in self._texts)
+
+
+class ExchangeEvidence:
+    """One exchange as it is read: told what the user asked, what the agent said, called and got, it tells what that shows.
+
+    `question` is the user's message and `session` what was said before; `skills` are the names of the skills the agent has, `read`
+    those that it read before in this session.
+    """
+
+    def __init__(self, question: str, session: SessionTexts, *, skills: frozenset[str], read: set[str]) -> None:
+        self._session = session
+        self._question = question
+        self._skill_use = SkillUse(question, skills, read)
+        self._said: list[tuple[int, str]] = []
+        self._outputs: list[Output] = []
+        self._calls: dict[str, Json] = {}
+        self._size = 0
+        self._moment = 0
+
+    def said(self, text: str) -> None:
+        """The agent wrote or thought this."""
+        self._moment += 1
+        if self._has_room_for(text):
+            self._said.append((self._moment, text))
+
+    def called(self, call: Json) -> None:
+        """The agent called a tool; a raw `tool_call` event."""
+        call_id = call.get("tool_call_id")
+        if isinstance(call_id, str):
+            self._calls[call_id] = call
+        self._skill_use.called(call)
+        arguments = call.get("arguments")
+        self.said(arguments if isinstance(arguments, str) else canonical_json(arguments))
+
+    def returned(self, output: Json, event_id: str) -> None:
+        """A tool gave this back; a raw `tool_output` event, and the id that is to stand on what is derived of it."""
+        call = self._calls.get(str(output.get("tool_call_id")), {})
+        self._skill_use.returned(output, call)
+        given = output.get("result")
+        text = given if isinstance(given, str) and self._has_room_for(given) else ""
+        self._moment += 1
+        self._outputs.append(Output(self._moment, text, output, event_id, is_judged(output, call)))
+
+    def over(self) -> list[Json]:
+        """The answer is over, and was one: what it shows, as raw events. Only those of outputs have an id."""
+        unused = self._unused() if self._size <= MAX_EXCHANGE and any(output.judged for output in self._outputs) else []
+        return [*unused, *self._skill_use.over()]
+
+    def hand_over(self) -> None:
+        """Leave what was said to the session, whose later exchanges may come back to it."""
+        for text in (self._question, *(text for _, text in self._said), *(output.text for output in self._outputs)):
+            self._session.add(text)
+
+    def _has_room_for(self, text: str) -> bool:
+        self._size += len(text)
+        return self._size <= MAX_EXCHANGE
+
+    def _unused(self) -> list[Json]:
+        """The outputs after the last one that was taken up, each with why it counts as not used."""
+        first, last = self._moments()
+        end = self._outputs[-1].moment
+        answer = Answer(
+            "\n".join(text for moment, text in self._said if moment > end),
+            [figure for figure in self._claims(end) if self._session.lacks(figure)],
+        )
+        found: list[Json] = []
+        for output in reversed(self._outputs[-MAX_JUDGED:]):
+            if len(output.text) > MAX_TEXT:
+                break
+            given = terms_of(output.text)
+            marks, words = (
+                frozenset(term for term in terms if first.get(term, _NEVER) > output.moment)
+                for terms in (given.marks, given.words)
+            )
+            taken_words = sum(last.get(word, -1) > output.moment for word in words)
+            if taken_words > 1 or any(last.get(mark, -1) > output.moment for mark in marks):
+                break
+            if output.judged and len(marks) + len(words) >= MIN_TERMS:
+                reason = self._reason(output.text, answer, given.words if not taken_words else None)
+                if reason is not None:
+                    found.append(_unused_event(output, reason, len(marks) + len(words)))
+        return found[::-1]
+
+    def _moments(self) -> tuple[dict[str, int], dict[str, int]]:
+        """When each term was said first and last; what the user said was said at 0."""
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for moment, text in [(0, self._question), *self._said]:
+            terms = terms_of(text)
+            for term in (*terms.marks, *terms.words):
+                first.setdefault(term, moment)
+                last[term] = moment
+        return first, last
+
+    def _claims(self, end: int) -> list[str]:
+        """The figures that the answer states and that nobody stated before it in this exchange."""
+        before = [
+            self._question,
+            *(text for moment, text in self._said if moment < end),
+            *(output.text for output in self._outputs),
+        ]
+        claimed = (figure for moment, text in self._said if moment > end for figure in claimed_figures(text))
+        return [figure for figure in dict.fromkeys(claimed) if not any(states(text, figure) for text in before)]
+
+    def _reason(self, text: str, answer: Answer, words: frozenset[str] | None) -> str | None:
+        """Why the answer shows that the output was passed over; `words` are the output's, where none of them came again."""
+        figures = figures_of(text, MAX_FIGURES + 1)
+        if 2 <= len(figures) <= MAX_FIGURES and any(not is_computed(float(figure), figures) for figure in answer.claims):
+            return "unsupported_figure"
+        if reports_trouble(text) and reassures(answer.text):
+            return "contradicted_alarm"
+        if words is None or grammar_words(text) < MIN_PROSE or grammar_words(answer.text) < MIN_PROSE:
+            return None
+        asked = terms_of(self._question).words
+        own = terms_of(answer.text).words - asked
+        return "unrelated_answer" if len(own) >= MIN_OWN_WORDS and not own & words else None
+
+
+def is_judged(output: Json, call: Json) -> bool:
+    """Whether an answer has to come back to this output of this call, by what kind of output it is."""
+    tool = output.get("tool")
+    arguments = call.get("arguments")
+    if not isinstance(tool, str) or tool.casefold() in NO_USE_NEEDED or is_polling(tool, arguments):
+        return False
+    if skill_files(tool, arguments) or has_failed(output) or output.get("tool_status") == "running":
+        return False
+    text = output.get("result")
+    return isinstance(text, str) and 0 < len(text) <= MAX_TEXT and not _CUT.search(text)
+
+
+def _unused_event(output: Output, reason: str, terms: int) -> Json:
+    named = {name: output.event[name] for name in ("tool", "tool_call_id", "via") if name in output.event}
+    return {
+        "event": "output_use",
+        "used": False,
+        "reason": reason,
+        "terms": terms,
+        "derived_by": OUTPUT_USE,
+        "event_id": output.event_id,
+        **named,
+    }

@@ -1,0 +1,43 @@
+"""A large database is imported in parts, with the same records as in one."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from service import reading
+from service.reading import parts_of
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A database with a hundred sessions."""
+    path = tmp_path / "openclaw-agent.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE transcript_events (session_id TEXT, seq INTEGER, event_json TEXT)")
+        rows = [(f"s-{number:03}", 1, "{}") for number in range(100)]
+        connection.executemany("INSERT INTO transcript_events VALUES (?, ?, ?)", rows)
+    return path
+
+
+def test_a_part_is_no_larger_than_fits(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state folder of months holds more than a small machine has memory."""
+    size = database.stat().st_size
+    assert 1 == len(parts_of(database, size))
+    monkeypatch.setattr(reading, "PART_BYTES", size // 7)
+    parts = parts_of(database, size)
+    assert 8 == len(parts)
+    assert [False] * 7 + [True] == [part.ends for part in parts]
+    assert all(part.size <= size // 7 for part in parts)
+
+
+@pytest.mark.parametrize("name", ["broken.sqlite", "transcript.jsonl"])
+def test_what_cannot_be_cut_is_one_part(name: str, tmp_path: Path) -> None:
+    """Reading it says what is wrong with it."""
+    path = tmp_path / name
+    path.write_bytes(b"no database" * 10)
+    (part,) = parts_of(path, 10**9)
+    assert (path, 10**9, True) == (part.path, part.size, part.ends)

@@ -1,0 +1,114 @@
+"""What a state folder says of OpenClaw: its version, the form of its transcripts, and whether the plugin is on."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.sources.openclaw_state import CURRENT_SQLITE, FIRST_SQLITE, JSONL, Plugin, look_at_state, state_folders
+
+PLUGIN: dict[str, Any] = {
+    "enabled": True,
+    "hooks": {"allowConversationAccess": True},
+    "config": {"url": "http://127.0.0.1:8377"},
+}
+
+
+def configured(root: Path, entry: dict[str, Any] | None, **more: Any) -> Path:
+    """A state folder without transcripts whose configuration has the plugin's entry."""
+    (root / "agents" / "main").mkdir(parents=True)
+    entries = {} if entry is None else {"driftline": entry}
+    (root / "openclaw.json").write_text(json.dumps({"plugins": {"entries": entries}, **more}), "utf-8")
+    return root
+
+
+def database(root: Path, agent: str, version: str | None, *tables: str) -> None:
+    """An agent's database with these tables, written by a version of OpenClaw."""
+    path = root / "agents" / agent / "agent" / "openclaw-agent.sqlite"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        if version is not None:
+            connection.execute("CREATE TABLE schema_meta (app_version TEXT)")
+            connection.execute("INSERT INTO schema_meta VALUES (?)", (version,))
+        for table in tables:
+            connection.execute(f"CREATE TABLE {table} (session_id TEXT)")
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    ("entry", "plugin"),
+    [
+        (None, Plugin(is_on=False)),
+        ({"enabled": False}, Plugin(is_on=False)),
+        ({"enabled": True}, Plugin(True, False)),
+        (PLUGIN, Plugin(True, True, "http://127.0.0.1:8377")),
+        ({**PLUGIN, "config": {"url": 7}}, Plugin(True, True)),
+        ("garbage", Plugin(is_on=False)),
+    ],
+)
+def test_the_configuration_says_whether_the_plugin_is_on(tmp_path: Path, entry: Any, plugin: Plugin) -> None:
+    """Without it nothing comes until somebody imports; that it may not read conversations is the commonest half of it."""
+    assert plugin == look_at_state(configured(tmp_path, entry)).plugin
+
+
+def test_plugins_that_are_switched_off_together_are_off(tmp_path: Path) -> None:
+    """One switch goes over all entries."""
+    root = configured(tmp_path, PLUGIN)
+    (root / "openclaw.json").write_text(json.dumps({"plugins": {"enabled": False, "entries": {"driftline": PLUGIN}}}), "utf-8")
+    assert Plugin(is_on=False) == look_at_state(root).plugin
+
+
+@pytest.mark.parametrize("text", ["// a comment\n{}", "{", "\x00", "[" * 100_000])
+def test_a_configuration_that_is_no_plain_json_is_not_guessed_at(tmp_path: Path, text: str) -> None:
+    """OpenClaw takes comments and includes; "not on" would send somebody to install what is there."""
+    root = configured(tmp_path, PLUGIN)
+    (root / "openclaw.json").write_text(text, "utf-8")
+    assert Plugin(None) == look_at_state(root).plugin
+
+
+def test_the_newest_version_and_every_form_are_told(tmp_path: Path) -> None:
+    """Agents that nobody talked to since an update keep the form of before."""
+    root = configured(tmp_path, None)
+    database(root, "main", "2026.9.6", "transcript_events", "session_transcript_archives")
+    database(root, "idle", "2026.7.31", "transcript_events")
+    database(root, "fresh", "2026.10.1")
+    (root / "agents" / "old" / "sessions").mkdir(parents=True)
+    (root / "agents" / "old" / "sessions" / "a.jsonl").write_text("{}\n", "utf-8")
+    found = look_at_state(root)
+    assert ("2026.9.6", (CURRENT_SQLITE, FIRST_SQLITE, JSONL), 4) == (found.version, found.forms, found.agents)
+
+
+def test_without_a_database_the_configuration_tells_the_version(tmp_path: Path) -> None:
+    """The form of files carries no version of its own."""
+    root = configured(tmp_path, None, meta={"lastTouchedVersion": "2026.6.11"})
+    assert "2026.6.11" == look_at_state(root).version
+
+
+def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    """The others are looked at all the same."""
+    root = configured(tmp_path, None)
+    database(root, "main", "2026.9.6", "transcript_events")
+    broken = root / "agents" / "broken" / "agent" / "openclaw-agent.sqlite"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"SQLite format 3\x00 and then garbage" * 50)
+    found = look_at_state(root)
+    assert "2026.9.6" == found.version
+    assert str(broken) in " ".join(found.unreadable)
+
+
+def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does for OpenClaw itself; without it the folders in the home folder are looked at."""
+    configured(tmp_path / "named", None)
+    configured(tmp_path / "home" / ".openclaw", None)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("OPENCLAW_STATE_DIR", raising=False)
+    assert [tmp_path / "home" / ".openclaw"] == state_folders()
+    monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path / "named"))
+    assert [tmp_path / "named"] == state_folders()
+    monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path / "nowhere"))
+    assert [] == state_folders()
