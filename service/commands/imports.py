@@ -44,7 +44,9 @@ Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Name
 def _add_command(source: TranscriptSource) -> None:
     """Add the command that imports a source."""
 
-    @app.command(source.name, help=f"Import {source.label} transcripts; importing twice changes nothing.")
+    @app.command(
+        source.name, help=f"Import {source.label} transcripts, as in {source.folder}; importing twice changes nothing."
+    )
     def import_transcripts(
         paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Transcripts, or folders that hold them.")],
         follow: Annotated[bool, typer.Option("--follow", help="Stay, and take up what is added, until interrupted.")] = False,

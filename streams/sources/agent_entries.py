@@ -33,6 +33,9 @@ Json = dict[str, Any]
 class AgentDialect:
     """Base of the dialects of agents that wrap nothing around texts and tag nothing by them."""
 
+    parent_field = "parentUuid"
+    derives = False
+
     def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
         """The events of the entry."""
         if entry.kind == EVENTS:

@@ -6,10 +6,13 @@ from pathlib import Path
 
 from schemas.errors import InputError
 from streams.sources.agent_files import jsonl_below, read_agent_file
-from streams.sources.claude_code_forks import HEAD_LINES, copied_lines
+from streams.sources.claude_code_forks import copied_lines
 from streams.sources.claude_code_lines import SOURCE, ClaudeCodeDialect
 from streams.sources.lines import decode_line, read_lines
 from streams.sources.reading import Reading, ReadingContext
+
+_LOOKED_AT = 64
+"""Lines of a file elsewhere that tell whether it is a transcript."""
 
 
 def find_claude_code(path: Path) -> list[Path]:
@@ -42,7 +45,7 @@ def _begins_as_transcript(file: Path) -> bool:
     try:
         with file.open("rb") as stream:
             for line in read_lines(stream):
-                if line.number > HEAD_LINES:
+                if line.number > _LOOKED_AT:
                     return False
                 value = decode_line(line)
                 if isinstance(value, dict) and isinstance(value.get("sessionId"), str) and isinstance(value.get("uuid"), str):

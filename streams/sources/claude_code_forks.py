@@ -1,32 +1,36 @@
 """Copied lines: `claude --fork-session` begins a new transcript with the lines of another, their `uuid` kept, their session id not.
 
-Nothing in a copied line says so. It counts where it was written first: in the transcript of the same folder that was begun earlier. A
-transcript whose first line of the conversation is older than the transcript itself is a fork; so is one that begins with the same
-line as an earlier one.
+Nothing in a copied line says so. It counts where it was written first: in the transcript of the same folder that was begun earlier. What
+stands before the conversation tells when a transcript was begun: a prompt that was queued, or the snapshots of files of all prompts. A
+transcript whose conversation begins long before that is a fork; so is one that begins with the same line as an earlier one.
 """
 
 from __future__ import annotations
 
 import mmap
 import re
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from streams.sources.agent_entries import moment
 from streams.sources.lines import decode_line, read_lines
 
-HEAD_LINES = 64
-"""Lines at the beginning of a transcript within which its conversation begins."""
+HEAD_LINES = 4096
+"""Lines at the beginning of a transcript within which its conversation begins: a fork has one for each prompt before it."""
+MARGIN = timedelta(seconds=5)
+"""How much later than its first line a transcript that is no fork may seem to be begun: both are written at once."""
 
 _UUID = re.compile(rb'"uuid"\s*:\s*"([^"\\]{1,256})"')
 
 
 class Head(NamedTuple):
-    """How a transcript begins: when it was begun, and uuid and time of the first line of its conversation. ISO times compare."""
+    """How a transcript begins: when it was begun, and uuid and time of the first line of its conversation."""
 
-    begun: str
+    begun: datetime
     uuid: str
-    at: str
+    at: datetime
 
 
 def copied_lines(path: Path) -> frozenset[str]:
@@ -39,13 +43,13 @@ def copied_lines(path: Path) -> frozenset[str]:
         older = None if other == path or other.name.startswith(".") or other.is_symlink() else _head(other)
         if older is None or (older.begun, other.name) >= (head.begun, path.name):
             continue
-        if older.uuid == head.uuid or (older.begun <= head.at < head.begun):
-            copied |= _uuids(other)
+        if older.uuid == head.uuid or (head.begun - head.at > MARGIN and older.begun - MARGIN <= head.at):
+            copied |= _uuids(other, head.uuid)
     return frozenset(copied)
 
 
 def _head(path: Path) -> Head | None:
-    """How a transcript begins; None where nothing of a conversation is there yet. It never changes again."""
+    """How a transcript begins; None where nothing of a conversation is there yet."""
     try:
         return _read_head(path)
     except (LookupError, OSError):
@@ -54,25 +58,34 @@ def _head(path: Path) -> Head | None:
 
 @lru_cache(maxsize=65_536)
 def _read_head(path: Path) -> Head:
-    """As `_head`; LookupError where nothing is there yet, which is not remembered."""
-    begun: str | None = None
+    """As `_head`; LookupError where nothing is there yet. What is there never changes, so it is remembered."""
+    begun: datetime | None = None
     with path.open("rb") as stream:
         for line in read_lines(stream):
-            value = decode_line(line)
             if line.number > HEAD_LINES:
                 break
-            if not isinstance(value, dict) or not isinstance(at := value.get("timestamp"), str):
+            value = decode_line(line)
+            at = _told(value) if isinstance(value, dict) else None
+            if at is None:
                 continue
-            begun = begun or at
-            if isinstance(value.get("uuid"), str):
+            begun = at if begun is None else max(begun, at)
+            if isinstance(value, dict) and isinstance(value.get("uuid"), str):
                 return Head(begun, value["uuid"], at)
     raise LookupError(path)
 
 
-def _uuids(path: Path) -> set[str]:
-    """The uuids that any line of a transcript has, those of unreadable lines included."""
+def _told(line: dict[str, Any]) -> datetime | None:
+    """The time of a line, or of the snapshot that it is of."""
+    snapshot = line.get("snapshot")
+    return moment(line.get("timestamp")) or (moment(snapshot.get("timestamp")) if isinstance(snapshot, dict) else None)
+
+
+def _uuids(path: Path, first: str) -> set[str]:
+    """The uuids that the lines of a transcript have, unreadable ones included; none where this one is not among them."""
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if content.find(first.encode("utf-8", "replace")) < 0:
+                return set()
             return {match.group(1).decode("utf-8", "replace") for match in _UUID.finditer(content)}
     except (OSError, ValueError):  # gone, or empty by now
         return set()

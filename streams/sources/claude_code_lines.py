@@ -55,7 +55,7 @@ _NOTIFICATION = "<task-notification>"
 class ClaudeCodeDialect(AgentDialect):
     """Claude Code's. `copied` are the uuids of lines that another session of the folder had first."""
 
-    source: str = SOURCE
+    source = SOURCE
     id_field = "uuid"
 
     def __init__(self, copied: frozenset[str] = frozenset()) -> None:

@@ -48,7 +48,7 @@ _Read = Callable[[Json, Json], list[Entry | Problem] | Problem]
 class CodexDialect(AgentDialect):
     """Codex's."""
 
-    source: str = SOURCE
+    source = SOURCE
     id_field = "ordinal"
 
     def __init__(self) -> None:

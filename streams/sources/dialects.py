@@ -15,14 +15,23 @@ from streams.sources.openclaw_entry import Entry, read_entry
 from streams.sources.openclaw_events import events_of
 from streams.sources.openclaw_text import Unwrapped, answer_tags, question_tags, unwrap
 
+SOURCE = "openclaw"
+"""What events of OpenClaw's own records say as their source."""
+
 Json = dict[str, Any]
 
 
 class Dialect(Protocol):
-    """Reads the lines of one transcript. `source` is what its events say they come from, `id_field` the field of a line's id."""
+    """Reads the lines of one transcript.
+
+    `source` is what its events say they come from, `id_field` and `parent_field` are the fields of a line's id and its parent's.
+    `derives` says that the rules for derived evidence were tried on its transcripts, so that they speak.
+    """
 
     source: str
     id_field: str
+    parent_field: str
+    derives: bool
 
     def entries(self, number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
         """The entries that the line with this number stands for, perhaps none, and what is wrong beside them.
@@ -47,8 +56,10 @@ class Dialect(Protocol):
 class OpenClawDialect:
     """OpenClaw's own: a line is an entry."""
 
-    source: str = "openclaw"
+    source = SOURCE
     id_field = "id"
+    parent_field = "parentId"
+    derives = True
 
     def entries(self, _number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
         """The entry that the line is."""

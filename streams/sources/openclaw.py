@@ -172,7 +172,6 @@ class _Records:
 
     def take_event(self, raw: Json, at: datetime) -> None:
         seq = len(self.events)
-        raw["source"] = self._dialect.source
         event = normalise_event(shortened({name: self._clean_field(name, value) for name, value in raw.items()}), seq)
         record = to_record(
             event,

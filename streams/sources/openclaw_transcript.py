@@ -54,8 +54,8 @@ class Transcript:
         self._sink = sink
         self._follows_header = follows_header
         self._inherited = inherited
-        self.notes = Notes()
         self._dialect = dialect
+        self.notes = Notes()
         self._wrapped: dict[str, str] = {}
         self.notes.wrapped = self._wrapped
         self._derived = DerivedEvents(skills)
@@ -106,7 +106,13 @@ class Transcript:
         self._emit(entry, at, events, answer=placement.answer)
         if placement.problem is None and has_bad_time(entry):
             return Problem("bad_timestamp", "timestamp: is no time of the years 2000 to 2099; that of the entry before counts")
-        return placement.problem
+        return self._named(placement.problem)
+
+    def _named(self, problem: Problem | None) -> Problem | None:
+        """The problem with the dialect's name of the field, where the tree names OpenClaw's."""
+        if problem is None or self._dialect.parent_field == "parentId":
+            return problem
+        return problem._replace(detail=problem.detail.replace("parentId:", f"{self._dialect.parent_field}:", 1))
 
     def _take_header(self, entry: Entry) -> Problem | None:
         self._last_at = entry.at or self._last_at
@@ -124,7 +130,7 @@ class Transcript:
                 self._emit_derived(answer)
 
     def _derive(self, entry: Entry, at: datetime, key: str | None, events: list[Json] | None) -> None:
-        answer = self.tree.growing(key) if key else None
+        answer = self.tree.growing(key) if key and self._dialect.derives else None
         if answer is not None:
             self._derived.take(entry, at, answer, events)
 
@@ -146,6 +152,7 @@ class Transcript:
 
     def emit(self, event: Json, at: datetime) -> None:
         """Hand out one event of the session."""
+        event["source"] = self._dialect.source
         event["timestamp"] = at.isoformat()
         self._sink(event, at)
 

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from agents.claude_code_lines import SESSION, Lines, call, everything, text, thinking
 
-from schemas.records import AgentEvent, Exchange
 from streams.sources.claude_code import find_claude_code, read_claude_code
+from streams.sources.claude_code_forks import copied_lines
 from streams.sources.claude_code_lines import ClaudeCodeDialect
 from streams.sources.lines import read_lines
 from streams.sources.openclaw import read_session
 from streams.sources.reading import Reading, ReadingContext
 
 Read = Callable[[Sequence[Any]], Reading]
+Line = dict[str, Any]
 
 
 @pytest.fixture
@@ -173,42 +174,77 @@ def test_a_subagents_file_is_a_session_of_its_own(read_claude: Read) -> None:
     assert [("subagent",)] == [one.tags for one in reading.exchanges]
 
 
+def test_a_line_below_one_that_was_damaged_stands_where_that_stood(read_claude: Read) -> None:
+    """The fault names the field as the program calls it."""
+    lines: list[Any] = everything()
+    lines[1] = {"type": "user", "message": "?", "uuid": 5}
+    reading = read_claude(lines)
+    assert [(2, "wrong_type"), (4, "unknown_parent")] == [(fault.line, fault.reason) for fault in reading.faults]
+    assert reading.faults[1].detail.startswith("parentUuid: ")
+    assert "And db3?" == reading.exchanges[0].user_message
+
+
 def _write(path: Path, lines: Sequence[Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
 
 
-def _fork(session: str, lines: Sequence[dict[str, Any]], begun: str) -> list[dict[str, Any]]:
-    """The lines as `--fork-session` writes them into another transcript."""
-    copies = [{**line, "sessionId": session, "promptId": "p"} for line in lines if "uuid" in line]
-    return [{"type": "queue-operation", "timestamp": begun, "sessionId": session}, *copies]
+def _snapshot(line: Line) -> Line:
+    """What the program writes beside each prompt of a person."""
+    return {"type": "file-history-snapshot", "messageId": line["uuid"], "snapshot": {"timestamp": line["timestamp"]}}
 
 
+def _with_head(session: str, head: str, own: Sequence[Line], copies: Sequence[Line] = ()) -> list[Line]:
+    """The lines as the program writes them: a queued prompt before them, or snapshots, or nothing that tells the time."""
+    copied = [{**line, "sessionId": session, "promptId": "p"} for line in copies if "uuid" in line]
+    prompts = [line for line in [*copied, *own] if line["type"] == "user"]
+    heads = {
+        "queued": [{"type": "queue-operation", "timestamp": own[0]["timestamp"], "sessionId": session}],
+        "snapshots": [_snapshot(line) for line in prompts],
+    }
+    return [{"type": "mode", "sessionId": session}, *heads[head], *copied, *own]
+
+
+@pytest.mark.parametrize("head", ["queued", "snapshots"])
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
-def test_a_fork_counts_only_what_it_adds(tmp_path: Path, context: ReadingContext, names: tuple[str, str]) -> None:
-    """Copied lines have the uuids of the others, and nothing else says that they are copies; names say nothing of age."""
+@pytest.mark.parametrize("begins_at", [0, 2])
+def test_a_fork_counts_only_what_it_adds(
+    tmp_path: Path, context: ReadingContext, names: tuple[str, str], head: str, begins_at: int
+) -> None:
+    """Copied lines have the uuids of the others, and nothing else says that they are copies; names say nothing of age.
+
+    A fork of a session that was compacted begins in the middle of it.
+    """
     first = Lines(names[0])
-    first.bookkeeping("queue-operation", timestamp="2026-11-03T08:59:00.000Z")
     first.user("One?")
     first.said("m1", text("One."))
+    first.user("Two?")
+    first.said("m2", text("Two."))
     fork = Lines(names[1], prefix="f", minute=10)
     fork.last = first.last
-    fork.user("Two?")
-    fork.said("m2", text("Two."))
-    first_lines = list(first.lines)
-    first.user("Three?")
+    fork.user("Three?")
+    fork.said("m3", text("Three."))
+    copies = list(first.lines)[begins_at:]
+    first.user("Four?")
     folder = tmp_path / "projects" / "-srv"
-    _write(folder / f"{names[0]}.jsonl", first.lines)
-    _write(folder / f"{names[1]}.jsonl", [*_fork(names[1], first_lines, "2026-11-03T09:10:00.000Z"), *fork.lines])
-    exchanges: list[Exchange] = []
-    events: list[AgentEvent] = []
-    for path in find_claude_code(tmp_path):
-        reading = read_claude_code(path, context)
-        exchanges += reading.exchanges
-        events += reading.events
-    assert {("One?", names[0]), ("Two?", names[1]), ("Three?", names[0])} == {(e.user_message, e.session_id) for e in exchanges}
-    assert 3 == len(exchanges)
-    assert 2 == sum(event.event == "token_usage" for event in events)
+    _write(folder / f"{names[0]}.jsonl", _with_head(names[0], head, first.lines))
+    _write(folder / f"{names[1]}.jsonl", _with_head(names[1], head, fork.lines, copies))
+    readings = [read_claude_code(path, context) for path in find_claude_code(tmp_path)]
+    exchanges = [(one.user_message, one.session_id) for reading in readings for one in reading.exchanges]
+    assert sorted([("One?", names[0]), ("Two?", names[0]), ("Three?", names[1]), ("Four?", names[0])]) == sorted(exchanges)
+    assert 3 == sum(event.event == "token_usage" for reading in readings for event in reading.events)
+
+
+def test_sessions_of_one_folder_that_are_no_forks_are_not_compared(tmp_path: Path, context: ReadingContext) -> None:
+    """A folder has hundreds of them, and reading each with all the others would take for ever."""
+    folder = tmp_path / "projects" / "-srv"
+    for number in range(3):
+        lines = Lines(f"s{number}", prefix=f"s{number}-", minute=number)
+        lines.user("One?")
+        lines.said("m1", text("One."))
+        _write(folder / f"s{number}.jsonl", _with_head(f"s{number}", "snapshots", lines.lines))
+    assert [frozenset()] * 3 == [copied_lines(path) for path in find_claude_code(tmp_path)]
+    assert [1, 1, 1] == [len(read_claude_code(path, context).exchanges) for path in find_claude_code(tmp_path)]
 
 
 def test_transcripts_are_found_by_place_or_by_content(tmp_path: Path) -> None:

@@ -1,0 +1,194 @@
+"""`driftline import claude-code` and `driftline import codex`, as processes: twice, killed, following, with faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import duckdb
+import pytest
+from agents import claude_code_lines, codex_lines
+
+ROOT = Path(__file__).parents[2]
+AS_OF = "2026-11-05T00:00:00Z"
+KILLS = 3
+PLACES: Mapping[str, str] = {
+    "claude-code": "projects/-srv/{name}.jsonl",
+    "codex": "sessions/2026/11/03/rollout-2026-11-03T09-00-00-{name}.jsonl",
+}
+Json = dict[str, Any]
+
+
+def _lines(source: str, name: str) -> list[Json]:
+    """A transcript of the source whose session has this name."""
+    if source == "claude-code":
+        ids = ("uuid", "parentUuid", "logicalParentUuid")
+        lines = [line | {"sessionId": name} for line in claude_code_lines.everything()]
+        return [line | {field: f"{name}-{line[field]}" for field in ids if line.get(field)} for line in lines]
+    lines = codex_lines.everything()
+    lines[0]["payload"]["id"] = name
+    return lines
+
+
+def _write(root: Path, source: str, name: str, lines: Sequence[Any], *, end: str = "\n") -> Path:
+    path = root / PLACES[source].format(name=name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + end, "utf-8")
+    return path
+
+
+def _command(source: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "service.cli", "import", source, "agent", *arguments, "--json"]
+
+
+def _environment(database: str, **more: str) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "DRIFTLINE_DATABASE": database, **more}
+
+
+def _imported(folder: Path, source: str, database: str = "d.duckdb", **more: str) -> tuple[int, Json, str]:
+    """Import everything; the exit code, the summary, what was said of errors."""
+    done = subprocess.run(
+        _command(source, "--as-of", AS_OF),
+        cwd=folder,
+        env=_environment(database, **more),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+
+
+def _contents(path: Path) -> list[list[tuple[object, ...]]]:
+    with duckdb.connect(str(path), read_only=True) as connection:
+        return [
+            connection.execute(f"SELECT * EXCLUDE (_offset) FROM log.{table} ORDER BY ALL").fetchall()
+            for table in ("exchanges", "agent_events", "session_closings", "scores", "diagnoses", "dead_letters")
+        ]
+
+
+@pytest.mark.parametrize("source", PLACES)
+def test_importing_twice_changes_nothing(tmp_path: Path, source: str) -> None:
+    """Neither the same file nor a copy of it in another place; the second time no file is read at all."""
+    _write(tmp_path / "agent", source, "s1", _lines(source, "s1"))
+    code, first, _ = _imported(tmp_path, source)
+    assert (0, 1, 5, 0) == (code, first["sessions"], first["exchanges"], first["faults"])
+    before = _contents(tmp_path / "d.duckdb")
+    code, second, _ = _imported(tmp_path, source)
+    assert (0, 1, 0) == (code, second["unchanged"], second["exchanges"])
+    path = _write(tmp_path / "agent", source, "s1", _lines(source, "s1"))
+    os.utime(path, (1, 1))
+    code, third, _ = _imported(tmp_path, source)
+    assert (0, 0, first["exchanges"] + first["events"]) == (code, third["exchanges"] + third["events"], third["known"])
+    assert before == _contents(tmp_path / "d.duckdb")
+
+
+@pytest.mark.parametrize("source", PLACES)
+def test_a_damaged_line_is_set_aside_with_file_and_line(tmp_path: Path, source: str) -> None:
+    """The rest is taken, and the exit code says that something was not."""
+    lines = _lines(source, "s1")
+    path = _write(tmp_path / "agent", source, "s1", [*lines[:4], "{", *lines[4:]])
+    code, summary, _ = _imported(tmp_path, source)
+    assert (1, 1, 5) == (code, summary["faults"], summary["exchanges"])
+    with duckdb.connect(str(tmp_path / "d.duckdb"), read_only=True) as connection:
+        letters = connection.execute("SELECT source, position, reason FROM log.dead_letters").fetchall()
+    assert [(str(path.relative_to(tmp_path)), 5, "not_json")] == letters
+
+
+@pytest.mark.parametrize("source", PLACES)
+def test_a_torn_last_line_is_taken_the_next_time(tmp_path: Path, source: str) -> None:
+    """The program was writing it."""
+    lines = _lines(source, "s1")
+    text = "\n".join(map(json.dumps, lines))
+    _write(tmp_path / "agent", source, "s1", [text[:-20]], end="")
+    code, first, _ = _imported(tmp_path, source)
+    assert (0, 0) == (code, first["faults"])
+    _write(tmp_path / "agent", source, "s1", lines)
+    code, _, _ = _imported(tmp_path, source)
+    assert 0 == code
+    _imported(tmp_path, source, "whole.duckdb")
+    torn, whole = _contents(tmp_path / "d.duckdb"), _contents(tmp_path / "whole.duckdb")
+    assert torn[:2] == whole[:2]
+    assert [] == torn[-1]
+
+
+@pytest.mark.parametrize(("source", "other"), [("claude-code", "codex"), ("codex", "claude-code")])
+def test_a_file_of_another_program_is_refused_with_the_command_that_takes_it(tmp_path: Path, source: str, other: str) -> None:
+    """Line by line it would be a thousand faults."""
+    path = _write(tmp_path, other, "s1", _lines(other, "s1"))
+    command = [sys.executable, "-m", "service.cli", "import", source, str(path)]
+    done = subprocess.run(command, cwd=tmp_path, env=_environment("d.duckdb"), capture_output=True, text=True, check=False)
+    assert 2 == done.returncode
+    assert f"driftline import {other}" in done.stderr
+    assert not (tmp_path / "d.duckdb").exists()
+
+
+@pytest.mark.parametrize("source", PLACES)
+def test_a_folder_without_transcripts_says_where_they_would_be(tmp_path: Path, source: str) -> None:
+    """The folder one level too deep is an easy mistake."""
+    (tmp_path / "agent").mkdir()
+    code, _, errors = _imported(tmp_path, source)
+    assert 2 == code
+    assert "no transcript under agent" in errors
+    assert PLACES[source].split("/")[0] in errors
+
+
+@pytest.mark.slow
+def test_an_import_that_is_killed_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    """It is taken up where the last batch was committed, whatever the source."""
+    source = "claude-code"
+    for number in range(40):
+        _write(tmp_path / "agent", source, f"s{number}", _lines(source, f"s{number}"))
+    start = perf_counter()
+    code, _, _ = _imported(tmp_path, source, "whole.duckdb", DRIFTLINE_BATCH_RECORDS="50")
+    duration = perf_counter() - start
+    assert 0 == code
+    chance = random.Random(5)
+    for _ in range(KILLS):
+        environment = _environment("killed.duckdb", DRIFTLINE_BATCH_RECORDS="50")
+        process = subprocess.Popen(_command(source, "--as-of", AS_OF), cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+        try:
+            process.communicate(timeout=chance.uniform(0.4, 0.9) * duration)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+    assert 0 == _imported(tmp_path, source, "killed.duckdb", DRIFTLINE_BATCH_RECORDS="50")[0]
+    assert _contents(tmp_path / "whole.duckdb") == _contents(tmp_path / "killed.duckdb")
+
+
+@pytest.mark.parametrize("source", PLACES)
+def test_a_follower_takes_what_is_added_and_new_files(tmp_path: Path, source: str) -> None:
+    """An exchange is taken when the next question ends it; an interrupt ends the follower well."""
+    lines = _lines(source, "s1")
+    second = next(number for number, line in enumerate(lines) if "And db3?" in json.dumps(line))
+    path = _write(tmp_path / "agent", source, "s1", lines[:second])
+    command = _command(source, "--follow", "--interval", "0.1", "--as-of", "2026-11-03T09:02:00Z")
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=_environment("d.duckdb"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    watchdog = threading.Timer(120, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        assert 0 == json.loads(process.stdout.readline())["exchanges"]
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(lines[second]) + "\n")
+        assert 1 == json.loads(process.stdout.readline())["exchanges"]
+        _write(tmp_path / "agent", source, "s2", _lines(source, "s2"))
+        assert 4 == json.loads(process.stdout.readline())["exchanges"]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert 0 == process.returncode, errors
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.communicate()
