@@ -72,7 +72,7 @@ function listen(api, settings) {
       }
     }));
   }
-  api.on("gateway_stop", () => stopCurrent().catch(() => {}));
+  api.on("gateway_stop", () => stopCurrent());
   listenToTranscripts();
 }
 

@@ -40,6 +40,7 @@ export class Pipeline {
     this._reopenAt = 0;
     this._touching = null;
     this._stopped = null;
+    this.isStopped = false;
     this._senders = [];
     this._work = [];
     this._faults = new Set();
@@ -103,6 +104,7 @@ export class Pipeline {
     if (this._queue) {
       await release(this._queue.folder);
     }
+    this.isStopped = true;
   }
 
   /** Send a sign of life of a session; it is worth nothing later, so it is sent once. */
@@ -126,6 +128,7 @@ export class Pipeline {
   async _start() {
     const { queueDir, queueMaxBytes: maxBytes, fsync, heartbeatSeconds } = this.settings;
     await this._before?.stop();
+    this._before = null;
     // Node loads its HTTP client at the first use, which takes a while: now, and not while an agent is at work.
     await fetch("data:,");
     await mkdir(queueDir, { recursive: true, mode: 0o700 });

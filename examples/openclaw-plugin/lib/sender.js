@@ -12,6 +12,7 @@ import { Voice } from "./voice.js";
 
 const SHUT_MS = 5 * 60 * 1000;
 const MAX_FAULTS = 8;
+const UNREACHABLE = "unreachable";
 
 export class Sender {
   /** `client` posts, `aside` takes what was refused, `log` has info, warn and error; senders of one process share a `voice`. */
@@ -131,9 +132,8 @@ export class Sender {
 
   _isIll(result) {
     const words = result.outcome === SHUT ? `${result.status === 401 || result.status === 403 ? "the token is" : "the plugin is"} not let in (${result.status}): ${result.reason}` : `${result.reason}`;
-    if (this.trouble !== words) {
-      this._voice.ill(this, words, this._queue.folder);
-    }
+    // A server that goes away does so with one error after another: reset, refused, timed out.
+    this._voice.ill(this, result.status === 0 ? UNREACHABLE : words, words, this._queue.folder);
     this.trouble = words;
   }
 

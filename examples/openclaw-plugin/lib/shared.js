@@ -47,8 +47,7 @@ export async function stopCurrent() {
   const { current } = known;
   known.current = null;
   known.stopped = current ?? known.stopped;
-  await current?.stop();
-  known.open.delete(current);
+  await current?.stop().catch((error) => current.fault(error));
 }
 
 /** Have a registration listen to transcripts: `subscribe` begins it and answers a function that ends it. */
@@ -67,6 +66,7 @@ export function listenOnce(registration, subscribe) {
 
 function following(known, before, settings, log) {
   const pipeline = new Pipeline(settings, log, before);
+  known.open.forEach((one) => one.isStopped && known.open.delete(one));
   known.current = pipeline;
   known.open.add(pipeline);
   return pipeline;

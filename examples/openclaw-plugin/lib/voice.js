@@ -6,12 +6,12 @@ export class Voice {
     this._troubles = new Map();
   }
 
-  /** A sender cannot deliver, for this reason; what it has to deliver waits in a folder. */
-  ill(sender, words, folder) {
-    if (![...this._troubles.values()].includes(words)) {
+  /** A sender cannot deliver, for a trouble of this kind; what it has to deliver waits in a folder. */
+  ill(sender, kind, words, folder) {
+    if (![...this._troubles.values()].includes(kind)) {
       this._log.warn(`driftline: cannot deliver, ${words}; what is recorded waits in ${folder}`);
     }
-    this._troubles.set(sender, words);
+    this._troubles.set(sender, kind);
   }
 
   /** A sender delivers, or has nothing left to deliver. */

@@ -156,9 +156,9 @@ test("an hour without a server costs a call a minute, two lines in the log and n
 test("a trouble that several lanes have is said once, and once that it is over", () => {
   const log = logOf();
   const voice = new Voice(log);
-  voice.ill("a", "ECONNREFUSED", "/lane-0");
-  voice.ill("b", "ECONNREFUSED", "/lane-1");
-  voice.ill("b", "HTTP 503", "/lane-1");
+  voice.ill("a", "unreachable", "ECONNREFUSED", "/lane-0");
+  voice.ill("b", "unreachable", "ECONNRESET", "/lane-1");
+  voice.ill("b", "HTTP 503", "HTTP 503", "/lane-1");
   ["a", "a", "b"].forEach((sender) => voice.well(sender));
 
   assert.deepEqual(log.lines, [
