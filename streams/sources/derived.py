@@ -172,7 +172,7 @@ class ExchangeEvidence:
             self._calls[call_id] = call
         self._skill_use.called(call)
         arguments = call.get("arguments")
-        self.said(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
+        self.said(arguments if isinstance(arguments, str) else _written(arguments))
 
     def returned(self, output: Json, event_id: str) -> None:
         """A tool gave this back; a raw `tool_output` event, and the id that is to stand on what is derived of it."""
@@ -263,6 +263,13 @@ class ExchangeEvidence:
         if len(own) < MIN_OWN_WORDS or grammar_words(text) < MIN_PROSE:
             return None
         return None if own & terms_of(text).words else "unrelated_answer"
+
+
+def _written(arguments: Any) -> str:
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except (UnicodeEncodeError, RecursionError, TypeError):
+        return ""
 
 
 def _has_mark(marks: list[str], text: str) -> bool:

@@ -118,7 +118,7 @@ def read_session(
         sink=builder.take_event,
         follows_header=follows_header,
         inherited=window.inherited,
-        skills=frozenset(window.skills),
+        skills=_skills(window, trajectory),
         dialect=dialect,
     )
     builder.transcript = transcript
@@ -138,6 +138,12 @@ def read_session(
         complete=not transcript.is_torn and len(over) == len(own) and (told or is_left),
         session_ids=[transcript.session_id],
     )
+
+
+def _skills(window: Window, trajectory: Trajectory | None) -> frozenset[str]:
+    """The names of the skills that the session's agent is known to have."""
+    runs = trajectory.runs.values() if trajectory is not None else ()
+    return frozenset(window.skills).union(*(run.skills or () for run in runs))
 
 
 def _tell(transcript: Transcript, trajectory: Trajectory, window: Window, context: ReadingContext) -> bool:

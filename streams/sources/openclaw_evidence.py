@@ -1,4 +1,4 @@
-"""Which detector sees what of OpenClaw: for each failure type, what evidence the import, a trajectory and the plugin give.
+"""Which detector sees what of OpenClaw: for each failure type, what evidence a transcript, a trajectory and the plugin give.
 
 `docs/openclaw.md` has the table that `evidence_table` writes, and tests hold it against real runs.
 """
@@ -43,13 +43,13 @@ EVIDENCE = (
     Row(
         "infinite_tool_loop",
         Evidence(Grade.TOLD, "tool_call", _CALLS),
-        Evidence(Grade.TOLD, "tool.call", "the same call again in one run"),
+        Evidence(Grade.TOLD, "tool.call", "calls that the transcript lacks"),
         Evidence(Grade.TOLD, "tool_call", _CALLS),
     ),
     Row(
         "memory_degradation",
         Evidence(Grade.TOLD, "memory_event", "a search without hits, a memory tool that fails"),
-        Evidence(Grade.TOLD, "tool.result", "the results of memory tools"),
+        Evidence(Grade.TOLD, "tool.result", "results that the transcript lacks"),
         Evidence(Grade.TOLD, "memory_event", "a search without hits, a memory tool that fails"),
     ),
     Row(
@@ -60,19 +60,19 @@ EVIDENCE = (
     ),
     Row(
         "context_pollution",
-        Evidence(Grade.TOLD, "context_event", "compactions; not how full the window was"),
-        Evidence(Grade.BLIND, None, "compactions before a run are not in it"),
+        Evidence(Grade.TOLD, "context_event", "compactions"),
+        Evidence(Grade.TOLD, "model.completed", "how full the context was"),
         Evidence(Grade.TOLD, "context_event", "compactions, and the size after them"),
     ),
     Row(
         "cost_explosion",
         Evidence(Grade.TOLD, "token_usage", _USAGE),
-        Evidence(Grade.TOLD, "model.completed", "tokens of a run as a whole"),
+        Evidence(Grade.TOLD, "model.completed", "attempts that failed and were repeated"),
         Evidence(Grade.TOLD, "token_usage", _USAGE),
     ),
     Row(
         "skill_failure",
-        Evidence(Grade.DERIVED, "skill_event", f"`{SKILL_USE}`; skills that were ignored only since 2026.8"),
+        Evidence(Grade.DERIVED, "skill_event", f"`{SKILL_USE}`"),
         Evidence(Grade.BLIND, None, "the skills that were there, not whether one was followed"),
         Evidence(Grade.BLIND, None, "until an import ran"),
     ),
@@ -82,7 +82,7 @@ EVIDENCE = (
 
 def evidence_table() -> str:
     """The rows as a table in Markdown."""
-    lines = ["| detector | import | trajectory (not imported) | plugin |", "| --- | --- | --- | --- |"]
+    lines = ["| detector | import: transcript | import: trajectory | plugin |", "| --- | --- | --- | --- |"]
     lines += [f"| {row.failure_type} | {' | '.join(map(_cell, row[1:]))} |" for row in EVIDENCE]
     return "\n".join(lines)
 

@@ -78,7 +78,7 @@ def _shown(events: list[AgentEvent]) -> Iterator[str]:
             yield "ignoring_tool_outputs"
         elif event.event == "memory_event" and event.action in ("miss", "recall_failed"):
             yield "memory_degradation"
-        elif event.event == "context_event":
+        elif event.event == "context_event" and (event.action == "compaction" or (event.saturation or 0) >= 85):
             yield "context_pollution"
         elif event.event == "skill_event":
             yield "skill_failure"
@@ -120,13 +120,11 @@ def test_a_real_healthy_run_shows_no_failure(kind: str, fleet: Fleet, events: di
 
 
 def test_trajectories_hold_what_the_table_says(fleet: Fleet) -> None:
-    """The second account of a run tells calls, results and tokens; not what was used, followed or compacted before it."""
+    """The second account of a run tells calls, results and completions; not what was used or followed."""
     told: dict[str, Counter[str]] = defaultdict(Counter)
     for session, event in _trajectory(fleet.state):
         told[session][event["type"]] += 1
         assert not {"used", "referenced", "invoked"} & event["data"].keys()
-        if event["type"] == "model.completed" and fleet.by_session()[session].planted == "context_pollution":
-            assert not event["data"].get("compactionCount")
     for row in EVIDENCE:
         (run,) = [run for run in fleet.runs if run.planted == row.failure_type]
         counts = told[run.session_id or ""]
