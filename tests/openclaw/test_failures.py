@@ -11,29 +11,23 @@ import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from audit.detectors import DETECTORS
-from audit.policy import RedactionSettings
-from audit.polling import is_polling
-from audit.redaction import Redactor
 from openclaw.fleet_runs import Fleet, play
 from openclaw.install import Installed
 from openclaw.plays import KINDS, PLANTS, healthy, planted
+from openclaw.verdicts import diagnosis_of, events_of
 from schemas.records import AgentEvent
 from streams.sources.openclaw_evidence import EVIDENCE, Grade, evidence_table
-from streams.sources.openclaw_sqlite import find_databases, read_database
-from streams.sources.reading import ReadingContext
+from streams.sources.openclaw_sqlite import find_databases
 
 ROOT = Path(__file__).resolve().parents[2]
 HEALTHY = ("retry", "polling", "all_fine", "recall", "total", "skill")
 """A healthy kind beside each failure: the one that looks most like it."""
-FRESH_TOKENS = 50_000
-"""New tokens in one exchange that no healthy run comes to."""
 pytestmark = pytest.mark.slow
 Json = dict[str, Any]
 
@@ -49,50 +43,7 @@ def fleet(newest_openclaw: Installed, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="module")
 def events(fleet: Fleet) -> dict[str, list[AgentEvent]]:
     """The events of each session as an import of the next day reads them."""
-    context = ReadingContext(
-        "conn", "ops", None, datetime.now(UTC) + timedelta(days=1), timedelta(minutes=30), Redactor(RedactionSettings())
-    )
-    found: dict[str, list[AgentEvent]] = {}
-    for path in find_databases(fleet.state):
-        for reading in read_database(path, context):
-            assert not reading.faults
-            found[reading.session_ids[0]] = reading.events
-    return found
-
-
-def _shown(events: list[AgentEvent]) -> Iterator[str]:
-    """The failure types that the events are evidence of, each as often as there is any."""
-    calls: Counter[tuple[str, str | None]] = Counter()
-    tokens: Counter[str] = Counter()
-    prompt_before = None
-    for event in events:
-        payload = json.loads(event.payload)
-        exchange = payload.get("exchange_id", "")
-        if event.event == "tool_call" and not is_polling(event.tool, payload.get("arguments")):
-            calls[exchange, event.call_key] += 1
-        elif event.event == "token_usage":
-            prompt, fresh = _fresh(payload["usage"], prompt_before)
-            tokens[exchange] += fresh
-            prompt_before = prompt
-        elif event.event == "output_use" and event.used is False:
-            yield "ignoring_tool_outputs"
-        elif event.event == "memory_event" and event.action in ("miss", "recall_failed"):
-            yield "memory_degradation"
-        elif event.event == "context_event" and (event.action == "compaction" or (event.saturation or 0) >= 85):
-            yield "context_pollution"
-        elif event.event == "skill_event":
-            yield "skill_failure"
-    if max(calls.values(), default=0) >= 3:
-        yield "infinite_tool_loop"
-    if max(tokens.values(), default=0) >= FRESH_TOKENS:
-        yield "cost_explosion"
-
-
-def _fresh(usage: Json, before: int | None) -> tuple[int, int]:
-    """The prompt of a request, and its new tokens: those that neither the cache nor the request before it had."""
-    read, output = usage["cache_read"], usage["output"]
-    prompt = usage["input"] + read + usage["cache_write"]
-    return prompt, output + (max(0, prompt - max(read, before)) if before is not None else 0)
+    return events_of(fleet.state)
 
 
 @pytest.mark.parametrize("failure_type", PLANTS)
@@ -104,7 +55,9 @@ def test_a_real_run_shows_the_failure_that_was_planted_and_no_other(
     own = events[run.session_id or ""]
     (row,) = [row for row in EVIDENCE if row.failure_type == failure_type]
 
-    assert set(_shown(own)) == {failure_type}
+    causes = {cause.type: cause for cause in diagnosis_of(own).causes}
+    assert causes.keys() - {"cost_explosion"} == {failure_type} - {"cost_explosion"}, "a loop of many calls is expensive, too"
+    assert failure_type in causes
     evidence = [event for event in own if event.event == row.imported.event]
     assert evidence
     assert all(("derived_by" in event.payload) == (row.imported.grade is Grade.DERIVED) for event in evidence)
@@ -115,7 +68,8 @@ def test_a_real_healthy_run_shows_no_failure(kind: str, fleet: Fleet, events: di
     """A retry, polling, a quiet log, a memory with hits, a sum and a skill that is followed are how agents work."""
     (run,) = [run for run in fleet.runs if run.kind == kind]
 
-    assert list(_shown(events[run.session_id or ""])) == []
+    found = diagnosis_of(events[run.session_id or ""])
+    assert ((), "ready_for_runtime") == (found.causes, found.readiness_level)
     assert any(event.event == "token_usage" for event in events[run.session_id or ""])
 
 
