@@ -15,6 +15,7 @@ from audit import detectors
 from audit.detectors import FAILURE_TYPES, Cause
 from audit.events import normalise_session
 from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.thresholds import Thresholds
 from schemas.registry import schema_of
 from service.cli import application
 from service.settings import PREFIX, Settings
@@ -121,13 +122,18 @@ def test_the_detector_of_the_guide_finds_what_it_says(monkeypatch: pytest.Monkey
     monkeypatch.setitem(FAILURE_TYPES, "silent_retries", registered)
     guide = (ROOT / "docs" / "how-to" / "detector.md").read_text("utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {"SessionEvidence": SessionEvidence, "Cause": Cause, "_impact": detectors._impact}
+    names: dict[str, Any] = {
+        "SessionEvidence": SessionEvidence,
+        "Thresholds": Thresholds,
+        "Cause": Cause,
+        "_impact": detectors._impact,
+    }
     exec(code, names)  # noqa: S102 - our own document
     found = []
     for retries in (0, 4, 5, 10):
         evidence = SessionEvidence()
         session = normalise_session([{"event": "retry_event"}] * retries)
         fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(session)])
-        found.append([(cause.severity, cause.impact_score) for cause in names["silent_retries"](evidence)])
+        found.append([(cause.severity, cause.impact_score) for cause in names["silent_retries"](evidence, Thresholds())])
 
     assert [[], [], [("medium", -10)], [("high", -14)]] == found
