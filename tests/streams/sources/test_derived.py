@@ -266,9 +266,9 @@ def test_a_skill_whose_last_command_fails_has_failed() -> None:
 def test_a_search_without_hits_is_no_failed_command() -> None:
     """Grep ends with 1 when it finds nothing."""
     talk = Talk("Check it.").tool("# Proofread", "read", {"path": "skills/proofread/SKILL.md"})
-    talk.tool("", "exec", {"command": "grep -n TODO draft.md"}, exit_code=1)
+    talk.tool("", "exec", {"command": "grep -n DRAFT draft.md"}, exit_code=1)
 
-    assert talk.says("No TODO is left.").skills() == []
+    assert talk.says("No DRAFT is left.").skills() == []
 
 
 def test_commands_without_a_skill_are_no_failure_of_one() -> None:
