@@ -11,7 +11,8 @@
    same kind of step, at about the same time, and state no different outcome. Each has at most one twin. Where it is not sure
    that it happened once, both stay. The text of a result says nothing here: OpenClaw shortens what it shows to hooks.
 6. What came in before something happened tells of something else.
-7. Everything else that differs under one identity contradicts: nothing is guessed about senders that merely say something else.
+7. Events that came in before events said where they come from (`source`) leave it out, and contradict nobody by that.
+8. Everything else that differs under one identity contradicts: nothing is guessed about senders that merely say something else.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ _MARKER = "[SECRET:"
 _WITHHELD = "[withheld]"
 _ASIDE = frozenset({"timestamp", "exchange_id", "event_id", "told_by"})
 _CALL = ("tool_call_id", "tool")
+_SOURCE = "source"
 _MAX_NAME = 64
 _LOOKED_AT = 100
 
@@ -120,7 +122,9 @@ def payload_differences(held: Fields, given: Fields) -> tuple[str, ...]:
         return ()
     entry = held.get("entry_id")
     if not isinstance(entry, str) or entry != given.get("entry_id"):
-        return tuple(sorted(name for name in {*held, *given} if held.get(name) != given.get(name))) or ("event",)
+        named = sorted(name for name in {*held, *given} if held.get(name) != given.get(name))
+        is_only_source = named == [_SOURCE] and None in (held.get(_SOURCE), given.get(_SOURCE))
+        return () if is_only_source else tuple(named) or ("event",)
     both = sorted((held.keys() & given.keys()) - _ASIDE)
     differing = [name for name in both if not _agree_in(name, held[name], given[name])]
     return (*differing, *(() if _is_near(held.get("timestamp"), given.get("timestamp")) else ("timestamp",)))

@@ -9,8 +9,9 @@ Rules of reading:
 4. Arguments are `args`, else `arguments`, else `params`; missing, null and `{}` all mean none.
 5. `source`, the program whose own records the event was read from, and `exchange_id` are taken where they are good names.
    Tokens read and read from a cache are those of `usage`: `input`, `cache_read` and `cache_write`.
-6. A field of the wrong JSON type counts as missing: evidence is never guessed from it.
-7. Text is hostile. An event nested deeper than MAX_DEPTH is refused; NaN and infinities become null and lone surrogates
+6. Of a transcript, a call that only asks how something is getting on has no key, so that it repeats nothing (`audit.polling`).
+7. A field of the wrong JSON type counts as missing: evidence is never guessed from it.
+8. Text is hostile. An event nested deeper than MAX_DEPTH is refused; NaN and infinities become null and lone surrogates
    become U+FFFD, because neither can be written as JSON (`audit.payloads`).
 """
 
@@ -24,6 +25,8 @@ import msgspec
 
 from audit.fingerprints import canonical_json, digest
 from audit.payloads import clean_payload
+from audit.polling import is_polling
+from audit.thresholds import TRANSCRIPT_SOURCES
 from schemas.errors import InputError
 from schemas.limits import MAX_ID, MAX_MADE_ID
 from schemas.records import AgentEvent
@@ -80,7 +83,7 @@ def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
     tool = call_key = None
     if event in TOOL_EVENTS:
         tool = tool_name(payload)
-        if event == "tool_call":
+        if event == "tool_call" and not (get("source") in TRANSCRIPT_SOURCES and is_polling(tool, call_arguments(payload))):
             call_key = _call_key(payload, tool)
     action, status = get("action"), get("status")
     used, referenced, invoked = get("used"), get("referenced"), get("invoked")

@@ -25,8 +25,6 @@ LOWEST_SATURATION = 50.0
 """Percent below which no threshold of a context's fill can lie."""
 TRANSCRIPT_SOURCES = frozenset({"claude-code", "codex", "openclaw"})
 """What events of transcripts say as their `source`."""
-POLLING_TOOLS = ("process",)
-"""Tools that are rightly called again with the same arguments: OpenClaw's `process` looks at a command in the background."""
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=2**53)]
@@ -44,7 +42,7 @@ class Thresholds(PolicyModel):
     critical_retries: Count | None = 3
     """Retry events (of a transcript: in one exchange) from which a loop is critical; null: never by them."""
     polling_tools: Annotated[tuple[ToolName, ...], Field(max_length=100)] = ()
-    """Tools that may be called again and again: neither loop nor duplicate."""
+    """Further tools that may be called again and again: neither loop nor duplicate. Of transcripts, `audit/polling.py` has some."""
     lost_memories: Count = 1
     """Lost memories from which memory is degraded."""
     severe_lost_memories: Count = 3
@@ -78,8 +76,6 @@ class Thresholds(PolicyModel):
 class TranscriptThresholds(Thresholds):
     """The same thresholds, with the defaults of sessions that are read from transcripts."""
 
-    polling_tools: Annotated[tuple[ToolName, ...], Field(max_length=100)] = POLLING_TOOLS
-    """Tools that may be called again and again: neither loop nor duplicate."""
     session_tokens: Tokens | None = None
     """Tokens from which a session is too expensive; null: not by its tokens."""
     critical_session_tokens: Tokens | None = None

@@ -140,7 +140,7 @@ def _unlikely(values: Sequence[float], share: float, name: str) -> float:
         return float(min(limit, 100))
     if limit < 100:
         return limit
-    step = 10 ** (len(str(limit)) - 2)
+    step = int(10 ** (len(str(limit)) - 2))
     return math.ceil(limit / step) * step
 
 

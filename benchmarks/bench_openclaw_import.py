@@ -23,6 +23,8 @@ from benchmarks.measure import print_costs, process_cost
 
 AGENT = "load"
 TURNS = 120
+PROMPT = "You are a personal assistant. " * 1000
+"""The system prompt of 2026.9.6 has 31 000 characters, and each run's trajectory has it twice."""
 LONG = 4096
 """Bytes from which a row is compressed."""
 TABLES = """
@@ -145,8 +147,8 @@ def trajectory(lines: Sequence[Json]) -> Iterator[Json]:
         _, call, result, answer = lines[1 + 4 * turn : 5 + 4 * turn]
         told: tuple[tuple[str, Json, Json], ...] = (
             ("session.started", call, {"trigger": "user"}),
-            ("context.compiled", call, {"systemPrompt": "You are a personal assistant. " * 200}),
-            ("prompt.submitted", call, {"prompt": lines[1 + 4 * turn]["message"]["content"]}),
+            ("context.compiled", call, {"systemPrompt": PROMPT}),
+            ("prompt.submitted", call, {"systemPrompt": PROMPT}),
             ("tool.call", call, {"toolCallId": f"call-{turn}", "name": "exec", "args": {}}),
             ("tool.result", result, {"toolCallId": f"call-{turn}", "name": "exec", "success": True, "result": {}}),
             (

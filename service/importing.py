@@ -21,6 +21,8 @@ from service.reading import FileReader, FileRecords, parts_of, read_transcripts
 from service.sessions import close_idle_sessions
 from service.workspace import Workspace, redaction_key_of
 from streams.admission import Accepted
+from streams.sources.derived import OUTPUT_USE
+from streams.sources.derived_skills import SKILL_USE
 from streams.sources.openclaw_files import trajectory_beside
 from streams.sources.transcript_sources import OPENCLAW, TranscriptSource
 
@@ -104,6 +106,8 @@ class Importer:
                     policy.redaction.model_dump(),
                     RULE_VERSION,
                     READER_VERSION,
+                    OUTPUT_USE,
+                    SKILL_USE,
                 ]
             )
         )
@@ -118,7 +122,7 @@ class Importer:
     def transcripts(self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import the transcripts of a source."""
         changed = self._changed(source.name, files, report)
-        parts = [part for path, stamp in changed for part in parts_of(path, stamp.size)]
+        parts = [part for path, stamp in changed for part in parts_of(source, path, stamp.size)]
         stamps, complete = dict(changed), True
         for part, records in zip(parts, read_transcripts(self._reader, source.name, parts), strict=True):
             self._take(records)

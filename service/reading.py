@@ -23,9 +23,9 @@ from audit.redaction import Redactor
 from schemas.errors import InputError
 from streams.admission import Accepted, Door, Place, Refusal
 from streams.sources.event_files import read_event_file
-from streams.sources.openclaw_sqlite import EVERY_SESSION, SessionRange, session_ranges
+from streams.sources.openclaw_sqlite import EVERY_SESSION, SessionRange
 from streams.sources.reading import Reading, ReadingContext
-from streams.sources.transcript_sources import SOURCES
+from streams.sources.transcript_sources import SOURCES, TranscriptSource
 
 PARALLEL_BYTES = 20_000_000
 """Size from which an import is worth worker processes: each takes half a second to start."""
@@ -81,7 +81,7 @@ class FileReader:
         return Door(Redactor(self.redaction, self.redaction_key), self.now)
 
     def transcripts(self, source: str, path: Path, sessions: SessionRange = EVERY_SESSION) -> FileRecords:
-        """A file of the source with this name, or the sessions of a range of a session database."""
+        """A file of the source with this name, whole, or the sessions of a range of it."""
         return _merged(self._parts(path, SOURCES[source].read(path, self._context, sessions)))
 
     def events(self, path: Path) -> Iterator[FileRecords]:
@@ -116,12 +116,12 @@ def _merged(parts: Iterable[FileRecords]) -> FileRecords:
     return whole
 
 
-def parts_of(path: Path, size: int) -> list[Part]:
+def parts_of(source: TranscriptSource, path: Path, size: int) -> list[Part]:
     """The parts that a file is read in: the records of a large database would not fit into memory together."""
     count = -(-size // PART_BYTES)
-    if count < 2 or path.suffix != ".sqlite":
+    if count < 2:
         return [Part(path, size, EVERY_SESSION, ends=True)]
-    ranges = session_ranges(path, count)
+    ranges = source.ranges(path, count)
     last = len(ranges) - 1
     return [Part(path, size // len(ranges), sessions, ends=place == last) for place, sessions in enumerate(ranges)]
 

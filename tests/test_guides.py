@@ -105,7 +105,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory, commands: tuple[str, str]) ->
         until(lambda: is_judged(here.url, operator), "the judge to answer")
         (query,) = blocks_in(guide("sql"))[:1]
         here.run(f"export DRIFTLINE_TOKEN={operator}")
-        assert '"rows"' in here.run(query, {'"project": "ops"': '"project": "shop"'})
+        until(
+            lambda: '"rows"' in here.run(query, {'"project": "ops"': '"project": "shop"'}),
+            "the first snapshot, which a query asks for",
+        )
         found = asked(here.url, operator)
         here.stop()
     return Shop(folder, given, operator, found)

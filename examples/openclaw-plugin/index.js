@@ -5,14 +5,10 @@
  * it (`plugins.entries.driftline.hooks.allowConversationAccess`): OpenClaw keeps `llm_output` and `agent_end` back otherwise, and the
  * plugin does not listen to transcripts then.
  */
-import { isDeepStrictEqual } from "node:util";
-
 import { SettingsError, isExposed, settingsOf } from "./lib/config.js";
-import { Pipeline } from "./lib/pipeline.js";
+import { currentPipeline, listenOnce, pipelineOf, stopCurrent } from "./lib/shared.js";
 
 const ID = "driftline";
-/** Pipelines of this process by folder: OpenClaw may register a plugin again, and a lane has one owner. */
-const PIPELINES = Symbol.for("driftline.openclaw.pipelines");
 
 /** Hooks of OpenClaw, and what of the recorder each is told to. */
 export const HOOKS = {
@@ -41,53 +37,52 @@ export function register(api) {
   if (isExposed(settings)) {
     api.logger.warn("driftline: url is http:// to another machine: the token and the conversations cross the network in the clear");
   }
-  // Commands that only look at plugins, to list their hooks, register them as well.
-  const isLive = api.registrationMode === undefined || api.registrationMode === "full";
-  const pipeline = isLive ? pipelineOf(settings, api.logger) : new Pipeline(settings, api.logger);
-  listen(api, pipeline);
-  pipeline.unsubscribe();
-  pipeline.unsubscribe = subscribed(api, pipeline);
-  if (isLive) {
+  const pipeline = pipelineOf(settings, api.logger);
+  listen(api, settings);
+  // Others are begun when they are told something: commands that list hooks register the plugin as well.
+  if (api.registrationMode === undefined || api.registrationMode === "full") {
     pipeline.start();
   }
   return pipeline;
 }
 
-function guardedBy(pipeline) {
-  return (tell) => (event, context) => {
+/** Tell the recorder what a hook or a transcript tells. Nothing is thrown, and nothing is answered. */
+function guarded(api, settings, tell) {
+  return (event, context) => {
+    let pipeline = null;
     try {
+      pipeline = currentPipeline(settings, api.logger);
       pipeline.start();
-      tell(event ?? {}, context ?? {});
+      tell(pipeline, event ?? {}, context ?? {});
     } catch (error) {
-      pipeline.fault(error);
+      pipeline?.fault(error);
     }
   };
 }
 
-function listen(api, pipeline) {
-  const { recorder } = pipeline;
-  const guarded = guardedBy(pipeline);
+function listen(api, settings) {
+  const listenToTranscripts = () => listenOnce(api, () => subscribed(api, settings));
   for (const [hook, method] of Object.entries(HOOKS)) {
-    api.on(hook, guarded((event, context) => {
-      const session = recorder[method](event, context);
+    api.on(hook, guarded(api, settings, (pipeline, event, context) => {
+      // A registration that is told something is alive, however many came after it.
+      listenToTranscripts();
+      const session = pipeline.recorder[method](event, context);
       if (hook === "session_start" && session && pipeline.settings.heartbeatSeconds > 0) {
         setImmediate(() => pipeline.beat(session).catch((error) => pipeline.fault(error)));
       }
     }));
   }
-  api.on("gateway_stop", async () => {
-    forget(pipeline);
-    await pipeline.stop().catch((error) => pipeline.fault(error));
-  });
+  api.on("gateway_stop", () => stopCurrent());
+  listenToTranscripts();
 }
 
 /** Listen to what is written to transcripts, where that is allowed; a function that ends it. */
-function subscribed(api, pipeline) {
+function subscribed(api, settings) {
   const events = api.runtime?.events;
   if (!mayRead(api) || typeof events?.onSessionTranscriptUpdate !== "function") {
     return () => {};
   }
-  const end = events.onSessionTranscriptUpdate(guardedBy(pipeline)((update) => pipeline.recorder.transcribed(update)));
+  const end = events.onSessionTranscriptUpdate(guarded(api, settings, (pipeline, update) => pipeline.recorder.transcribed(update)));
   return typeof end === "function" ? end : () => {};
 }
 
@@ -100,31 +95,6 @@ function stateDirOf(api) {
     return api.runtime?.state?.resolveStateDir?.();
   } catch {
     return undefined;
-  }
-}
-
-/** The pipeline of a folder: the one that there is goes on, with all that it knows of sessions, unless the settings are others. */
-function pipelineOf(settings, log) {
-  const known = (globalThis[PIPELINES] ??= watched(new Map()));
-  const before = known.get(settings.queueDir);
-  if (before && isDeepStrictEqual(before.settings, settings)) {
-    return before;
-  }
-  const pipeline = new Pipeline(settings, log, before);
-  known.set(settings.queueDir, pipeline);
-  return pipeline;
-}
-
-/** A command ends its process without a word to plugins: what was recorded is kept then. */
-function watched(known) {
-  process.on("exit", () => known.forEach((pipeline) => pipeline.keepNow()));
-  return known;
-}
-
-function forget(pipeline) {
-  const known = globalThis[PIPELINES];
-  if (known?.get(pipeline.settings.queueDir) === pipeline) {
-    known.delete(pipeline.settings.queueDir);
   }
 }
 

@@ -28,11 +28,12 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from audit.fingerprints import canonical_json
+import msgspec
+
 from audit.polling import is_polling
 from streams.sources.derived_claims import claimed_figures, figures_of, is_computed, reassures, reports_trouble, states
 from streams.sources.derived_skills import SkillUse, has_failed, skill_files
-from streams.sources.derived_terms import MAX_TEXT, grammar_words, terms_of
+from streams.sources.derived_terms import MAX_TEXT, ROUNDED, folded, grammar_words, has_word, occurs, rounded_figures, terms_of
 
 OUTPUT_USE = "output-use-1"
 """Name and version of the rule for outputs. Raise it with every change of what the rule tells."""
@@ -44,6 +45,8 @@ MIN_PROSE = 4
 """Different words of grammar from which a text is prose; an answer that is too short for them is none."""
 MAX_JUDGED = 20
 """Outputs of one exchange that are judged, the last ones."""
+MAX_NEW_TERMS = 1000
+"""Terms said after an output from which it is not judged: whoever says so much says something of it."""
 MAX_EXCHANGE = 4 * 1024 * 1024
 """Characters of one exchange beyond which it is not judged."""
 MAX_SESSION = 8 * 1024 * 1024
@@ -94,9 +97,6 @@ _CUT = re.compile(
 Json = dict[str, Any]
 
 
-_NEVER = 2**62
-
-
 class Answer(NamedTuple):
     """What the agent said after the last output, and the figures of it that come from nowhere."""
 
@@ -104,14 +104,22 @@ class Answer(NamedTuple):
     claims: list[str]
 
 
+class _Said(NamedTuple):
+    """A term, and when it was said first in the exchange."""
+
+    text: str
+    is_word: bool
+    first: int
+
+
 class Output(NamedTuple):
-    """What a tool gave back: when in the exchange, and whether an answer has to come back to it."""
+    """What a tool gave back to which call, and when in the exchange."""
 
     moment: int
     text: str
     event: Json
+    call: Json
     event_id: str
-    judged: bool
 
 
 class SessionTexts:
@@ -164,7 +172,7 @@ class ExchangeEvidence:
             self._calls[call_id] = call
         self._skill_use.called(call)
         arguments = call.get("arguments")
-        self.said(arguments if isinstance(arguments, str) else canonical_json(arguments))
+        self.said(arguments if isinstance(arguments, str) else _written(arguments))
 
     def returned(self, output: Json, event_id: str) -> None:
         """A tool gave this back; a raw `tool_output` event, and the id that is to stand on what is derived of it."""
@@ -173,11 +181,11 @@ class ExchangeEvidence:
         given = output.get("result")
         text = given if isinstance(given, str) and self._has_room_for(given) else ""
         self._moment += 1
-        self._outputs.append(Output(self._moment, text, output, event_id, is_judged(output, call)))
+        self._outputs.append(Output(self._moment, text, output, call, event_id))
 
     def over(self) -> list[Json]:
         """The answer is over, and was one: what it shows, as raw events. Only those of outputs have an id."""
-        unused = self._unused() if self._size <= MAX_EXCHANGE and any(output.judged for output in self._outputs) else []
+        unused = self._unused() if self._outputs and self._size <= MAX_EXCHANGE else []
         return [*unused, *self._skill_use.over()]
 
     def hand_over(self) -> None:
@@ -191,40 +199,47 @@ class ExchangeEvidence:
 
     def _unused(self) -> list[Json]:
         """The outputs after the last one that was taken up, each with why it counts as not used."""
-        first, last = self._moments()
         end = self._outputs[-1].moment
         answer = Answer(
             "\n".join(text for moment, text in self._said if moment > end),
             [figure for figure in self._claims(end) if self._session.lacks(figure)],
         )
+        if not answer.claims and not reassures(answer.text) and len(terms_of(answer.text).words) < MIN_OWN_WORDS:
+            return []  # such an answer gives no reason
+        said = self._said_terms()
         found: list[Json] = []
         for output in reversed(self._outputs[-MAX_JUDGED:]):
-            if len(output.text) > MAX_TEXT:
+            # What is said for the first time after an output may come from it.
+            new = [term for term in said if term.first > output.moment]
+            if len(output.text) > MAX_TEXT or len(new) > MAX_NEW_TERMS:
                 break
-            given = terms_of(output.text)
-            marks, words = (
-                frozenset(term for term in terms if first.get(term, _NEVER) > output.moment)
-                for terms in (given.marks, given.words)
-            )
-            taken_words = sum(last.get(word, -1) > output.moment for word in words)
-            if taken_words > 1 or any(last.get(mark, -1) > output.moment for mark in marks):
+            text = folded(output.text)
+            words = sum(term.is_word and has_word(term.text, text) for term in new)
+            if words > 1 or _has_mark([term.text for term in new if not term.is_word], text):
                 break
-            if output.judged and len(marks) + len(words) >= MIN_TERMS:
-                reason = self._reason(output.text, answer, given.words if not taken_words else None)
-                if reason is not None:
-                    found.append(_unused_event(output, reason, len(marks) + len(words)))
+            reason = self._reason(output.text, answer, has_words=words > 0)
+            if reason is not None and is_judged(output.event, output.call):
+                own = self._own_terms(output, said)
+                found += [_unused_event(output, reason, own)] if own >= MIN_TERMS else []
         return found[::-1]
 
-    def _moments(self) -> tuple[dict[str, int], dict[str, int]]:
-        """When each term was said first and last; what the user said was said at 0."""
-        first: dict[str, int] = {}
-        last: dict[str, int] = {}
+    def _said_terms(self) -> list[_Said]:
+        """The terms that were said, each with when it was said first; what the user said was said at 0."""
+        first: dict[tuple[str, bool], int] = {}
         for moment, text in [(0, self._question), *self._said]:
             terms = terms_of(text)
-            for term in (*terms.marks, *terms.words):
-                first.setdefault(term, moment)
-                last[term] = moment
-        return first, last
+            for is_word, known in ((False, terms.marks), (True, terms.words)):
+                for term in known:
+                    first.setdefault((term, is_word), moment)
+        return [_Said(term, is_word, moment) for (term, is_word), moment in first.items()]
+
+    def _own_terms(self, output: Output, said: list[_Said]) -> int:
+        """How many terms an output has that nobody said before it."""
+        before = {(term.text, term.is_word) for term in said if term.first < output.moment}
+        given = terms_of(output.text)
+        return sum((mark, False) not in before for mark in given.marks) + sum(
+            (word, True) not in before for word in given.words
+        )
 
     def _claims(self, end: int) -> list[str]:
         """The figures that the answer states and that nobody stated before it in this exchange."""
@@ -236,18 +251,39 @@ class ExchangeEvidence:
         claimed = (figure for moment, text in self._said if moment > end for figure in claimed_figures(text))
         return [figure for figure in dict.fromkeys(claimed) if not any(states(text, figure) for text in before)]
 
-    def _reason(self, text: str, answer: Answer, words: frozenset[str] | None) -> str | None:
-        """Why the answer shows that the output was passed over; `words` are the output's, where none of them came again."""
-        figures = figures_of(text, MAX_FIGURES + 1)
-        if 2 <= len(figures) <= MAX_FIGURES and any(not is_computed(float(figure), figures) for figure in answer.claims):
+    def _reason(self, text: str, answer: Answer, *, has_words: bool) -> str | None:
+        """Why the answer shows that the output was passed over; `has_words` says that one word of it came again."""
+        if answer.claims and any(_lacks_ground(float(figure), text) for figure in answer.claims):
             return "unsupported_figure"
-        if reports_trouble(text) and reassures(answer.text):
+        if reassures(answer.text) and reports_trouble(text):
             return "contradicted_alarm"
-        if words is None or grammar_words(text) < MIN_PROSE or grammar_words(answer.text) < MIN_PROSE:
+        if has_words or grammar_words(answer.text) < MIN_PROSE:
             return None
-        asked = terms_of(self._question).words
-        own = terms_of(answer.text).words - asked
-        return "unrelated_answer" if len(own) >= MIN_OWN_WORDS and not own & words else None
+        own = terms_of(answer.text).words - terms_of(self._question).words
+        if len(own) < MIN_OWN_WORDS or grammar_words(text) < MIN_PROSE:
+            return None
+        return None if own & terms_of(text).words else "unrelated_answer"
+
+
+def _written(arguments: Any) -> str:
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except (UnicodeEncodeError, RecursionError, TypeError):
+        return ""
+
+
+def _has_mark(marks: list[str], text: str) -> bool:
+    """Whether any of the marks is in a folded text, or a longer figure that rounds to one."""
+    if any(occurs(mark, text) for mark in marks):
+        return True
+    rounded = [mark for mark in marks if mark.startswith(ROUNDED)]
+    return bool(rounded) and not rounded_figures(text).isdisjoint(rounded)
+
+
+def _lacks_ground(figure: float, text: str) -> bool:
+    """Whether an output states figures, and this one is not computed of them."""
+    figures = figures_of(text, MAX_FIGURES + 1)
+    return 2 <= len(figures) <= MAX_FIGURES and not is_computed(figure, figures)
 
 
 def is_judged(output: Json, call: Json) -> bool:
@@ -263,7 +299,7 @@ def is_judged(output: Json, call: Json) -> bool:
 
 
 def _unused_event(output: Output, reason: str, terms: int) -> Json:
-    named = {name: output.event[name] for name in ("tool", "tool_call_id", "via") if name in output.event}
+    named: Json = {name: output.event[name] for name in ("tool", "tool_call_id", "via") if name in output.event}
     return {
         "event": "output_use",
         "used": False,

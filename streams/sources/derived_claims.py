@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import combinations
 
-from streams.sources.derived_terms import ESCAPES, MAX_TEXT, NUMBER, TIME, TOKEN
+from streams.sources.derived_terms import ESCAPES, MAX_TEXT, NUMBER, TIME, TOKEN, occurs
 
 MAX_LINES = 400
 """Lines of an output in which a report of trouble is looked for, the last ones."""
@@ -25,6 +25,8 @@ _CODE = re.compile(r"```[^`]*```|`[^`]*`")
 _ALARM = re.compile(
     r"\b(?:ERROR|FATAL|CRITICAL|FAILED|FAILURE|PANIC|EMERG|ALERT)\b|\b(?:[Ee]rror|[Ff]atal|[Pp]anic|[Ff]ailed|[Ff]ailure):"
 )
+_ALARM_WORDS = ("ERROR", "FATAL", "CRITICAL", "FAIL", "PANIC", "EMERG", "ALERT", "rror:", "atal:", "anic:", "ailed:", "ailure:")
+"""Without any of these no line can match."""
 _NO_ALARM = re.compile(
     r"\b(?:no|0|zero|without)\s{1,4}(?:\w{1,20}\s{1,4})?(?:errors?|fail\w{0,10}|problems?|warnings?)\b"
     r"|\b(?:errors?|failed|failures?)\s{0,4}[:=]\s{0,4}0\b",
@@ -78,8 +80,7 @@ def figures_of(text: str, limit: int) -> list[float]:
 
 def states(text: str, figure: str) -> bool:
     """Whether the figure is in the text, with thousands set apart or not, and not as a part of another one."""
-    written = [figure, f"{int(figure):,}"] if figure.isdigit() and len(figure) > 3 else [figure]
-    return any(form in text and re.search(rf"(?<!\d){re.escape(form)}(?!\d)", text) is not None for form in written)
+    return occurs(figure, text)
 
 
 def is_computed(figure: float, figures: Sequence[float]) -> bool:
@@ -104,6 +105,8 @@ def _is_about(figure: float, value: float) -> bool:
 
 def reports_trouble(output: str) -> bool:
     """Whether a line of an output reports trouble, as a log does; `0 errors` is none."""
+    if not any(word in output for word in _ALARM_WORDS):
+        return False
     lines = ESCAPES.sub("\n", output).splitlines()[-MAX_LINES:]
     return any(_ALARM.search(line[:_MAX_LINE]) and not _NO_ALARM.search(line[:_MAX_LINE]) for line in lines)
 

@@ -79,7 +79,7 @@ def named_skills(question: str, skills: frozenset[str]) -> list[str]:
     """The skills among these that a user's message asks for, in order."""
     if not skills:
         return []
-    by_command = {_command(name): name for name in sorted(skills)}
+    by_command = {_command(name): name.casefold() for name in sorted(skills)}
     text = question[:MAX_QUESTION]
     leading = _LEADING.match(text)
     names = [leading[1]] if leading else [match[1] for match in _DOLLAR.finditer(text)]

@@ -4,8 +4,10 @@
    what is joined by points, slashes, colons and the like, each part that is a mark counts, too. A time of day is none.
 2. **Words** are other words of four letters or more that English does not need for its grammar, by their stems, so that `adapters`
    and `adapter` are one. Letters are folded.
-3. A figure of four digits or more counts as rounded, too: `about 69k` and `1.2 s` take up `68701` and `1234`.
+3. A figure of two digits that are not zero stands for every longer one that rounds to it: `about 69k` and `1.2 s` take up `68701` and
+   `1234`.
 
+Outputs are long and answers are short: so it is the terms of an answer that are looked for in an output, and not the other way round.
 All of it is linear in the text, of which MAX_TEXT characters are read.
 """
 
@@ -16,6 +18,8 @@ from typing import NamedTuple
 
 MAX_TEXT = 16 * 1024
 """Characters of one text that are read."""
+MAX_TRIES = 64
+"""How often a term is looked for in one text."""
 MAX_TOKEN = 200
 """Characters of the longest token that is looked at."""
 
@@ -27,7 +31,10 @@ TIME = re.compile(
     r"\d{4}-\d\d(?!\d)(?:-\d\d(?:t[\d:.,]*z?)?)?|(?<![\d.])\d{1,2}:\d\d(?::\d\d)?(?!\d)(?:[.,]\d+)?z?", re.IGNORECASE
 )
 ESCAPES = re.compile(r"\\[nrtu\"\\/]")
-_ROUND = re.compile(r"(\d{1,3}(?:[.,]\d{1,2})?)([kmg])?", re.IGNORECASE)
+_ROUND = re.compile(r"(\d{1,15}(?:[.,]\d{1,3})*)([kmg])?", re.IGNORECASE | re.ASCII)
+_LONG = re.compile(r"(?<![\d.,])[1-9]\d{3,}", re.ASCII)
+ROUNDED = "~"
+"""What the mark of a round figure begins with."""
 _ENDINGS = ("ing", "ed", "es", "ly", "s")
 GRAMMAR = frozenset(
     [
@@ -173,32 +180,27 @@ def terms_of(text: str) -> Terms:
 def _take(token: str, marks: set[str], words: set[str]) -> None:
     if token.isalpha():
         _take_word(token, marks, words)
-        return
-    moment = TIME.fullmatch(token)
-    if moment is not None:
+    elif TIME.fullmatch(token):
         marks.add(token.casefold())
-        return
-    if NUMBER.fullmatch(token):
+    elif NUMBER.fullmatch(token):
         _take_figure(token, marks)
-        return
-    if token.replace("-", "").isalpha():
+    elif token.replace("-", "").isalpha():
         for word in token.split("-"):
             _take_word(word, marks, words)
-        return
-    marks.add(token.casefold())
-    for part in _PART.findall(TIME.sub(" ", token)):
-        if part.isdigit():
-            _take_figure(part, marks)
-        elif part.isalpha():
-            _take_word(part, marks, words)
-        elif len(part) > 1:
-            marks.add(part.casefold())
-            rounded = _ROUND.fullmatch(part)
-            if rounded is not None and rounded[2]:
-                marks.add(_mantissa(rounded[1]))
-    rounded = _ROUND.fullmatch(token)
-    if rounded is not None and rounded[2]:
-        marks.add(_mantissa(rounded[1]))
+    else:
+        marks.add(token.casefold())
+        for part in _PART.findall(TIME.sub(" ", token)):
+            _take_part(part, marks, words)
+        _take_rounded(token, marks)
+
+
+def _take_part(part: str, marks: set[str], words: set[str]) -> None:
+    if part.isdigit():
+        _take_figure(part, marks)
+    elif part.isalpha():
+        _take_word(part, marks, words)
+    elif len(part) > 1:
+        marks.add(part.casefold())
 
 
 def _take_word(word: str, marks: set[str], words: set[str]) -> None:
@@ -210,22 +212,56 @@ def _take_word(word: str, marks: set[str], words: set[str]) -> None:
 
 
 def _take_figure(figure: str, marks: set[str]) -> None:
-    digits = figure.replace(",", "").replace(".", "")
-    if len(digits) < 2:
+    if len(figure) >= 2:
+        marks.update((figure, figure.replace(",", "")))
+        _take_rounded(figure, marks)
+
+
+def _take_rounded(token: str, marks: set[str]) -> None:
+    match = _ROUND.fullmatch(token)
+    if match is None:
         return
-    marks.add(figure)
-    marks.add(figure.replace(",", ""))
-    if len(digits) >= 4 and digits.strip("0"):
-        marks.add(_mantissa(digits))
-    elif any(point in figure for point in ".,"):
-        marks.add(_mantissa(figure))
+    digits = match[1].replace(",", "").replace(".", "").strip("0")
+    if len(digits) in (1, 2) and (match[2] or not match[1].isdigit() or len(match[1]) > 2):
+        marks.add(f"{ROUNDED}{digits:0<2}")
 
 
-def _mantissa(figure: str) -> str:
-    """The first two digits that are not zero, rounded: what is left of a figure that is given in another unit, or roughly."""
-    digits = figure.replace(",", "").replace(".", "").lstrip("0")[:17] or "0"
-    rounded = f"{float(digits):.1e}"
-    return f"~{rounded[0]}{rounded[2]}"
+def occurs(mark: str, folded: str) -> bool:
+    """Whether a mark is in a folded text, and not as a part of a longer word or figure."""
+    written = [mark, f"{int(mark):,}"] if len(mark) > 3 and mark.isascii() and mark.isdigit() and mark[0] != "0" else [mark]
+    return any(stands_alone(form, folded) for form in written)
+
+
+def has_word(word: str, folded: str) -> bool:
+    """Whether a word with this stem is in a folded text."""
+    return stands_alone(word, folded, only_begins=True)
+
+
+def stands_alone(form: str, text: str, *, only_begins: bool = False) -> bool:
+    """Whether a text has this with no letter or digit before it and, unless it only has to begin a word, after it.
+
+    A text that has it MAX_TRIES times as a part of something longer is believed to have it alone, too.
+    """
+    at = -1
+    for _ in range(MAX_TRIES):
+        at = text.find(form, at + 1)
+        if at < 0:
+            return False
+        end = at + len(form)
+        if not (at and text[at - 1].isalnum()) and (only_begins or not text[end : end + 1].isalnum()):
+            return True
+    return True
+
+
+def rounded_figures(folded: str) -> set[str]:
+    """The marks of round figures that stand for the figures of four digits or more in a text."""
+    return {f"{ROUNDED}{f'{float(figure[:17]):.1e}'.replace('.', '')[:2]}" for figure in _LONG.findall(folded)}
+
+
+def folded(text: str) -> str:
+    """The text as terms are looked for in it."""
+    cut = text[:MAX_TEXT]
+    return (ESCAPES.sub(" ", cut) if "\\" in cut else cut).casefold()
 
 
 def stem(word: str) -> str:

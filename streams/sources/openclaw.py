@@ -118,7 +118,7 @@ def read_session(
         sink=builder.take_event,
         follows_header=follows_header,
         inherited=window.inherited,
-        skills=frozenset(window.skills),
+        skills=_skills(window, trajectory),
         dialect=dialect,
     )
     builder.transcript = transcript
@@ -140,6 +140,12 @@ def read_session(
     )
 
 
+def _skills(window: Window, trajectory: Trajectory | None) -> frozenset[str]:
+    """The names of the skills that the session's agent is known to have."""
+    runs = trajectory.runs.values() if trajectory is not None else ()
+    return frozenset(window.skills).union(*(run.skills or () for run in runs))
+
+
 def _tell(transcript: Transcript, trajectory: Trajectory, window: Window, context: ReadingContext) -> bool:
     """Hand out what the second account of the runs adds; whether it was all there was."""
     runs = list(trajectory.settled(context.ingested_at, context.session_gap))
@@ -149,10 +155,11 @@ def _tell(transcript: Transcript, trajectory: Trajectory, window: Window, contex
         until = begins[later] if later < len(begins) else None
         for event, at in events_of_run(run, transcript.notes, until=until, fill=window.fill):
             transcript.emit(event, at)
-    sets = [run.skills for run in trajectory.runs.values() if run.skills] or ([window.skills] if window.skills else [])
-    for names in dict.fromkeys(map(tuple, sets)) if transcript.began_at is not None else ():
-        # The time is the session's: that of a run would change when OpenClaw forgets its first runs.
-        transcript.emit(skills_event(names), transcript.began_at)
+    if transcript.began_at is not None:
+        named = [tuple(run.skills) for run in trajectory.runs.values() if run.skills] or [window.skills]
+        for names in dict.fromkeys(filter(None, named)):
+            # The time is the session's: that of a run would change when OpenClaw forgets its first runs.
+            transcript.emit(skills_event(names), transcript.began_at)
     return len(runs) == len(trajectory.runs) and not trajectory.is_torn
 
 

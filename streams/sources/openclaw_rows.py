@@ -109,7 +109,7 @@ class SessionRows:
 
     def trajectory(self) -> Iterator[Line]:
         """The lines of the session's trajectory, without those that only repeat prompts and contexts."""
-        if not self._tables.get(TRAJECTORY, frozenset()) >= TRAJECTORY_COLUMNS:
+        if TRAJECTORY not in self._tables:
             return
         values = {"session": self._session, "longest": MAX_LINE, "kept": KEPT_BYTES}
         for number, (body, size) in enumerate(self._connection.execute(_TRAJECTORY, values), start=1):

@@ -120,7 +120,7 @@ def read_database(path: Path, context: ReadingContext, sessions: SessionRange = 
 
 def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
     """Refuse a table that lacks a column: taking only what is left in the others would hide the rest."""
-    for table, columns in SOURCES.items():
+    for table, columns in (*SOURCES.items(), (TRAJECTORY, TRAJECTORY_COLUMNS)):
         missing = sorted(columns - tables.get(table, columns))
         if missing:
             raise InputError(
@@ -136,9 +136,7 @@ def _name(session: object) -> str:
 
 def _sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[str]], within: SessionRange) -> list[object]:
     """The ids of the sessions of a range that any table has lines of, in order."""
-    known = [table for table in SOURCES if table in tables]
-    if tables.get(TRAJECTORY, frozenset()) >= TRAJECTORY_COLUMNS:
-        known.append(TRAJECTORY)
+    known = [table for table in (*SOURCES, TRAJECTORY) if table in tables]
     parts = [f"SELECT DISTINCT session_id FROM {table}" for table in known]  # noqa: S608 - names of our own
     if not parts:
         return []

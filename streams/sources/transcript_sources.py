@@ -22,7 +22,7 @@ from audit.file_kinds import (
 from streams.sources.claude_code import find_claude_code, read_claude_code
 from streams.sources.codex import find_codex, read_codex
 from streams.sources.openclaw import find_transcripts, read_transcript
-from streams.sources.openclaw_sqlite import SessionRange, find_databases, read_database
+from streams.sources.openclaw_sqlite import EVERY_SESSION, SessionRange, find_databases, read_database, session_ranges
 from streams.sources.reading import Reading, ReadingContext
 
 
@@ -31,8 +31,8 @@ class TranscriptSource:
     """One program. `name` is what commands and records call it, `label` what people do, `folder` where it keeps its files.
 
     `words` says what its files are and `patterns` what they are called; `hint` where they lie; `unlike` tells a file that is
-    something else. `find` gives the files at a path, InputError when there is nothing; `read` gives what one file holds, of a session
-    database the sessions of a range.
+    something else. `find` gives the files at a path, InputError when there is nothing; `read` gives what one file holds of a range of
+    sessions, `ranges` at most so many of them that a large file is read by, each whole in memory.
     """
 
     name: str
@@ -44,6 +44,7 @@ class TranscriptSource:
     unlike: Callable[[bytes], Kind | None]
     find: Callable[[Path], list[Path]]
     read: Callable[[Path, ReadingContext, SessionRange], Iterable[Reading]]
+    ranges: Callable[[Path, int], list[SessionRange]] = lambda _path, _count: [EVERY_SESSION]
 
     def files_in(self, paths: Iterable[Path]) -> list[Path]:
         """Every file under the paths, each once, in a fixed order; InputError for a missing path."""
@@ -70,6 +71,10 @@ def _is_database(path: Path) -> bool:
         return False
 
 
+def _openclaw_ranges(path: Path, count: int) -> list[SessionRange]:
+    return session_ranges(path, count) if path.suffix == ".sqlite" else [EVERY_SESSION]
+
+
 def _read_claude_code(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:
     yield read_claude_code(path, context)
 
@@ -88,6 +93,7 @@ OPENCLAW = TranscriptSource(
     unlike=unlike_transcript,
     find=_find_openclaw,
     read=_read_openclaw,
+    ranges=_openclaw_ranges,
 )
 CLAUDE_CODE = TranscriptSource(
     name="claude-code",

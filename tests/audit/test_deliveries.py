@@ -214,12 +214,30 @@ def test_what_one_account_of_an_entry_leaves_out_is_no_contradiction() -> None:
     assert () == payload_differences(payload(duration_ms=84), payload())
 
 
+@pytest.mark.parametrize("entry", [{"entry_id": "a1"}, {"told_by": "hook"}], ids=str)
+def test_an_event_of_before_that_names_no_source_contradicts_none_that_does(entry: dict[str, str]) -> None:
+    """A queue or an import of a newer version meets databases in which no event says where it comes from."""
+    before = {"event": "tool_call", "event_id": "1"} | entry
+    assert () == payload_differences(before, before | {"source": "openclaw"})
+    assert () == payload_differences(before | {"source": "openclaw"}, before)
+    assert ("source",) == payload_differences(before | {"source": "openclaw"}, before | {"source": "codex"})
+
+
 def test_events_of_no_entry_are_compared_in_full() -> None:
     """Whoever numbers events anew after a restart must hear of it."""
     one = {"event": "tool_call", "event_id": "1", "n": 1, "timestamp": 1}
     assert ("n",) == payload_differences(one, one | {"n": 2})
     assert ("timestamp",) == payload_differences(one, one | {"timestamp": 2})
     assert ("n",) == payload_differences(one, {name: value for name, value in one.items() if name != "n"})
+
+
+@pytest.mark.parametrize("fields", [{}, {"entry_id": "a1"}, {"told_by": "hook"}], ids=str)
+def test_an_event_that_names_its_source_is_the_one_that_did_not(fields: dict[str, Any]) -> None:
+    """Events were delivered before senders named their source; delivering them again changes nothing."""
+    one = {"event": "tool_call", "event_id": "1", "timestamp": 1793696410000, **fields}
+    assert () == payload_differences(one, one | {"source": "openclaw"})
+    assert () == payload_differences(one | {"source": "openclaw"}, one)
+    assert "n" in payload_differences(one | {"n": 1}, one | {"n": 2, "source": "openclaw"})
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=2))
@@ -260,6 +278,15 @@ def test_what_a_hook_told_is_found_in_the_transcript_and_the_other_way_round(*, 
     """OpenClaw tells plugins no entry of a tool's result; an import that counted it again would tell of a loop."""
     held, given = event(0, by_hook=by_hook), event(7, 3, by_hook=not by_hook)
     assert [7] == left_out([held], [given])
+
+
+def test_what_a_hook_told_is_found_in_the_trajectory() -> None:
+    """A run that was aborted is in no entry: the plugin tells of it, and so does the second account that an import reads."""
+    (at, said) = event(0).at, {"event": "error_event", "action": "aborted"}
+    read = Told(0, ("north", "s"), at, at, {**said, "told_by": "trajectory"})
+    told = Told(1, ("north", "s"), at, at, {**said, "told_by": "hook"})
+    assert [1] == left_out([read], [told])
+    assert [0] == left_out([told], [read])
 
 
 @pytest.mark.parametrize(

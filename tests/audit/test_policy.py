@@ -62,7 +62,6 @@ DEFAULTS = {
         "events": THRESHOLDS,
         "transcripts": THRESHOLDS
         | {
-            "pollingTools": ("process",),
             "sessionTokens": None,
             "criticalSessionTokens": None,
             "exchangeTokens": 50_000,

@@ -93,10 +93,19 @@ def test_the_same_call_in_several_exchanges_is_no_loop() -> None:
 
 
 def test_polling_is_no_loop() -> None:
-    """A command in the background is looked at until it has ended."""
+    """A command in the background is looked at until it has ended; what is asked in between is asked again all the same."""
     poll = {"event": "tool_call", "tool": "process", "arguments": {"action": "poll", "sessionId": "x"}}
     assert [] == failures(*[poll] * 9)
-    assert ("infinite_tool_loop", "critical") in failures(*[poll] * 9, polling_tools=())
+    assert [("infinite_tool_loop", "high")] == failures(*[call("deploy"), poll] * 3)
+    kill = {**poll, "arguments": {"action": "kill", "sessionId": "x"}}
+    assert [("infinite_tool_loop", "high")] == failures(*[kill] * 3)
+    assert [] == failures(*[kill] * 3, polling_tools=("process",))
+
+
+def test_delivered_events_are_not_looked_at_for_polling() -> None:
+    """The published rules know of no polling: what was delivered as events is diagnosed as ever."""
+    poll = {"event": "tool_call", "tool": "process", "arguments": {"action": "poll"}}
+    assert ["infinite_tool_loop"] == [cause["type"] for cause in diagnose_events("s", [poll] * 3)["failure_causes"]]
 
 
 def test_retries_of_other_exchanges_make_no_loop_critical() -> None:

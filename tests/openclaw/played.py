@@ -137,7 +137,7 @@ def live(gateway: Gateway) -> Json:
     gateway.call("agent", timed)
     job = gateway.call("cron.add", _cron_job())
     gateway.call("cron.run", {"id": job["id"], "mode": "force"})
-    gateway.call("wake", {"mode": "now", "text": "Look after things."})
+    gateway.call("wake", {"mode": "now", "text": scenarios.WAKE})
     _wait_for_sessions(place, "agent:main:cron:%", "agent:main:timed", "agent:main:subagent:%", "agent:main:main")
     return {"compacted": compacted.get("compacted")}
 

@@ -158,6 +158,7 @@ WRAPPED = (
 TASK, TASK_ANSWER = "Count the files of the archive.", "There are seven files."
 TIMED, TIMED_KEY = "Take more time than there is.", "agent:main:timed"
 CRON, CRON_ANSWER = "Write the nightly report.", "The nightly report is written."
+WAKE = "Look after the machines."
 SUMMARY = "\n\n".join(
     f"## {heading}\nNone."
     for heading in ("Decisions", "Open TODOs", "Constraints/Rules", "Pending user asks", "Exact identifiers")
@@ -169,7 +170,7 @@ _SINGLE = {
     TASK: Play([Step(TASK_ANSWER)]),
     TIMED: Play([Step("Working on it.", calls=[_exec("echo slow")]), Step("Too late again.", delay=_ENDLESS)]),
     CRON: Play([Step(CRON_ANSWER)]),
-    "HEARTBEAT": Play([Step("HEARTBEAT_OK")]),
+    WAKE: Play([Step("HEARTBEAT_OK")]),
 }
 
 

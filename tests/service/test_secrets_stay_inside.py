@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from clients import INGEST, bearer, exchange_body, waiting
 from invariants import rows
-from servers import Home, nursery, until
+from servers import PATIENCE, Home, nursery, until
 
 from analytics.store import Store
 from service.simulator import running
@@ -98,7 +98,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
         found.tokens = [*keys.values(), *(token.split("_", 2)[2] for token in tokens)]
         server = children.serve(home)
         url = server.serving()
-        with httpx2.Client(base_url=url) as client:
+        with httpx2.Client(base_url=url, timeout=PATIENCE) as client:
             for answer in calls(client, *tokens):
                 found.note("answers", answer.text + str(answer.headers))
             until(lambda: not waiting(url, tokens[1]), "everything to be judged")

@@ -7,6 +7,9 @@
 
 import { createHash } from "node:crypto";
 
+/** What the payload of every event says of where it comes from; the import says the same. */
+export const SOURCE = "openclaw";
+
 const MAX_ID = 256;
 const UUID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/;
 

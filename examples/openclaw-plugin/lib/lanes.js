@@ -3,10 +3,11 @@
  *
  * A process claims a lane by a file that names it. It writes the file first and looks for others after that, so that of two that
  * come at once neither has the lane. The lane of a process that is gone is anybody's. Whether a process of another machine or
- * container is gone cannot be asked: it is when it has not touched its file for GONE_MS.
+ * container is gone cannot be asked: it is when it has not touched its file for GONE_MS. Within a process, whoever creates the file
+ * has the lane: OpenClaw loads copies of a plugin, and another version of this one may be among them.
  */
 import { createHash } from "node:crypto";
-import { readFileSync, readlinkSync } from "node:fs";
+import { appendFileSync, mkdirSync, readFileSync, readlinkSync } from "node:fs";
 import { mkdir, readdir, stat, unlink, utimes, writeFile } from "node:fs/promises";
 import { hostname } from "node:os";
 import { join } from "node:path";
@@ -49,6 +50,13 @@ export async function claimLeft(root) {
   return found;
 }
 
+/** Keep records of a process that ends before it has a lane; whoever looks for lanes that nobody owns delivers them. */
+export function keepInLaneOf(root, records) {
+  const folder = join(root, `lane-${HERE}-${process.pid}-${startOf(process.pid)}`);
+  mkdirSync(folder, { recursive: true, mode: 0o700 });
+  appendFileSync(join(folder, "0000000001.jsonl"), records.map((record) => `${JSON.stringify(record)}\n`).join(""), { mode: 0o600 });
+}
+
 /** Give a lane up. */
 export async function release(folder) {
   await unlink(join(folder, OURS)).catch(() => {});
@@ -62,7 +70,9 @@ export async function touch(folder) {
 
 async function claimed(folder) {
   await mkdir(folder, { recursive: true, mode: 0o700 });
-  await writeFile(join(folder, OURS), "", { mode: 0o600 });
+  if (!(await isMarked(join(folder, OURS)))) {
+    return false;
+  }
   for (const name of await readdir(folder)) {
     const [, place, pid, start] = OWNER.exec(name) ?? [];
     if (!pid || name === OURS) {
@@ -75,6 +85,25 @@ async function claimed(folder) {
     await unlink(join(folder, name)).catch(() => {});
   }
   return true;
+}
+
+/** Create the file that says that this process owns a lane; whether nobody in this process had. */
+async function isMarked(path) {
+  try {
+    await writeFile(path, "", { mode: 0o600, flag: "wx" });
+    return true;
+  } catch (error) {
+    if (error.code !== "EEXIST") {
+      throw error;
+    }
+  }
+  // A process before had the same id, where the system does not tell when processes began.
+  const isOlder = await stat(path).then(({ mtimeMs }) => mtimeMs < performance.timeOrigin - 1000, () => false);
+  if (isOlder) {
+    const now = new Date();
+    await utimes(path, now, now);
+  }
+  return isOlder;
 }
 
 async function isTouched(path) {

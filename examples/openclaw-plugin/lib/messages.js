@@ -5,6 +5,7 @@
  * which tokens read from and written to the prompt cache count as read. Zero usage beside content means that it is missing.
  */
 import { blocksOf, cut, isObject, isTooDeep, jsonCopy, jsonText, textOf } from "./texts.js";
+import { WRAPPER, innerDetails, insideOf } from "./wrapped.js";
 
 const MAX_RESULT = 16 * 1024;
 const MAX_ARGUMENTS = 64 * 1024;
@@ -13,6 +14,8 @@ const MAX_TOKENS = 2 ** 53;
 const MIRROR = "delivery-mirror";
 /** What `told_by` says of events whose entry is not known: the server recognises them in a transcript by what they tell. */
 export const HOOK = "hook";
+/** The event of another attempt after a failure. */
+export const RETRY = Object.freeze({ event: "retry_event", action: "retry" });
 const MEMORY_TOOLS = new Set(["memory_search", "memory_get"]);
 const NO_JSON = "[no JSON]";
 const NO_HITS = new Set(["", "[]", "{}", "null", "no results", "no results.", "no matches", "no matches."]);
@@ -66,14 +69,15 @@ export function thoughtsOf(message) {
     .filter((text) => typeof text === "string" && text);
 }
 
+/** The calls of tools that a message asks for. */
+export function callsIn(message) {
+  return blocksOf(message.content).filter((block) => block.type === "toolCall");
+}
+
 /** The events of an assistant message: its calls, its usage, its failure. */
 export function assistantEvents(message, isRetry) {
-  const events = isRetry ? [{ event: "retry_event", action: "retry" }] : [];
-  for (const block of blocksOf(message.content)) {
-    if (block.type === "toolCall") {
-      events.push(callEvent(block.name, block.id, block.arguments));
-    }
-  }
+  const events = isRetry ? [{ ...RETRY }] : [];
+  events.push(...callsIn(message).map((block) => callEvent(block.name, block.id, block.arguments)));
   const model = present({ provider: named(message.provider), model: named(message.model) });
   const usage = usageOf(message);
   if (usage && !isMirror(message)) {
@@ -87,19 +91,22 @@ export function assistantEvents(message, isRetry) {
   return events;
 }
 
-/** The events of a tool's result as a transcript holds it. */
-export function resultEvents(message) {
-  return outcomeEvents(message.toolName, message.toolCallId, message, message.isError === true);
+/** The events of a tool's result as a transcript holds it; `inner` is the tool inside a wrapped call. */
+export function resultEvents(message, inner) {
+  return outcomeEvents({ tool: message.toolName, callId: message.toolCallId, isError: message.isError === true, inner }, message);
 }
 
 /** The events of what a tool came back with: `result` has `content` and `details`, or is anything else. */
-export function outcomeEvents(tool, callId, result, isError, durationMs) {
-  const details = isObject(result?.details) ? result.details : {};
+export function outcomeEvents({ tool, callId, isError, durationMs, inner }, result) {
+  const isWrapped = tool === WRAPPER && Boolean(inner);
+  const given = isObject(result?.details) ? result.details : {};
+  const details = isWrapped ? innerDetails(given) : given;
   const text = isObject(result) && "content" in result ? textOf(result.content) : typeof result === "string" ? result : plain(result);
   const output = present({
     event: "tool_output",
-    tool: named(tool),
+    tool: named(isWrapped ? inner : tool),
     tool_call_id: named(callId),
+    via: isWrapped ? WRAPPER : undefined,
     is_error: isError,
     exit_code: number(details.exitCode),
     duration_ms: number(details.durationMs) ?? number(durationMs),
@@ -113,9 +120,11 @@ export function outcomeEvents(tool, callId, result, isError, durationMs) {
   return [output, present({ event: "memory_event", action: recall(text, details, isError), tool: name, tool_call_id: id })];
 }
 
-/** The event of a call of a tool. */
+/** The event of a call of a tool; of a wrapped one, that of the tool inside. */
 export function callEvent(tool, callId, given) {
-  return present({ event: "tool_call", tool: named(tool), tool_call_id: named(callId), arguments: argumentsOf(given) });
+  const inner = insideOf(tool, given);
+  const call = inner ? { tool: named(inner.tool), via: WRAPPER, arguments: argumentsOf(inner.arguments) } : { tool: named(tool), arguments: argumentsOf(given) };
+  return present({ event: "tool_call", tool_call_id: named(callId), ...call });
 }
 
 /** Tokens of a message: read, written, and as an event tells them; null where they are missing. */

@@ -1,38 +1,46 @@
 /** From records to the server: a lane, its queue, its sender, signs of life. One of it serves all that is registered in a process. */
-import { randomBytes } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 
 import { keeper } from "./aside.js";
 import { Client, DONE } from "./client.js";
-import { LOSS } from "./lines.js";
-import { TOUCH_MS, claim, claimLeft, release, touch } from "./lanes.js";
+import { TOUCH_MS, claim, claimLeft, keepInLaneOf, release, touch } from "./lanes.js";
+import { Log } from "./log.js";
+import { Losses } from "./losses.js";
 import { Queue } from "./queue.js";
 import { Recorder } from "./recorder.js";
 import { Sender } from "./sender.js";
+import { Voice } from "./voice.js";
 
 /** Records that wait for the queue to be opened. */
 const MAX_EARLY = 500;
 /** After how long a queue that could not be opened is opened again. */
 const REOPEN_MS = 60_000;
-/** How often lanes are looked for that nobody owns any more. */
-const ADOPTION_MS = 5 * 60 * 1000;
-const MAX_NOTES = 100;
+/** How often lanes are looked for that nobody owns any more: those of commands, which end before all is delivered. */
+const ADOPTION_MS = 15_000;
+/** The version of the plugin that this code is of. */
+export const VERSION = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")).version;
 
 export class Pipeline {
   /** `settings` as of config.js, `log` with info, warn and error; it begins when the one `before` it has let go of the lane. */
   constructor(settings, log, before = null) {
+    this.version = VERSION;
     this.settings = settings;
-    this.recorder = new Recorder(settings, (record) => this._take(record));
-    this._log = log;
+    this.log = new Log(log);
+    const take = (record) => this._take(record);
+    // What is known of sessions under way goes on; another version may know it in another form.
+    this.recorder = before?.version === VERSION ? before.recorder.handTo(settings, take) : new Recorder(settings, take);
+    this._voice = new Voice(this.log);
+    this._losses = new Losses(this.log, take, settings.queueMaxBytes);
     this._client = new Client(settings);
     this._queue = null;
     this._early = [];
     this._unkept = 0;
     this._reopenAt = 0;
     this._touching = null;
-    /** Ends what was subscribed to for it. */
-    this.unsubscribe = () => {};
+    this._stopped = null;
+    this.isStopped = false;
     this._senders = [];
     this._work = [];
     this._faults = new Set();
@@ -57,7 +65,11 @@ export class Pipeline {
   /** Keep at once what was recorded, because the process ends. */
   keepNow() {
     this.recorder.settle();
-    this._queue?.keepNow();
+    if (this._queue) {
+      this._queue.keepNow();
+    } else if (this._early.length) {
+      keepInLaneOf(this.settings.queueDir, this._early.splice(0));
+    }
   }
 
   /** Wait until all that was recorded is kept on disk. */
@@ -74,20 +86,25 @@ export class Pipeline {
     return { ...this._queue?.counters, dropped, queuedBytes: this._queue?.bytes ?? 0, unattributed, trouble };
   }
 
-  /** Keep what was recorded, and stop sending. */
-  async stop() {
+  /** Keep what was recorded, stop sending, and let go of the lane; once, because the lane may be another's afterwards. */
+  stop() {
+    this._stopped ??= this._stop();
+    return this._stopped;
+  }
+
+  async _stop() {
+    this.recorder.settle();
+    await this._started;
     clearInterval(this._beat);
     clearInterval(this._adoption);
     clearInterval(this._touching);
-    this.unsubscribe();
-    this.recorder.settle();
-    await this._started;
     this._senders.forEach((sender) => sender.stop());
     await this._queue?.close();
     await Promise.all(this._work);
     if (this._queue) {
       await release(this._queue.folder);
     }
+    this.isStopped = true;
   }
 
   /** Send a sign of life of a session; it is worth nothing later, so it is sent once. */
@@ -104,19 +121,20 @@ export class Pipeline {
     const words = error?.code ?? error?.message ?? String(error);
     if (!this._faults.has(words) && this._faults.size < 100) {
       this._faults.add(words);
-      this._log.error(`driftline: ${words}`);
+      this.log.error(`driftline: ${words}`);
     }
   }
 
   async _start() {
     const { queueDir, queueMaxBytes: maxBytes, fsync, heartbeatSeconds } = this.settings;
     await this._before?.stop();
+    this._before = null;
     // Node loads its HTTP client at the first use, which takes a while: now, and not while an agent is at work.
     await fetch("data:,");
     await mkdir(queueDir, { recursive: true, mode: 0o700 });
     const onFault = (error) => this.fault(error);
     const folder = await claim(queueDir);
-    this._queue = await Queue.open(folder, { maxBytes, fsync, onFault, onDrop: (lost) => this._noteLost(lost) });
+    this._queue = await Queue.open(folder, { maxBytes, fsync, onFault, onDrop: (lost) => this._losses.add(lost) });
     this._touching = setInterval(() => touch(folder).catch(onFault), TOUCH_MS).unref();
     this._early.splice(0).forEach((record) => this._queue.append(record));
     this._work.push(this._senderOf(this._queue).run().catch(onFault));
@@ -142,7 +160,9 @@ export class Pipeline {
   }
 
   _senderOf(queue) {
-    const sender = new Sender(queue, this._client, keeper(queue.folder, (error) => this.fault(error)), this.settings, this._log);
+    const aside = keeper(queue.folder, (error) => this.fault(error));
+    const sender = new Sender(queue, this._client, aside, this.settings, this.log, this._voice);
+    sender.onDelivered = () => this._losses.settle(this._queue.bytes);
     this._senders.push(sender);
     return sender;
   }
@@ -158,18 +178,6 @@ export class Pipeline {
       this._early.shift();
       this._unkept += 1;
       this.fault(new Error(`nothing can be kept in ${this.settings.queueDir}: records are lost`));
-    }
-  }
-
-  /** Make a loss visible: in the log, in state.json, and as an event of each session that lost something. */
-  _noteLost(lost) {
-    const records = [...lost.values()].reduce((sum, { exchange, event, end }) => sum + exchange + event + end, 0);
-    this._log.warn(`driftline: the queue was full, and its oldest ${records} records were dropped (${lost.size} sessions)`);
-    const timestamp = new Date().toISOString();
-    for (const [session, { agent, exchange, event }] of [...lost].slice(0, MAX_NOTES)) {
-      const message = `the plugin's queue was full: ${exchange} exchanges and ${event} events of this session were dropped`;
-      const note = { event: LOSS, event_id: `dropped:${randomBytes(8).toString("hex")}`, timestamp, action: "queue_full" };
-      this._take({ k: "event", s: session, a: agent, b: { ...note, exchanges: exchange, events: event, message } });
     }
   }
 

@@ -6,8 +6,10 @@
  * 2. `window` reads on from the place; `commit` moves it. A kill between delivery and commit delivers a window again, under the same
  *    ids, which the server counts once.
  * 3. Beyond `maxBytes` the oldest file is dropped, and `onDrop` is told what was lost of each session.
+ * 4. Each append has its place in its file before it is begun. `keepNow` writes what is under way into the same place: a process that
+ *    ends in the middle of an append leaves each line once.
  */
-import { appendFileSync } from "node:fs";
+import { closeSync, constants, openSync, writeSync } from "node:fs";
 import { mkdir, open, readFile, readdir, rename, stat, unlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
@@ -18,6 +20,8 @@ export const SEGMENT = /^(\d{10})\.jsonl$/;
 const WINDOW_BYTES = 1024 * 1024;
 const MAX_PENDING_BYTES = 16 * 1024 * 1024;
 const RETRY_MS = 5000;
+/** Appends know their places, and two that write the same do so into one. */
+const WRITING = constants.O_WRONLY | constants.O_CREAT;
 
 export class Queue {
   /** Use `Queue.open`. */
@@ -31,7 +35,7 @@ export class Queue {
     this._pending = [];
     this._pendingBytes = 0;
     this._waiting = [];
-    this._underWay = [];
+    this._underWay = null;
     this._file = null;
     this._active = 0;
     this._writing = null;
@@ -90,14 +94,16 @@ export class Queue {
     await this._writing;
   }
 
-  /** Keep at once what is not kept yet, because the process ends; what was being written is written again, under its ids. */
+  /** Keep at once what is not kept yet, because the process ends; what was being written is written into its place once more. */
   keepNow() {
-    const lines = [...this._underWay, ...this._pending];
-    if (lines.length) {
-      this._pending = [];
-      this._pendingBytes = 0;
-      // Whatever is under way ends in the next file.
-      appendFileSync(this._pathOf(this._active + 2), Buffer.concat(lines), { mode: 0o600 });
+    const { bytes, place } = this._underWay ?? { bytes: Buffer.alloc(0), place: null };
+    const more = Buffer.concat(this._pending.splice(0));
+    this._pendingBytes = 0;
+    const { segment, offset } = place ?? this._nextPlace(bytes.length + more.length);
+    if (bytes.length + more.length > 0) {
+      const file = openSync(this._pathOf(segment), WRITING, 0o600);
+      writeSync(file, Buffer.concat([bytes, more]), 0, bytes.length + more.length, offset);
+      closeSync(file);
     }
   }
 
@@ -181,14 +187,14 @@ export class Queue {
       const lines = this._pending.splice(0, this._countOfNext());
       const bytes = Buffer.concat(lines);
       this._pendingBytes -= bytes.length;
-      this._underWay = lines;
+      this._underWay = { bytes, place: null };
       try {
-        await this._exclusively(() => this._appended(bytes));
-        this._underWay = [];
+        await this._exclusively(() => this._appended(this._underWay));
+        this._underWay = null;
         this._wake();
       } catch (error) {
         this._options.onFault(error);
-        this._underWay = [];
+        this._underWay = null;
         this._pending = [...lines, ...this._pending];
         this._pendingBytes += bytes.length;
         if (this._closed) {
@@ -207,17 +213,28 @@ export class Queue {
     return beyond < 0 ? this._pending.length : beyond;
   }
 
-  async _appended(bytes) {
-    if (!this._file || this._segments.get(this._active) + bytes.length > this._segmentBytes) {
+  /** Where an append of this length goes: behind what is there, or into a file of its own. */
+  _nextPlace(length) {
+    const offset = this._segments.get(this._active);
+    const isFull = !this._file || offset === undefined || offset + length > this._segmentBytes;
+    return isFull ? { segment: this._active + 1, offset: 0 } : { segment: this._active, offset };
+  }
+
+  async _appended(underWay) {
+    const { bytes } = underWay;
+    const { segment, offset: place } = this._nextPlace(bytes.length);
+    underWay.place = { segment, offset: place };
+    if (segment !== this._active) {
       await this._file?.close();
       this._file = null;
-      this._file = await open(this._pathOf(this._active + 1), "a", 0o600);
-      this._active += 1;
-      this._segments.set(this._active, 0);
+      // Somebody may have tidied up.
+      await mkdir(this.folder, { recursive: true, mode: 0o700 });
+      this._file = await open(this._pathOf(segment), WRITING, 0o600);
+      this._active = segment;
+      this._segments.set(segment, 0);
     }
-    const place = this._segments.get(this._active);
     try {
-      await this._file.write(bytes, 0, bytes.length, null);
+      await writeAll(this._file, bytes, place);
       if (this._options.fsync) {
         await this._file.datasync();
       }
@@ -265,5 +282,13 @@ export class Queue {
 
   _pathOf(segment) {
     return join(this.folder, `${String(segment).padStart(10, "0")}.jsonl`);
+  }
+}
+
+/** Write all of it: a disk that is nearly full may take a part. */
+async function writeAll(file, bytes, place) {
+  for (let done = 0; done < bytes.length; ) {
+    const { bytesWritten } = await file.write(bytes, done, bytes.length - done, place + done);
+    done += bytesWritten;
   }
 }

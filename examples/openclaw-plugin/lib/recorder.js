@@ -14,12 +14,15 @@ import { exchangeBody } from "./bodies.js";
 import { waitOf, writtenEnd } from "./ends.js";
 import { completed, endOf, exchangeOf, exchangeOfOutput, outputOf, timeOf } from "./exchanges.js";
 import { sessionOfFile } from "./ids.js";
-import { assistantEvents, callEvent, lastTurn, named, number, outcomeEvents, present, resultEvents } from "./messages.js";
+import { HOOK, RETRY, assistantEvents, callEvent, callsIn, lastTurn, named, number, outcomeEvents, present, resultEvents } from "./messages.js";
 import { withheld } from "./privacy.js";
 import { Session, keyOf } from "./session.js";
 import { cut, isObject } from "./texts.js";
 import { Turn } from "./turn.js";
+import { insideOf } from "./wrapped.js";
 
+/** Who told of a failure: the transcript. */
+const ENTRY = "entry";
 const MAX_RUN_MS = 6 * 60 * 60 * 1000;
 /** Runs without an id of their own: named anew in every process. */
 const UNNAMED = `unnamed-${randomBytes(6).toString("hex")}`;
@@ -36,6 +39,13 @@ export class Recorder {
     this._now = now;
     this._sessions = new Map();
     this._idOfKey = new Map();
+  }
+
+  /** Go on with other settings and another queue, and with all that is known of sessions. */
+  handTo(settings, emit) {
+    this.settings = settings;
+    this._emit = emit;
+    return this;
   }
 
   /** Ids of the sessions in which a run is under way. */
@@ -77,10 +87,11 @@ export class Recorder {
 
   beforeToolCall(event, context) {
     const session = this._session(event, context);
-    if (!session) {
+    if (!session || session.isInner(event.toolCallId)) {
       return;
     }
     const run = session.run(runOf(event, context));
+    noteWrapped(session, event.toolName, event.toolCallId, event.params);
     if (session.isNewsToHook("call", event.toolCallId)) {
       const call = callEvent(event.toolName, event.toolCallId, event.params);
       this._tell(session, [call], { run, label: `${run.label}:call:${event.toolCallId ?? "?"}` });
@@ -89,14 +100,16 @@ export class Recorder {
 
   afterToolCall(event, context) {
     const session = this._session(event, context);
-    if (!session || !session.isNewsToHook("result", event.toolCallId)) {
+    if (!session || session.isInner(event.toolCallId) || !session.isNewsToHook("result", event.toolCallId)) {
       return;
     }
+    noteWrapped(session, event.toolName, event.toolCallId, event.params);
     const run = session.run(runOf(event, context));
     const failed = typeof event.error === "string" && event.error !== "";
     const isError = failed || event.result?.isError === true;
     const result = event.result ?? (failed ? event.error : undefined);
-    const events = outcomeEvents(event.toolName, event.toolCallId, result, isError, event.durationMs);
+    const { toolName: tool, toolCallId: callId, durationMs } = event;
+    const events = outcomeEvents({ tool, callId, isError, durationMs, inner: session.insideOf(callId) }, result);
     this._tell(session, events, { run, label: `${run.label}:result:${event.toolCallId ?? "?"}` });
   }
 
@@ -245,17 +258,32 @@ export class Recorder {
 
   /** The events of a message that is no user's, once. */
   _tellMessage(session, message, { entry = session.entryOf(message), run, label }) {
+    const isFailure = message.role === "assistant" && message.stopReason === "error";
     if (!session.first(keyOf(message))) {
+      session.failedBy = isFailure && entry ? ENTRY : session.failedBy;
       return;
     }
     const place = { run, entry, label, at: message.timestamp };
     if (message.role === "assistant") {
-      const events = assistantEvents(message, session.hasFailed);
-      session.hasFailed = message.stopReason === "error";
-      this._tell(session, events, place, ({ event, tool_call_id: id }) => event !== "tool_call" || session.isNewsToMessage("call", id));
+      callsIn(message).forEach(({ name, id, arguments: given }) => noteWrapped(session, name, id, given));
+      this._tellAnswer(session, message, place);
+      session.failedBy = isFailure ? (entry ? ENTRY : HOOK) : null;
     } else if (message.role === "toolResult" && session.isNewsToMessage("result", message.toolCallId)) {
-      this._tell(session, resultEvents(message), place);
+      this._tell(session, resultEvents(message, session.insideOf(message.toolCallId)), place);
     }
+  }
+
+  /** The events of an assistant's message, numbered as the import numbers them. */
+  _tellAnswer(session, message, place) {
+    const { failedBy } = session;
+    const isUnwritten = failedBy === HOOK && place.entry;
+    if (isUnwritten) {
+      // 2026.9 writes no failed attempts that it mends itself: to the transcript, this is a first one.
+      this._tell(session, [{ ...RETRY }], { ...place, entry: undefined, label: `${place.entry}:retry` });
+    }
+    const events = assistantEvents(message, failedBy !== null && !isUnwritten);
+    const told = place.entry ? events : events.filter(({ usage }) => usage?.total !== 0);
+    this._tell(session, told, place, ({ event, tool_call_id: id }) => event !== "tool_call" || session.isNewsToMessage("call", id));
   }
 
   /** Write events; those that are no news count for the ids of the others, and are left out. */
@@ -301,6 +329,13 @@ export class Recorder {
       }
     }
     return session;
+  }
+}
+
+function noteWrapped(session, tool, callId, given) {
+  const inner = insideOf(tool, given);
+  if (inner) {
+    session.wrap(callId, inner.tool);
   }
 }
 

@@ -8,19 +8,24 @@
  */
 import { DONE, REFUSED, SHUT } from "./client.js";
 import { callsOf } from "./calls.js";
+import { Voice } from "./voice.js";
 
 const SHUT_MS = 5 * 60 * 1000;
 const MAX_FAULTS = 8;
+const UNREACHABLE = "unreachable";
 
 export class Sender {
-  /** `client` posts, `aside` takes what was refused, `log` has info, warn and error. */
-  constructor(queue, client, aside, settings, log) {
+  /** `client` posts, `aside` takes what was refused, `log` has info, warn and error; senders of one process share a `voice`. */
+  constructor(queue, client, aside, settings, log, voice = new Voice(log)) {
     this.trouble = null;
+    /** Called when records were delivered. */
+    this.onDelivered = () => {};
     this._queue = queue;
     this._client = client;
     this._aside = aside;
     this._settings = settings;
     this._log = log;
+    this._voice = voice;
     this._stop = new AbortController();
   }
 
@@ -33,7 +38,7 @@ export class Sender {
         }
       } catch (error) {
         // A disk that fails may work again.
-        this._isIll({ reason: `the queue: ${error.code ?? error.message}` });
+        this._isIll({ reason: `the queue: ${error.message}` });
         await this._pause(this._settings.retryMaxMs);
       }
     }
@@ -59,6 +64,7 @@ export class Sender {
     const told = await this._deliver(callsOf(records));
     if (told) {
       await this._queue.commit(end, told);
+      this.onDelivered();
     }
     return true;
   }
@@ -126,16 +132,13 @@ export class Sender {
 
   _isIll(result) {
     const words = result.outcome === SHUT ? `${result.status === 401 || result.status === 403 ? "the token is" : "the plugin is"} not let in (${result.status}): ${result.reason}` : `${result.reason}`;
-    if (this.trouble !== words) {
-      this._log.warn(`driftline: cannot deliver, ${words}; what is recorded waits in ${this._queue.folder}`);
-    }
+    // A server that goes away does so with one error after another: reset, refused, timed out.
+    this._voice.ill(this, result.status === 0 ? UNREACHABLE : words, words, this._queue.folder);
     this.trouble = words;
   }
 
   _isWell() {
-    if (this.trouble) {
-      this._log.info("driftline: delivering again");
-    }
+    this._voice.well(this);
     this.trouble = null;
   }
 

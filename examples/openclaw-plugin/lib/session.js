@@ -1,6 +1,7 @@
 /** What is remembered of one session while it goes on: which messages were told, which calls are open, which runs are under way. */
-import { eventIds, exchangeId } from "./ids.js";
+import { SOURCE, eventIds, exchangeId } from "./ids.js";
 import { HOOK } from "./messages.js";
+import { outerIds, writtenId } from "./wrapped.js";
 
 const MAX_TOLD = 4000;
 
@@ -15,8 +16,8 @@ export class Session {
     this.runs = new Map();
     /** The user message that is being answered with its answer, where the transcript tells of them. */
     this.turn = null;
-    /** Whether the last message that answers it ended in an error, and whether any failure of it was told. */
-    this.hasFailed = false;
+    /** Whether the last message that answers it ended in an error, and who told of it; and whether any failure of it was told. */
+    this.failedBy = null;
     this.isFailureTold = false;
     this._asked = null;
     this._told = new Set();
@@ -27,6 +28,25 @@ export class Session {
     this._written = new Set();
     this._called = new Set();
     this._closed = new Map();
+    this._wrapped = new Map();
+  }
+
+  /** Note which tool is inside a wrapped call. */
+  wrap(callId, tool) {
+    if (typeof callId === "string" && callId) {
+      this._wrapped.set(writtenId(callId), tool);
+      trim(this._wrapped);
+    }
+  }
+
+  /** The tool inside the wrapped call of an id; undefined where it is none. */
+  insideOf(callId) {
+    return typeof callId === "string" && callId ? this._wrapped.get(writtenId(callId)) : undefined;
+  }
+
+  /** Whether a call is the inner one of a wrapped call, which is told as the outer one. */
+  isInner(callId) {
+    return outerIds(callId).some((id) => this._wrapped.has(id));
   }
 
   /** Whether a hook has to tell of a call or a result; not where a message told of it before. An id counts each time it is given. */
@@ -43,7 +63,7 @@ export class Session {
   ask(user) {
     if (keyOf(user) !== this._asked) {
       this._asked = keyOf(user);
-      this.hasFailed = false;
+      this.failedBy = null;
       this.isFailureTold = false;
     }
   }
@@ -128,7 +148,7 @@ export class Session {
   identified(events, entry, label) {
     const ids = entry ? eventIds(entry, events.length) : eventIds(label, events.length).map((id) => this.unique(id));
     const origin = entry ? { entry_id: entry } : { told_by: HOOK };
-    return events.map((event, index) => ({ ...event, event_id: ids[index], ...origin }));
+    return events.map((event, index) => ({ ...event, event_id: ids[index], source: SOURCE, ...origin }));
   }
 }
 

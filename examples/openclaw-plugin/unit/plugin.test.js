@@ -59,7 +59,11 @@ test("a plugin that is only looked at shows its hooks and touches no disk", asyn
 /** A host whose plugin has stopped before its folder goes. */
 async function registered(t, config) {
   const pipelines = [];
-  t.after(() => Promise.all(pipelines.map((pipeline) => pipeline.stop())));
+  t.after(async () => {
+    await Promise.all(pipelines.map((pipeline) => pipeline.stop()));
+    // The next test is another process.
+    delete globalThis[Symbol.for("driftline.openclaw.process")];
+  });
   const host = hostOf({ token: "x", queueDir: await folderOf(t), heartbeatSeconds: 0, flushMs: 1, ...config }, { entry: ALLOWED });
   const again = () => {
     pipelines[0] = register(host.api);

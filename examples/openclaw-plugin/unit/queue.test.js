@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { appendFile, readdir, writeFile } from "node:fs/promises";
+import { appendFile, readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import test from "node:test";
 
@@ -46,7 +46,35 @@ test("what is not kept when the process ends is kept at once", async (t) => {
   first.keepNow();
   await first.kept();
 
-  assert.deepEqual([...new Set((await drained(await Queue.open(folder, OPTIONS))).map(({ n }) => n))], [0, 1, 2]);
+  assert.deepEqual((await drained(await Queue.open(folder, OPTIONS))).map(({ n }) => n), [0, 1, 2]);
+});
+
+test("a process that ends in the middle of an append leaves each record once", async (t) => {
+  for (const moment of [0, 1, 2, 3, 5, 8]) {
+    const folder = await folderOf(t);
+    const queue = await Queue.open(folder, OPTIONS);
+    queue.append({ n: 0 });
+    for (let turn = 0; turn < moment; turn += 1) {
+      await new Promise(setImmediate);
+    }
+    queue.append({ n: 1 });
+    queue.keepNow();
+    const files = (await readdir(folder)).filter((name) => name.endsWith(".jsonl"));
+    const lines = (await Promise.all(files.sort().map((name) => readFile(join(folder, name), "utf8")))).join("").trim().split("\n");
+
+    assert.deepEqual(lines, ['{"n":0}', '{"n":1}'], `after ${moment} turns of the event loop`);
+    await queue.close();
+  }
+});
+
+test("a folder that is tidied away is made again", async (t) => {
+  const folder = join(await folderOf(t), "lane-0");
+  const queue = await Queue.open(folder, OPTIONS);
+  await rm(folder, { recursive: true });
+  queue.append({ n: 0 });
+  await queue.kept();
+
+  assert.deepEqual((await drained(queue)).map(({ n }) => n), [0]);
 });
 
 test("what gathered while the disk was slow is written in files of their size", async (t) => {

@@ -232,3 +232,73 @@ test("a session is busy from the first call of its run to the end", () => {
   assert.deepEqual(recorder.busy(), []);
   recorder.settle();
 });
+
+const wrapping = (id, given, at = AT + 1) => said("", at, { content: [{ type: "toolCall", id, name: "tool_call", arguments: given }], stopReason: "toolUse" });
+const failed = { content: [{ type: "text", text: "{}" }], details: { tool: { name: "memory_search" }, result: { details: { results: [], exitCode: 3 } } } };
+
+test("a wrapped call and its result are those of the tool inside, once", () => {
+  for (const isHookFirst of [true, false]) {
+    const { recorder, events } = recording();
+    const given = { id: "openclaw:core:memory_search", args: { query: "q" } };
+    const outer = { toolName: "tool_call", params: given, toolCallId: "t 1" };
+    const inner = { toolName: "memory_search", params: { query: "q" }, toolCallId: "tool_search_code:t_1:memory_search:1" };
+    const steps = [() => recorder.transcribed(update(wrapping("t 1", given), "a1")), () => recorder.beforeToolCall(outer, CONTEXT)];
+    (isHookFirst ? steps.reverse() : steps).forEach((step) => step());
+    recorder.beforeToolCall(inner, CONTEXT);
+    recorder.afterToolCall({ ...inner, result: failed }, CONTEXT);
+    recorder.afterToolCall({ ...outer, result: failed }, CONTEXT);
+
+    const told = events().map(({ event, tool, via, action, exit_code: code, arguments: args }) => [event, tool, via, action ?? code ?? args]);
+    assert.deepEqual(told, [
+      ["tool_call", "memory_search", "tool_call", { query: "q" }],
+      ["tool_output", "memory_search", "tool_call", 3],
+      ["memory_event", "memory_search", undefined, "miss"],
+    ]);
+    assert.deepEqual([...new Set(events().map(({ tool_call_id: id }) => id))], ["t 1"]);
+    recorder.settle();
+  }
+});
+
+test("arguments beside the selector are taken, and what names no tool is told as it is", () => {
+  const { recorder, events } = recording();
+  for (const [toolCallId, params] of [["1", { name: "exec", command: "ls" }], ["2", { id: "mcp:", arguments: { a: 1 } }], ["3", { args: {} }], ["4", "exec"]]) {
+    recorder.beforeToolCall({ toolName: "tool_call", params, toolCallId }, CONTEXT);
+  }
+  assert.deepEqual(events().map(({ tool, via, arguments: args }) => [tool, via, args]), [
+    ["exec", "tool_call", { command: "ls" }],
+    ["mcp:", "tool_call", { a: 1 }],
+    ["tool_call", undefined, { args: {} }],
+    ["tool_call", undefined, "exec"],
+  ]);
+});
+
+test("tools that code calls are told by their hooks: no transcript has them", () => {
+  const { recorder, events } = recording();
+  recorder.beforeToolCall({ toolName: "tool_search_code", params: { code: "..." }, toolCallId: "t1" }, CONTEXT);
+  recorder.beforeToolCall({ toolName: "exec", params: {}, toolCallId: "tool_search_code:t1:exec:1" }, CONTEXT);
+  assert.deepEqual(events().map(({ tool }) => tool), ["tool_search_code", "exec"]);
+});
+
+test("a failed attempt that is written nowhere leaves the ids of what follows to the transcript", () => {
+  const nothing = { content: [], stopReason: "error", errorMessage: "529", usage: { input: 0, output: 0, cacheRead: 0, cacheWrite: 0 } };
+  for (const isWritten of [false, true]) {
+    const { recorder, events } = recording();
+    recorder.transcribed(update(user("Hi"), "u1"));
+    recorder.agentEnd({ messages: [user("Hi"), said("", AT + 1, nothing)], success: false }, CONTEXT);
+    if (isWritten) {
+      recorder.transcribed(update(said("", AT + 1, nothing), "e1"));
+    }
+    recorder.transcribed(update(said("Ho", AT + 2, { usage: { input: 1, output: 1 } }), "a1"));
+    recorder.settle();
+
+    const told = events().map(({ event, event_id: id, told_by: by }) => [event, by ?? id]);
+    assert.deepEqual(told, [["error_event", "hook"], ["retry_event", isWritten ? "a1.0" : "hook"], ["token_usage", isWritten ? "a1.1" : "a1"]]);
+  }
+});
+
+test("every event says that it comes from OpenClaw", () => {
+  const { recorder, events } = recording();
+  recorder.transcribed(update(calling("t1"), "a1"));
+  recorder.afterToolCall({ ...hooked, result: "ok" }, CONTEXT);
+  assert.deepEqual(events().map(({ source }) => source), ["openclaw", "openclaw"]);
+});

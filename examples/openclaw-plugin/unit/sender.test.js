@@ -5,6 +5,7 @@ import { callsOf } from "../lib/calls.js";
 import { Client } from "../lib/client.js";
 import { Queue } from "../lib/queue.js";
 import { Sender } from "../lib/sender.js";
+import { Voice } from "../lib/voice.js";
 import { SETTINGS, folderOf, logOf, serverOf, until } from "./support.js";
 
 const event = (session, id) => ({ k: "event", s: session, a: "main", b: { event: "tool_call", event_id: id } });
@@ -117,4 +118,52 @@ test("the end of a session of which nothing was taken is no refusal", async (t) 
   await until(() => queue.counters.delivered === 1, "delivery");
 
   assert.deepEqual(aside, []);
+});
+
+test("an hour without a server costs a call a minute, two lines in the log and no record", async (t) => {
+  const queue = await Queue.open(await folderOf(t), { maxBytes: 1e6, fsync: false });
+  const log = logOf();
+  const [taken, tries] = [[], []];
+  let now = 0;
+  const client = {
+    post: async (path, { exchange: { id } }) => {
+      tries.push(now);
+      const isAway = now < 3_600_000;
+      taken.push(...(isAway ? [] : [id]));
+      return isAway ? { outcome: "retry", status: 0, reason: "ECONNREFUSED", pauseMs: 0 } : { outcome: "done", status: 201, pauseMs: 0 };
+    },
+  };
+  const sender = new Sender(queue, client, async () => {}, { ...SETTINGS, retryBaseMs: 1000, retryMaxMs: 60_000 }, log);
+  sender._pause = async (milliseconds) => {
+    now += milliseconds;
+    // Turns go on meanwhile.
+    queue.append(exchange("a", `${tries.length}`));
+    await queue.kept();
+  };
+  queue.append(exchange("a", "0"));
+  await queue.kept();
+  const work = sender.run();
+  await until(() => taken.length > 60, "delivery");
+  sender.stop();
+  await queue.close();
+  await work;
+
+  assert.ok(tries.filter((at) => at < 3_600_000).length < 140, `${tries.length} tries`);
+  assert.deepEqual(taken, taken.map((_, index) => `${index}`));
+  assert.deepEqual(log.lines.map((line) => line.split(",")[0]), ["warn: driftline: cannot deliver", "info: driftline: delivering again"]);
+});
+
+test("a trouble that several lanes have is said once, and once that it is over", () => {
+  const log = logOf();
+  const voice = new Voice(log);
+  voice.ill("a", "unreachable", "ECONNREFUSED", "/lane-0");
+  voice.ill("b", "unreachable", "ECONNRESET", "/lane-1");
+  voice.ill("b", "HTTP 503", "HTTP 503", "/lane-1");
+  ["a", "a", "b"].forEach((sender) => voice.well(sender));
+
+  assert.deepEqual(log.lines, [
+    "warn: driftline: cannot deliver, ECONNREFUSED; what is recorded waits in /lane-0",
+    "warn: driftline: cannot deliver, HTTP 503; what is recorded waits in /lane-1",
+    "info: driftline: delivering again",
+  ]);
 });

@@ -7,6 +7,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from openclaw.plays.content import Conversation, Desk, Turn, asks, command, long_text, read, wrapped
+from openclaw.plays.working import (
+    advice,
+    age,
+    background,
+    compare,
+    machine,
+    notes,
+    own_skill,
+    repair,
+    research,
+    rounded,
+    skill,
+    tests,
+    total,
+    translation,
+    weekday,
+    write_up,
+)
 from openclaw.provider import Call, Step
 
 EXPORTS = ("orders", "refunds", "visits", "signups")
@@ -270,262 +288,6 @@ def listing(desk: Desk) -> list[Turn]:
             Step(f"Four CSV files. {newest} has {rows} rows and a header."),
         )
     ]
-
-
-def tests(desk: Desk) -> list[Turn]:
-    """Tests are run and pass; the answer need not repeat a figure."""
-    passed = desk.number(20, 400)
-    script = desk.put(
-        "check.sh",
-        f"for i in $(seq 1 12); do echo test_case_$i ... ok; done\necho 'Ran {passed} tests in 2.{passed} s'\necho OK\n",
-    )
-    return [
-        desk.turn(
-            f"Do the tests of {desk.service} pass? Run {script}.",
-            asks(command(f"sh {script}")),
-            Step(desk.pick("Yes, all of them pass.", f"All {passed} tests pass.", "They do. You can merge.")),
-        )
-    ]
-
-
-def repair(desk: Desk) -> list[Turn]:
-    """A check fails, the cause is found and removed, the same check passes."""
-    path = desk.put("limit.txt", "limit=0\n")
-    script = desk.put(
-        "verify.sh",
-        f'. ./{path}\nif [ "$limit" -gt 0 ]; then echo "limit ok"; else echo "limit.txt: limit must be positive" >&2; exit 1; fi\n',
-    )
-    limit = desk.number(10, 900)
-    return [
-        desk.turn(
-            f"{script} fails. Set the limit to {limit} if that is the reason.",
-            asks(command(f"sh {script}")),
-            asks(read(path), text="It says that the limit must be positive."),
-            asks(Call("edit", {"path": path, "edits": [{"oldText": "limit=0", "newText": f"limit={limit}"}]})),
-            asks(command(f"sh {script}")),
-            Step(f"Fixed. The limit was 0; it is {limit} now and the check passes."),
-        )
-    ]
-
-
-def skill(desk: Desk) -> list[Turn]:
-    """A skill that the user asks for is read and followed."""
-    words = desk.number(100, 900)
-    path = desk.put("draft.md", "word " * words)
-    first = desk.pick("/proofread please check", "Use the proofread skill on", "Please use the `proofread` skill for")
-    return [
-        desk.turn(
-            f"{first} {path}",
-            asks(read("skills/proofread/SKILL.md")),
-            asks(command(f"sh skills/proofread/count.sh {path}")),
-            Step(f"The draft has {words} words and no spelling mistakes."),
-        )
-    ]
-
-
-def own_skill(desk: Desk) -> list[Turn]:
-    """The agent takes a skill of its own accord."""
-    words = desk.number(100, 900)
-    path = desk.put("letter.md", "word " * words)
-    return [
-        desk.turn(
-            f"Could you check the spelling of {path}?",
-            asks(read("skills/proofread/SKILL.md")),
-            asks(command(f"sh skills/proofread/count.sh {path}")),
-            Step(f"I checked all {words} words; there is nothing to correct."),
-        )
-    ]
-
-
-def machine(desk: Desk) -> list[Turn]:
-    """Several looks at the machine at once, and one sentence about them."""
-    return [
-        desk.turn(
-            f"Quick health check of {desk.host}, please.",
-            asks(command("df -h / | tail -1"), command("uptime"), command("free -m | head -2")),
-            Step(desk.pick("All healthy: disk, load and memory are within limits.", "Everything looks good on that machine.")),
-        )
-    ]
-
-
-def notes(desk: Desk) -> list[Turn]:
-    """Prose is read and told in other words."""
-    path = desk.put(
-        "minutes.md",
-        f"# Meeting\n{desk.person} reported that the migration of {desk.service} slipped by two weeks because the vendor "
-        "delivered the adapters late. The team agreed to freeze features until the cutover and to rehearse the rollback on "
-        f"staging. {desk.host} stays the fallback.\n",
-    )
-    return [
-        desk.turn(
-            f"Give me the gist of {path}.",
-            asks(read(path)),
-            Step(
-                desk.pick(
-                    "The migration is two weeks late since adapters came late; features are frozen until cutover.",
-                    "They are behind schedule because of a supplier, will hold new features back and practise a rollback.",
-                )
-            ),
-        )
-    ]
-
-
-def compare(desk: Desk) -> list[Turn]:
-    """Two files are read at once and compared."""
-    one, two = desk.config(), desk.config()
-    first, second = desk.put("blue.json", str(one)), desk.put("green.json", str(two))
-    return [
-        desk.turn(
-            f"Do {first} and {second} differ in workers?",
-            asks(read(first), read(second)),
-            Step(f"Blue has {one['workers']} workers, green has {two['workers']}."),
-        )
-    ]
-
-
-def translation(desk: Desk) -> list[Turn]:
-    """A file in one language, the answer in another."""
-    amount = desk.number(100, 999)
-    path = desk.put("offer.txt", f"The supplier offers {amount} pallets at a discount if we order before Friday.\n")
-    return [
-        desk.turn(
-            f"Was steht in {path}?",
-            asks(read(path)),
-            Step(f"Der Lieferant bietet {amount} Paletten mit Rabatt an, wenn wir vor Freitag bestellen."),
-        )
-    ]
-
-
-def write_up(desk: Desk) -> list[Turn]:
-    """A file is written, and its writing checked with a command."""
-    path = desk.path("plan.md")
-    return [
-        desk.turn(
-            f"Draft a rollout plan for {desk.service} in {path}.",
-            asks(Call("write", {"path": path, "content": f"# Rollout of {desk.service}\n1. Canary\n2. Half\n3. All\n"})),
-            asks(command(f"wc {path} && ls -l {path}")),
-            Step(desk.pick("The plan is in the file: canary, half, all.", "Done, the draft is saved.")),
-        )
-    ]
-
-
-def background(desk: Desk) -> list[Turn]:
-    """The agent reads around before it answers: most of what it reads is only background."""
-    settings = desk.config()
-    path = desk.config_file(settings)
-    readme = desk.put(
-        "README.md", f"# {desk.service}\nThis service belongs to {desk.person}. Deploys happen on weekdays only.\n"
-    )
-    return [
-        desk.turn(
-            f"Raise timeout_ms in {path} by 500.",
-            asks(Call("ls", {"path": desk.ref})),
-            asks(read(readme)),
-            asks(read(path)),
-            asks(
-                Call(
-                    "edit",
-                    {
-                        "path": path,
-                        "edits": [
-                            {
-                                "oldText": f'"timeout_ms": {settings["timeout_ms"]}',
-                                "newText": f'"timeout_ms": {settings["timeout_ms"] + 500}',
-                            }
-                        ],
-                    },
-                )
-            ),
-            Step(f"timeout_ms is {settings['timeout_ms'] + 500} now."),
-        )
-    ]
-
-
-def total(desk: Desk) -> list[Turn]:
-    """A sum is computed by the model: it stands in no output."""
-    rows = [(month, desk.number(1000, 9000)) for month in range(1, desk.number(5, 12))]
-    path = desk.put("sales.csv", "month,amount\n" + "".join(f"2026-{month:02d},{amount}\n" for month, amount in rows))
-    whole = sum(amount for _, amount in rows)
-    return [
-        desk.turn(
-            f"How much did we sell, by {path}?",
-            asks(read(path)),
-            Step(
-                desk.pick(
-                    f"{whole:,} in all.", f"You sold goods for {whole}.", f"That makes {whole / len(rows):.1f} on average."
-                )
-            ),
-        )
-    ]
-
-
-def rounded(desk: Desk) -> list[Turn]:
-    """Large figures are given in round words."""
-    rows, size = desk.number(100_000, 900_000), desk.number(10**8, 9 * 10**8)
-    script = desk.put("stats.sh", f"echo rows={rows}\necho bytes={size}\n")
-    return [
-        desk.turn(
-            f"How large is the table? {script} prints it.",
-            asks(command(f"sh {script}")),
-            Step(f"About {round(rows / 1000)}k rows in {size / 10**6:.0f} MB."),
-        )
-    ]
-
-
-def advice(desk: Desk) -> list[Turn]:
-    """A configuration is read, and the advice has figures from general knowledge."""
-    path = desk.config_file(desk.config())
-    return [
-        desk.turn(
-            f"Would you change anything in {path}?",
-            asks(read(path)),
-            Step(
-                "The listen address and the database look right. For a busy service I would run at least 64 workers and set "
-                "timeout_ms to 15000, and keep everything else as it is."
-            ),
-        )
-    ]
-
-
-def age(desk: Desk) -> list[Turn]:
-    """A span of time is counted from dates in a log."""
-    path = desk.put(
-        "runs.log", "".join(f"2026-11-{day:02d} 03:00 backup finished size={desk.number(900, 9000)}\n" for day in range(1, 9))
-    )
-    return [
-        desk.turn(
-            f"How old is the newest backup in {path}?",
-            asks(command(f"tail -n 3 {path}")),
-            Step(desk.pick("It is 15 days old.", "The last one ran 15 days ago, at three in the night.")),
-        )
-    ]
-
-
-def research(desk: Desk) -> list[Turn]:
-    """Several long files are read in one exchange, and each of them is used."""
-    steps, codes = [], []
-    for part in range(desk.number(2, 4)):
-        path = desk.put(f"chapter-{part}.txt", long_text(desk.rng, desk.number(12, 36), "Quota of"))
-        codes.append(desk.files[path].split("code ")[1].split(",")[0])
-        steps.append(asks(read(path)))
-    return [desk.turn(f"Give me the first code of each chapter in {desk.ref}.", *steps, Step(f"They are {', '.join(codes)}."))]
-
-
-def weekday(desk: Desk) -> list[Turn]:
-    """A long chat with a tool here and there, in which earlier figures come back later."""
-    settings = desk.config()
-    path = desk.config_file(settings)
-    return [
-        desk.turn(f"Note: our budget for {desk.service} is {desk.number(300, 900)} a month.", Step("Noted.")),
-        desk.turn(f"What does {path} say about workers?", asks(read(path)), Step(f"{settings['workers']} of them.")),
-        desk.turn("Is that a lot?", Step("For a service of that size it is ordinary.")),
-        desk.turn(
-            "Check that the file is valid JSON, please.",
-            asks(command(f"python3 -m json.tool {path} > /dev/null && echo valid")),
-            Step("It is."),
-        ),
-        desk.turn("Remind me of the workers?", Step(f"{settings['workers']}, as the file had it.")),
-    ][: desk.number(2, 5)]
 
 
 KINDS: Mapping[str, Kind] = {

@@ -151,7 +151,7 @@ def memory_gone(desk: Desk) -> list[Turn]:
 def full_context(desk: Desk) -> list[Turn]:
     """More is read than the model's window holds, and the session is compacted."""
     turns = []
-    for part in range(6):
+    for part in range(5):
         path = desk.put(f"manual-{part}.txt", long_text(desk.rng, 28, "Quota of"))
         first = desk.files[path].split("code ")[1].split(",")[0]
         turns.append(desk.turn(f"What is the first code of {path}?", asks(read(path)), Step(f"The first code is {first}.")))

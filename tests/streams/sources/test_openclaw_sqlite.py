@@ -126,7 +126,10 @@ def test_what_is_no_database_is_listed_and_stops_no_other(tmp_path: Path, contex
         list(read_database(damaged, context))
 
 
-@pytest.mark.parametrize("table", ["transcript_events", "session_transcript_archives", "session_transcript_cold_archives"])
+@pytest.mark.parametrize(
+    "table",
+    ["transcript_events", "session_transcript_archives", "session_transcript_cold_archives", "trajectory_runtime_events"],
+)
 def test_a_form_that_is_not_known_is_refused_with_a_way_out(table: str, tmp_path: Path, context: ReadingContext) -> None:
     """Guessing columns would import nonsense; importing only what is left in the other tables would hide the rest."""
     known = [] if table == "transcript_events" else [EVENTS]

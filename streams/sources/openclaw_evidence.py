@@ -1,0 +1,92 @@
+"""Which detector sees what of OpenClaw: for each failure type, what evidence a transcript, a trajectory and the plugin give.
+
+`docs/openclaw.md` has the table that `evidence_table` writes, and tests hold it against real runs.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from streams.sources.derived import OUTPUT_USE
+from streams.sources.derived_skills import SKILL_USE
+
+
+class Grade(Enum):
+    """How evidence comes about."""
+
+    TOLD = "told"
+    DERIVED = "derived"
+    BLIND = "blind"
+
+
+class Evidence(NamedTuple):
+    """What one way of getting at a session shows of one failure type: the type of the event that says so, and in words."""
+
+    grade: Grade
+    event: str | None
+    words: str
+
+
+class Row(NamedTuple):
+    """A failure type and what each way shows of it."""
+
+    failure_type: str
+    imported: Evidence
+    trajectory: Evidence
+    plugin: Evidence
+
+
+_CALLS = "the same call again in one exchange; wrapped calls as those of the tool inside"
+_USAGE = "tokens of each request, those from the cache apart"
+EVIDENCE = (
+    Row(
+        "infinite_tool_loop",
+        Evidence(Grade.TOLD, "tool_call", _CALLS),
+        Evidence(Grade.TOLD, "tool.call", "calls that the transcript lacks"),
+        Evidence(Grade.TOLD, "tool_call", _CALLS),
+    ),
+    Row(
+        "memory_degradation",
+        Evidence(Grade.TOLD, "memory_event", "a search without hits, a memory tool that fails"),
+        Evidence(Grade.TOLD, "tool.result", "results that the transcript lacks"),
+        Evidence(Grade.TOLD, "memory_event", "a search without hits, a memory tool that fails"),
+    ),
+    Row(
+        "ignoring_tool_outputs",
+        Evidence(Grade.DERIVED, "output_use", f"`{OUTPUT_USE}`"),
+        Evidence(Grade.BLIND, None, "nothing says which output was used"),
+        Evidence(Grade.BLIND, None, "until an import ran"),
+    ),
+    Row(
+        "context_pollution",
+        Evidence(Grade.TOLD, "context_event", "compactions"),
+        Evidence(Grade.TOLD, "model.completed", "how full the context was"),
+        Evidence(Grade.TOLD, "context_event", "compactions, and the size after them"),
+    ),
+    Row(
+        "cost_explosion",
+        Evidence(Grade.TOLD, "token_usage", _USAGE),
+        Evidence(Grade.TOLD, "model.completed", "attempts that failed and were repeated"),
+        Evidence(Grade.TOLD, "token_usage", _USAGE),
+    ),
+    Row(
+        "skill_failure",
+        Evidence(Grade.DERIVED, "skill_event", f"`{SKILL_USE}`"),
+        Evidence(Grade.BLIND, None, "the skills that were there, not whether one was followed"),
+        Evidence(Grade.BLIND, None, "until an import ran"),
+    ),
+)
+"""A row for each failure type, in the order in which the detectors run."""
+
+
+def evidence_table() -> str:
+    """The rows as a table in Markdown."""
+    lines = ["| detector | import: transcript | import: trajectory | plugin |", "| --- | --- | --- | --- |"]
+    lines += [f"| {row.failure_type} | {' | '.join(map(_cell, row[1:]))} |" for row in EVIDENCE]
+    return "\n".join(lines)
+
+
+def _cell(evidence: Evidence) -> str:
+    name = "" if evidence.event is None else f" (`{evidence.event}`)"
+    return f"**{evidence.grade.value}**{name}: {evidence.words}"
