@@ -14,7 +14,7 @@ from openclaw.provider import Provider
 from servers import until
 
 VERSION = "0.169.0"
-PATIENCE = 300.0
+PATIENCE = 120.0
 """Seconds after which a run is given up."""
 MODEL = "stand-in-model"
 CONTEXT_WINDOW = 20_000

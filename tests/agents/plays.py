@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openclaw.provider import Call, Play, Step
+from openclaw.provider import SUMMARY, Call, Play, Step
 
 NEVER = 10_000
 """Failures that no program outlasts."""
@@ -65,8 +65,9 @@ CODEX = {
     ),
     "Helper: look around.": Play([Step("I found nothing.")]),
     "Read a lot.": Play([Step(calls=[Call("exec_command", {"cmd": "seq 1 20000", "max_output_tokens": 9000})])]),
-    "CONTEXT CHECKPOINT": Play([Step("SUMMARY: a lot was read.")]),
-    "SUMMARY: a lot was read.": Play([Step("I read a lot.")]),
+    # The program asks for a summary, and goes on with it in the place of what it summed up.
+    "CONTEXT CHECKPOINT": Play([SUMMARY]),
+    SUMMARY.text.partition("\n")[0]: Play([Step("I read a lot.")]),
     "Nothing works.": Play([Step("never", failures=NEVER, status=400)]),
     "Take your time.": Play([Step("Too late.", delay=120.0)]),
 }

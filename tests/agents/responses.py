@@ -110,7 +110,7 @@ def _events(provider: Provider, request: Json, step: Step) -> Iterator[tuple[str
     """The events of a stream that bring what the step says."""
     response = {"id": provider.next_id("resp"), "object": "response", "model": request["model"]}
     yield "response.created", {"response": response | {"status": "in_progress", "output": []}}
-    items = list(_items(provider, step))
+    items = list(_items(provider, request, step))
     for index, item in enumerate(items):
         yield "response.output_item.added", {"output_index": index, "item": item | _UNSAID.get(item["type"], {})}
         if item["type"] == "message":
@@ -124,7 +124,7 @@ def _events(provider: Provider, request: Json, step: Step) -> Iterator[tuple[str
 _UNSAID: Mapping[str, Json] = {"message": {"content": []}, "function_call": {"arguments": ""}, "reasoning": {"summary": []}}
 
 
-def _items(provider: Provider, step: Step) -> Iterator[Json]:
+def _items(provider: Provider, request: Json, step: Step) -> Iterator[Json]:
     if step.thinking:
         summary = [{"type": "summary_text", "text": step.thinking}]
         yield {"type": "reasoning", "id": provider.next_id("rs"), "summary": summary, "encrypted_content": None}
@@ -139,7 +139,7 @@ def _items(provider: Provider, step: Step) -> Iterator[Json]:
             "call_id": provider.next_id("call"),
             **({"namespace": namespace} if namespace else {}),
             "name": name,
-            "arguments": json.dumps(dict(call.arguments)),
+            "arguments": json.dumps(call.given(request)),
             "status": "completed",
         }
 

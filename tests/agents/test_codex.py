@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from openclaw.provider import SUMMARY
 
 from agents.codex import Codex
 from agents.conftest import Read, read_all
@@ -115,7 +116,7 @@ def test_a_compaction_is_an_event_and_its_summary_no_answer(read: Read) -> None:
     assert "I read a lot." == session.exchange("Read a lot.").agent_response
     compactions = [one for one in session.payloads("context_event") if one["action"] == "compaction"]
     assert 1 == len(compactions)
-    assert "a lot was read" in compactions[0]["summary"]
+    assert SUMMARY.text in compactions[0]["summary"]
 
 
 def test_a_change_of_the_model_is_an_event(read: Read) -> None:
