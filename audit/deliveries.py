@@ -81,6 +81,7 @@ _TWINS = {
     "memory_event": _Twins(_CALL, ("action",), CLOCKS),
     "token_usage": _Twins(("usage",), ("provider", "model"), CLOCKS),
     "error_event": _Twins(("action",), ("message", "provider", "model"), MOMENT),
+    "retry_event": _Twins(("action",), (), MOMENT),
     "context_event": _Twins(("action",), (), MOMENT),
     "state_transition": _Twins(("action", "model"), ("provider",), CLOCKS),
 }
@@ -116,15 +117,14 @@ def exchange_differences(held: Fields, given: Fields) -> tuple[str, ...]:
 
 def payload_differences(held: Fields, given: Fields) -> tuple[str, ...]:
     """The fields in which two payloads of one event contradict each other; none where both are accounts of the same entry."""
-    # What was delivered before senders named their source is the same event.
-    held, given = ({name: value for name, value in fields.items() if name != "source"} for fields in (held, given))
+    if (_SOURCE in held) != (_SOURCE in given):
+        # What was delivered before senders named their source is the same event.
+        held, given = ({name: value for name, value in fields.items() if name != _SOURCE} for fields in (held, given))
     if held == given:
         return ()
     entry = held.get("entry_id")
     if not isinstance(entry, str) or entry != given.get("entry_id"):
-        named = sorted(name for name in {*held, *given} if held.get(name) != given.get(name))
-        is_only_source = named == [_SOURCE] and None in (held.get(_SOURCE), given.get(_SOURCE))
-        return () if is_only_source else tuple(named) or ("event",)
+        return tuple(sorted(name for name in {*held, *given} if held.get(name) != given.get(name))) or ("event",)
     both = sorted((held.keys() & given.keys()) - _ASIDE)
     differing = [name for name in both if not _agree_in(name, held[name], given[name])]
     return (*differing, *(() if _is_near(held.get("timestamp"), given.get("timestamp")) else ("timestamp",)))

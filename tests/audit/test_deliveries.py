@@ -333,6 +333,8 @@ STEP: dict[str, Any] = {"event": "error_event", "action": "error"}
         ({"event": "tool_call", "arguments": {"command": "ls"}}, {"event": "tool_call", "arguments": {"withheld": "0f"}}, True),
         ({"event": "memory_event", "action": "hit"}, {"event": "memory_event", "action": "miss"}, False),
         (STEP | {"message": "timeout"}, STEP | {"message": "refused"}, False),
+        ({"event": "retry_event", "action": "retry"}, {"event": "retry_event", "action": "retry"}, True),
+        ({"event": "retry_event", "action": "retry"}, {"event": "retry_event", "action": "retry", "seconds": 121}, False),
         (STEP | {"message": "timeout"}, STEP | {"message": "timeout", "seconds": 121}, False),
         ({"event": "token_usage", "usage": {"total": 0}}, {"event": "token_usage", "usage": {"total": 0}}, False),
         ({"event": "token_usage", "usage": {"total": 9}}, {"event": "token_usage", "usage": {"total": 9}}, True),
