@@ -98,7 +98,8 @@ class Stage:
         """Import the state folders; what came of it, with the exit code."""
         folders = [str(one.state) for one in (self.instance, self.beside[COMMAND])]
         code, printed = self.children.run(home, "import", "openclaw", *folders, "--json", *options)
-        return {"code": code} | json.loads(printed)
+        summary: Json = json.loads(printed)
+        return {"code": code} | summary
 
     def drain(self) -> None:
         """Wait until everything was delivered."""
