@@ -12,7 +12,7 @@ SEED ?= 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo pages serve kafka test check lint docs pictures bench bench-stream chaos format generate constraints wheel-demo clean
+.PHONY: help demo pages serve kafka test check lint docs pictures bench bench-stream chaos soak format generate constraints wheel-demo clean
 
 help:                    ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -67,6 +67,11 @@ bench-stream: $(INSTALLED) $(STREAMS) ## run the benchmark on Kafka beside other
 # Nothing of it is in the tests but a few rounds: it takes minutes.
 chaos: $(INSTALLED)      ## break a whole installation at random points and check what must hold: make chaos ROUNDS=50 SEED=1
 	PYTHONPATH=tests:. $(BIN)/python -m chaos --rounds $(ROUNDS) --seed $(SEED) --report docs/reliability.md
+
+soak: $(INSTALLED)       ## play 400 runs and a week of a small fleet through the real OpenClaw, and say what is found: an hour
+	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; export PYTHONPATH=tests:.; \
+	$(BIN)/python -m openclaw.verdicts "$$fresh/runs" --healthy 200 --planted 200; \
+	$(BIN)/python -m openclaw.week "$$fresh/week"
 
 format: $(INSTALLED)     ## format the code and apply the lint fixes that are safe
 	$(BIN)/ruff format

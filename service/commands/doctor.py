@@ -25,6 +25,7 @@ from service.settings import Settings
 from service.terminal import counted, out, plain
 from service.workspace import CATCH_UP, policy_of, stages_behind, utc_now
 from streams.sources.openclaw_state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
+from streams.sources.transcript_sources import OPENCLAW, SOURCES
 
 STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
 
@@ -199,6 +200,11 @@ def _look_for_transcripts(settings: Settings) -> Iterator[Finding]:
         yield from _openclaw(settings, look_at_state(folder))
     if not folders:
         yield Finding("OpenClaw", "note", "no state folder here", f"name the folder or set {STATE_VARIABLE}")
+    for source in SOURCES.values():
+        folder = Path(source.folder).expanduser()
+        if source is not OPENCLAW and folder.is_dir():
+            command = for_database(f"driftline import {source.name} {shlex.quote(str(folder))}", settings.database)
+            yield Finding(source.label, "ok", f"its folder is {folder}", command)
 
 
 def _openclaw(settings: Settings, state: OpenClawState) -> Iterator[Finding]:

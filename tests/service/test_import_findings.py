@@ -109,3 +109,12 @@ def test_doctor_sees_openclaw_and_the_plugin(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "state" / "openclaw.json").write_text("{}", "utf-8")
     _, out = said("doctor", "--db", str(tmp_path / "a.duckdb"))
     assert "not on: sessions come by import only" in out
+
+
+def test_doctor_names_the_folders_of_other_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Typed) -> None:
+    """Nobody looks for an import that they do not know of."""
+    (tmp_path / ".codex").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    _, out = said("doctor", "--db", str(tmp_path / "a.duckdb"))
+    assert f"driftline import codex {tmp_path / '.codex'}" in out
+    assert "import claude-code" not in out

@@ -7,6 +7,7 @@ import re
 import audit.detectors
 from audit.detectors import DETECTORS, Detector
 from audit.diagnosis import __doc__ as SCORING  # noqa: N812 - a text, and the module's own
+from audit.thresholds import EVENTS, TRANSCRIPTS, Thresholds
 from reference.markdown import code, first_paragraph, page, table, words
 
 _ROW = re.compile(r"^\| (\w+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
@@ -21,10 +22,31 @@ def detectors() -> str:
         "Each reads the folded events of a finished session and says what went wrong, or nothing; `driftline diagnose FILE` runs them on a "
         "file. Below, n is the number of events that match, r the number of retry events in the session, d the number of duplicate calls. "
         "How to write one: [Write a detector](../how-to/detector.md).",
+        "## Thresholds",
+        "Each figure below is the default of a field of the [policy](policy.md#detectors-events), for sessions that are delivered as events. A "
+        "session that was read from a transcript (OpenClaw, Claude Code, Codex) has the profile `transcripts`: calls are repeated within one "
+        "exchange, with no other call in between; retries, duplicates and tokens count by exchange; of tokens only those count that the "
+        "request before did not have. These defaults differ:",
+        _differences(),
+        "A diagnosis says which profile it was made with, and what the policy changed. `driftline tune` holds them against an agent's own "
+        "runs: [Tune](../how-to/tune.md#detectors-by-an-agents-own-history).",
         "## Trust and readiness",
         words(scoring[0].upper() + scoring[1:]),
         *(part for one in DETECTORS for part in _detector(one, *rules[one.failure_type])),
     )
+
+
+def _differences() -> str:
+    """The defaults that the profile of transcripts has otherwise."""
+    named = [
+        (str(field.alias), getattr(EVENTS, name), getattr(TRANSCRIPTS, name)) for name, field in Thresholds.model_fields.items()
+    ]
+    rows = [(code(alias), _value(events), _value(transcripts)) for alias, events, transcripts in named if events != transcripts]
+    return table(("threshold", "events", "transcripts"), rows)
+
+
+def _value(value: object) -> str:
+    return "off" if value is None else f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)
 
 
 def _detector(one: Detector, fires: str, severity: str, impact: str) -> list[str]:
