@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
