@@ -33,6 +33,9 @@ WORSE_AGENT, WORSE_DAY = "support", 4
 AGENTS = ("main", "support", "notes")
 SESSIONS = 8
 """Sessions of each agent on a day."""
+WATCHED = "version: 1\ndefaults: {retentionDays: null}\n"
+UNWATCHED = "version: 1\ndefaults: {retentionDays: null, incidentRules: []}\n"
+"""The policy while the week is played: seven days come within minutes, and a check in between would take the first for all."""
 LIBRARY = "libfaketime.so.1"
 TOPICS = (
     (
@@ -107,9 +110,9 @@ def play_week(version: Installed, folder: Path, children: Nursery) -> tuple[Home
         server.serving()
         for day in range(1, DAYS + 1):
             _play_day(instance, day, last)
-        until(Queue(instance.state / "driftline").is_empty, "the plugin's queue to be delivered")
         server.send(signal.SIGTERM)
         assert 0 == server.wait()
+        home.policy.write_text(WATCHED, "utf-8")
     return home, instance
 
 
@@ -124,6 +127,8 @@ def _play_day(instance: Instance, day: int, last: date) -> None:
     with instance.gateway() as gateway:
         for talk in told:
             gateway.turn(talk.session, talk.text, agent=talk.agent)
+        # What a process leaves behind waits for the next one, and after the last day there is none.
+        until(Queue(instance.state / "driftline").is_empty, "the plugin's queue to be delivered")
 
 
 def set_back(days: int) -> dict[str, str]:
