@@ -28,21 +28,7 @@ SESSION_END = "session_end"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CALLS = pl.col("event").is_in(["tool_call", "token_usage"])
 """Events whose fold looks at each of them."""
-CALL_COLUMNS = frozenset(
-    {
-        "session",
-        "seq",
-        "event_id",
-        "event",
-        "tool",
-        "call_key",
-        "tokens",
-        "source",
-        "exchange_id",
-        "prompt_tokens",
-        "cached_tokens",
-    }
-)
+CALL_COLUMNS = frozenset(FOLD_COLUMNS) - {"action", "status", "used", "referenced", "invoked", "saturation"}
 PERHAPS = (
     (pl.col("event") == "retry_event")
     | ((pl.col("event") == "memory_event") & pl.any_horizontal(pl.col("action", "status").is_in(list(LOST_MEMORY))))

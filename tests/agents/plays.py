@@ -61,7 +61,11 @@ CODEX = {
     "Go another way.": Play([Step("This is another way.")]),
     "Which model are you?": Play([Step("Another one.")]),
     "Ask a helper.": Play(
-        [Step(calls=[Call("multi_agent_v1/spawn_agent", {"message": "Helper: look around."})]), Step("The helper is at work.")]
+        [
+            Step(calls=[Call("multi_agent_v1/spawn_agent", {"message": "Helper: look around."})]),
+            # Codex ends with its first agent, whatever the others do.
+            Step("The helper is done.", after="Helper: look around.", delay=2.0),
+        ]
     ),
     "Helper: look around.": Play([Step("I found nothing.")]),
     "Read a lot.": Play([Step(calls=[Call("exec_command", {"cmd": "seq 1 20000", "max_output_tokens": 9000})])]),

@@ -7,13 +7,11 @@ many answers of the model follow it in the request.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from openclaw.provider import CHARACTERS_PER_TOKEN, Play, Provider, Step
+from openclaw.provider import CHARACTERS_PER_TOKEN, Play, PlayedApi, Provider, Step, serving
 
 Json = dict[str, Any]
 
@@ -24,67 +22,30 @@ _BY_MODEL = frozenset({"function_call", "custom_tool_call", "local_shell_call", 
 @contextmanager
 def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
     """A stand-in that runs until the block is left; `url` is the base URL of a model provider."""
-
-    class Handler(_Handler):
-        pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    provider = Provider(f"http://127.0.0.1:{server.server_port}/v1", dict(plays or {}))
-    Handler.provider = provider
-    thread = threading.Thread(target=server.serve_forever, name="stand-in Responses API", kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with serving(_Responses, plays, "/v1") as provider:
         yield provider
-    finally:
-        provider.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    provider: Provider
-    protocol_version = "HTTP/1.1"
+class _Responses(PlayedApi):
+    """The OpenAI Responses API."""
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-        """Say nothing."""
-
-    def do_GET(self) -> None:
-        """Know no models: the program has a list of its own."""
-        self._json(404, {"error": {"message": "unknown"}})
-
-    def do_POST(self) -> None:
+    def play(self, request: Json) -> None:
         """Answer a request for a response with a stream, whatever path under `/responses` it is for."""
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if not self.path.partition("?")[0].endswith("/responses"):
-            self._json(404, {"error": {"message": self.path}})
+            self.answer(404, {"error": {"message": self.path}})
             return
         step, fails = self.provider.step_for(request | {"messages": _messages(request)})
-        if step.delay:
-            self.provider.released.wait(step.delay)
+        self.provider.pause(step)
         try:
             if fails:
-                self._json(step.status, {"error": {"type": "server_error", "code": "scripted", "message": "scripted"}})
+                self.answer(step.status, {"error": {"type": "server_error", "code": "scripted", "message": "scripted"}})
             else:
                 self._stream(request, step)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the run was stopped: that is what the script is about
 
-    def _json(self, status: int, body: Json) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
     def _stream(self, request: Json, step: Step) -> None:
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.send_header("connection", "close")
-        self.end_headers()
-        self.close_connection = True
+        self.begin_stream()
         for kind, data in _events(self.provider, request, step):
             self.wfile.write(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode())
         self.wfile.flush()

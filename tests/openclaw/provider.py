@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,7 +44,8 @@ class Call:
 class Step:
     """One answer of the model.
 
-    It answers `status` instead for the first `failures` times it is asked, and waits `delay` seconds before it says anything.
+    It answers `status` instead for the first `failures` times it is asked, and waits before it says anything: until a request
+    of the play `after` was answered, and then `delay` seconds.
     """
 
     text: str = ""
@@ -53,6 +55,7 @@ class Step:
     status: int = 529
     failures: int = 0
     delay: float = 0.0
+    after: str = ""
     output_tokens: int | None = None
 
 
@@ -79,6 +82,8 @@ class Provider:
     requests: list[Json] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     """Texts of users that no play was found for; they are answered with a plain sentence."""
+    finished: set[str] = field(default_factory=set)
+    """Plays whose last step was asked for."""
     released: threading.Event = field(default_factory=threading.Event)
     _failed: Counter[tuple[str, int]] = field(default_factory=Counter)
     _cached: set[str] = field(default_factory=set)
@@ -104,7 +109,16 @@ class Provider:
             step = play.steps[index]
             fails = self._failed[text, index] < step.failures
             self._failed[text, index] += fails
+            if index == len(play.steps) - 1 and not fails:
+                self.finished.add(text)
             return step, fails
+
+    def pause(self, step: Step) -> None:
+        """Wait as the step says, or until the stand-in ends."""
+        while step.after and step.after not in self.finished and not self.released.wait(0.02):
+            pass
+        if step.delay:
+            self.released.wait(step.delay)
 
     def next_id(self, kind: str) -> str:
         """An id that no other answer has."""
@@ -167,15 +181,19 @@ def _texts(message: Json) -> Iterator[str]:
 @contextmanager
 def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
     """A stand-in that runs until the block is left."""
+    with serving(_Messages, plays) as provider:
+        yield provider
 
-    class Handler(_Handler):
-        pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+@contextmanager
+def serving(speaks: type[PlayedApi], plays: Mapping[str, Play] | None, path: str = "") -> Iterator[Provider]:
+    """A stand-in that speaks an API until the block is left; its base URL ends in `path`."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), speaks)
     server.daemon_threads = True
-    provider = Provider(f"http://127.0.0.1:{server.server_port}", dict(plays or {}))
-    Handler.provider = provider
-    thread = threading.Thread(target=server.serve_forever, name="stand-in provider", kwargs={"poll_interval": 0.05})
+    provider = Provider(f"http://127.0.0.1:{server.server_port}{path}", dict(plays or {}))
+    # A class of its own, so that two stand-ins do not share what they play.
+    server.RequestHandlerClass = type(speaks.__name__, (speaks,), {"provider": provider})
+    thread = threading.Thread(target=server.serve_forever, name=f"stand-in {speaks.__name__}", kwargs={"poll_interval": 0.05})
     thread.start()
     try:
         yield provider
@@ -186,34 +204,29 @@ def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
         thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class PlayedApi(BaseHTTPRequestHandler):
+    """What the stand-ins of all APIs have in common."""
+
     provider: Provider
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
         """Say nothing."""
 
-    def do_POST(self) -> None:
-        """Answer a request for a message, as a stream where that was asked for."""
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if not self.path.partition("?")[0].endswith("/messages"):
-            self._json(404, {"type": "error", "error": {"type": "not_found_error", "message": self.path}})
-            return
-        step, fails = self.provider.step_for(request)
-        if step.delay:
-            self.provider.released.wait(step.delay)
-        try:
-            if fails:
-                kind = {429: "rate_limit_error", 529: "overloaded_error"}.get(step.status, "api_error")
-                self._json(step.status, {"type": "error", "error": {"type": kind, "message": "scripted"}})
-            elif request.get("stream"):
-                self._stream(request, step)
-            else:
-                self._json(200, _message(self.provider, request, step))
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the run was aborted or timed out: that is what the script is about
+    def do_GET(self) -> None:
+        """Know nothing that can be looked at: programs have lists of models of their own."""
+        self.answer(404, {"error": {"message": "unknown"}})
 
-    def _json(self, status: int, body: Json) -> None:
+    def do_POST(self) -> None:
+        """Answer a request of the model."""
+        self.play(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+    @abstractmethod
+    def play(self, request: Json) -> None:
+        """Answer what a play says."""
+
+    def answer(self, status: int, body: Json) -> None:
+        """Answer with JSON."""
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
@@ -221,12 +234,38 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _stream(self, request: Json, step: Step) -> None:
+    def begin_stream(self) -> None:
+        """Begin to answer with a stream of events, which ends with the connection."""
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("connection", "close")
         self.end_headers()
         self.close_connection = True
+
+
+class _Messages(PlayedApi):
+    """The Anthropic Messages API."""
+
+    def play(self, request: Json) -> None:
+        """Answer a request for a message, as a stream where that was asked for."""
+        if not self.path.partition("?")[0].endswith("/messages"):
+            self.answer(404, {"type": "error", "error": {"type": "not_found_error", "message": self.path}})
+            return
+        step, fails = self.provider.step_for(request)
+        self.provider.pause(step)
+        try:
+            if fails:
+                kind = {429: "rate_limit_error", 529: "overloaded_error"}.get(step.status, "api_error")
+                self.answer(step.status, {"type": "error", "error": {"type": kind, "message": "scripted"}})
+            elif request.get("stream"):
+                self._stream(request, step)
+            else:
+                self.answer(200, _message(self.provider, request, step))
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the run was aborted or timed out: that is what the script is about
+
+    def _stream(self, request: Json, step: Step) -> None:
+        self.begin_stream()
         message = _message(self.provider, request, step)
         for kind, data in _events(message):
             self.wfile.write(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode())
