@@ -33,7 +33,18 @@ import msgspec
 from audit.polling import is_polling
 from streams.sources.derived_claims import claimed_figures, figures_of, is_computed, reassures, reports_trouble, states
 from streams.sources.derived_skills import SkillUse, has_failed, skill_files
-from streams.sources.derived_terms import MAX_TEXT, ROUNDED, folded, grammar_words, has_word, occurs, rounded_figures, terms_of
+from streams.sources.derived_terms import (
+    MAX_TEXT,
+    ROUNDED,
+    folded,
+    forms_of,
+    grammar_words,
+    has_word,
+    occurs,
+    rounded_figures,
+    stated_figures,
+    terms_of,
+)
 
 OUTPUT_USE = "output-use-1"
 """Name and version of the rule for outputs. Raise it with every change of what the rule tells."""
@@ -51,6 +62,8 @@ MAX_EXCHANGE = 4 * 1024 * 1024
 """Characters of one exchange beyond which it is not judged."""
 MAX_SESSION = 8 * 1024 * 1024
 """Characters of a session in which figures are looked for."""
+MAX_REMEMBERED = 250_000
+"""Figures of a session that are remembered."""
 MAX_FIGURES = 64
 """Figures of an output that are computed with; with more, any figure may be their result."""
 
@@ -123,23 +136,28 @@ class Output(NamedTuple):
 
 
 class SessionTexts:
-    """What was said in a session so far, as far as it is remembered."""
+    """The figures that were stated in a session so far, as far as they are remembered.
+
+    A figure is looked up and not searched for: a session of weeks has thousands of texts, and each answer asks.
+    """
 
     def __init__(self) -> None:
-        self._texts: list[str] = []
+        self._figures: set[str] = set()
         self._size = 0
+        self._is_full = False
 
     def add(self, text: str) -> None:
-        """Remember a text; nothing is remembered any more once there is too much."""
+        """Remember the figures of a text; nothing is remembered any more once there is too much."""
         self._size += len(text)
-        if self._size > MAX_SESSION:
-            self._texts.clear()
-        elif text:
-            self._texts.append(text)
+        if not self._is_full:
+            self._figures |= stated_figures(text)
+            self._is_full = self._size > MAX_SESSION or len(self._figures) > MAX_REMEMBERED
+        if self._is_full:
+            self._figures.clear()
 
     def lacks(self, figure: str) -> bool:
         """Whether the figure is in none of the texts; False where that is not known."""
-        return self._size <= MAX_SESSION and not any(states(text, figure) for text in self._texts)
+        return not self._is_full and self._figures.isdisjoint(forms_of(figure))
 
 
 class ExchangeEvidence:

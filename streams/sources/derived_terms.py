@@ -32,6 +32,10 @@ TIME = re.compile(
 )
 ESCAPES = re.compile(r"\\[nrtu\"\\/]")
 _ROUND = re.compile(r"(\d{1,15}(?:[.,]\d{1,3})*)([kmg])?", re.IGNORECASE | re.ASCII)
+_CHAIN = re.compile(r"(?<![^\W_])[0-9]+(?:[.,][0-9]+)*(?![^\W_])")
+"""A figure with no letter or digit beside it, or several with points and commas between."""
+_SEPARATOR = re.compile(r"([.,])")
+_MAX_PARTS = 6
 _LONG = re.compile(r"(?<![\d.,])[1-9]\d{3,}", re.ASCII)
 ROUNDED = "~"
 """What the mark of a round figure begins with."""
@@ -228,8 +232,26 @@ def _take_rounded(token: str, marks: set[str]) -> None:
 
 def occurs(mark: str, folded: str) -> bool:
     """Whether a mark is in a folded text, and not as a part of a longer word or figure."""
-    written = [mark, f"{int(mark):,}"] if len(mark) > 3 and mark.isascii() and mark.isdigit() and mark[0] != "0" else [mark]
-    return any(stands_alone(form, folded) for form in written)
+    return any(stands_alone(form, folded) for form in forms_of(mark))
+
+
+def forms_of(mark: str) -> list[str]:
+    """How a mark may be written: a figure with thousands set apart, too."""
+    is_long_figure = len(mark) > 3 and mark.isascii() and mark.isdigit() and mark[0] != "0"
+    return [mark, f"{int(mark):,}"] if is_long_figure else [mark]
+
+
+def stated_figures(text: str) -> set[str]:
+    """Every figure that stands alone in a text, as it is written; of `1,234.5` its parts, too, which stand apart."""
+    found = set()
+    for chain in _CHAIN.findall(text):
+        parts = _SEPARATOR.split(chain)
+        # Parts and separators take turns.
+        for first in range(0, len(parts), 2):
+            found.update(
+                "".join(parts[first:last]) for last in range(first + 1, min(first + 2 * _MAX_PARTS, len(parts) + 1), 2)
+            )
+    return found
 
 
 def has_word(word: str, folded: str) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from service import reading
 from service.reading import parts_of
+from streams.sources.transcript_sources import OPENCLAW
 
 
 @pytest.fixture
@@ -26,9 +27,9 @@ def database(tmp_path: Path) -> Path:
 def test_a_part_is_no_larger_than_fits(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state folder of months holds more than a small machine has memory."""
     size = database.stat().st_size
-    assert 1 == len(parts_of(database, size))
+    assert 1 == len(parts_of(OPENCLAW, database, size))
     monkeypatch.setattr(reading, "PART_BYTES", size // 7)
-    parts = parts_of(database, size)
+    parts = parts_of(OPENCLAW, database, size)
     assert 8 == len(parts)
     assert [False] * 7 + [True] == [part.ends for part in parts]
     assert all(part.size <= size // 7 for part in parts)
@@ -39,5 +40,5 @@ def test_what_cannot_be_cut_is_one_part(name: str, tmp_path: Path) -> None:
     """Reading it says what is wrong with it."""
     path = tmp_path / name
     path.write_bytes(b"no database" * 10)
-    (part,) = parts_of(path, 10**9)
+    (part,) = parts_of(OPENCLAW, path, 10**9)
     assert (path, 10**9, True) == (part.path, part.size, part.ends)

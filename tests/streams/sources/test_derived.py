@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streams.sources import derived
 from streams.sources.derived import MAX_EXCHANGE, OUTPUT_USE, ExchangeEvidence, SessionTexts
 from streams.sources.derived_claims import claimed_figures, is_computed, reassures, reports_trouble
 from streams.sources.derived_skills import SKILL_USE, named_skills, skill_files
-from streams.sources.derived_terms import MAX_TEXT, terms_of
+from streams.sources.derived_terms import MAX_TEXT, occurs, terms_of
 
 CONFIG = '{"listen": "0.0.0.0:7443", "workers": 24, "retention_days": 198}'
 LOG = "\n".join(
@@ -426,3 +427,24 @@ def test_terms_are_folded_and_never_empty(text: str) -> None:
     terms = terms_of(text)
 
     assert all(term and term == term.casefold() for term in terms.marks | terms.words)
+
+
+FIGURES = st.text(st.sampled_from("0123456789.,ab _-"), max_size=24)
+
+
+@given(FIGURES, st.from_regex(r"[1-9][0-9]{0,5}(\.[0-9]{1,2})?", fullmatch=True))
+def test_a_figure_is_remembered_where_it_is_found(text: str, figure: str) -> None:
+    """A session of weeks is looked up in an index; it has to answer what a search of every text would."""
+    texts = SessionTexts()
+    texts.add(text)
+    assert occurs(figure, text) != texts.lacks(figure)
+
+
+def test_a_session_that_states_too_much_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever forgot half of it could call any figure made up."""
+    monkeypatch.setattr(derived, "MAX_REMEMBERED", 100)
+    texts = SessionTexts()
+    texts.add(" ".join(map(str, range(1000, 1200))))
+    assert not texts.lacks("77")
+    texts.add("12")
+    assert not texts.lacks("77")
