@@ -81,12 +81,12 @@ def _compaction(writer: SessionWriter, _: PlannedSession) -> None:
 
 
 def _token_explosion(writer: SessionWriter, _: PlannedSession) -> None:
-    usual, writer.usage = writer.usage, (9000, 1500)
+    writer.growth = 25_000
     writer.ask("Read the whole archive and tell me what matters.")
     for part in range(6):
         writer.call("read", {"path": f"archive/part-{part}.txt"}, "Minutes of a meeting. " * 40)
     writer.answer("Three things matter: the lease ends in March, the pump is not insured, and nobody owns the mailing list.")
-    writer.usage = usual
+    writer.growth = 0
 
 
 def _silent_refusal(writer: SessionWriter, planned: PlannedSession) -> None:

@@ -23,6 +23,9 @@ class SessionWriter:
         self.tip: str | None = None
         self.usage = (320, 120)
         """Most tokens that a message reads and writes."""
+        self.growth = 0
+        """Tokens by which each message reads more than the one before, where the context grows."""
+        self._read = 0
         self._random = random
         self._count = 0
         header = {"type": "session", "version": 3, "id": session_id, "timestamp": _iso(start), "cwd": "/synthetic"}
@@ -75,6 +78,7 @@ class SessionWriter:
 
     def _assistant(self, content: list[Json], stop: str) -> None:
         read, written = (self._random.randint(most // 3, most) for most in self.usage)
+        self._read = read = self._read + self.growth if self.growth else read
         usage = {"input": read, "output": written, "cacheRead": 0, "cacheWrite": 0, "totalTokens": read + written}
         usage["cost"] = {"total": round(read * 3e-6 + written * 15e-6, 6)}  # type: ignore[assignment]
         said = {"role": "assistant", "content": content, "provider": "anthropic", "model": MODEL, "usage": usage}

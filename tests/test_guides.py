@@ -42,6 +42,7 @@ RUN = {
 }
 """Documents whose blocks are run here."""
 ELSEWHERE = {
+    "agents": "tests/service/test_import_agents.py, on folders of these programs",
     "deploying": "Docker is not everywhere; the rest runs in tests/kafka/test_guides.py",
     "evaluation": "tests/test_evaluation_examples.py; the rest are patterns with names to be filled in",
     "producing": "tests/kafka/test_guides.py",
