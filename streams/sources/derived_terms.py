@@ -243,7 +243,7 @@ def forms_of(mark: str) -> list[str]:
 
 def stated_figures(text: str) -> set[str]:
     """Every figure that stands alone in a text, as it is written; of `1,234.5` its parts, too, which stand apart."""
-    found = set()
+    found: set[str] = set()
     for chain in _CHAIN.findall(text):
         parts = _SEPARATOR.split(chain)
         # Parts and separators take turns.
