@@ -141,14 +141,10 @@ class SessionEvidence(msgspec.Struct, gc=False):
     @property
     def duplicate_calls(self) -> int:
         """Tool calls that repeat an earlier one: calls less the distinct call keys."""
-        return self.duplicates_but(())
-
-    def duplicates_but(self, tools: Collection[str]) -> int:
-        """Tool calls that repeat an earlier one, those of some tools left out."""
-        return sum(calls.count - 1 for calls in self.calls.values() if calls.tool not in tools)
+        return sum(calls.count for calls in self.calls.values()) - len(self.calls)
 
     def most_duplicates_but(self, tools: Collection[str]) -> int:
-        """The most of them in one exchange; of the session where it is no transcript."""
+        """The most duplicate calls in one exchange, those of some tools left out; of the session where it is no transcript."""
         by_exchange: dict[str | None, int] = {}
         for calls in self.calls.values():
             if calls.tool not in tools:

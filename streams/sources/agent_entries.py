@@ -101,20 +101,6 @@ def is_identifier(value: Any) -> bool:
     return id_problem("", value) is None
 
 
-def blocks_of(name: str, content: Any) -> list[Json] | Problem:
-    """A content as a list of blocks, a string being one text block; what is wrong with it."""
-    if content is None:
-        return []
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    if not isinstance(content, list):
-        return Problem("wrong_type", f"{name}: is {json_type(content)}, not a string or an array")
-    for index, block in enumerate(content):
-        if not isinstance(block, dict):
-            return Problem("wrong_type", f"{name}[{index}]: is {json_type(block)}, not an object")
-    return content
-
-
 def moment(value: Any) -> datetime | None:
     """The time that a field tells; None where it tells none."""
     if isinstance(value, str | int | float):

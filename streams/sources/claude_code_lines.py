@@ -27,7 +27,6 @@ from streams.sources.agent_entries import (
     SUBAGENT,
     AgentDialect,
     UnknownKinds,
-    blocks_of,
     id_problem,
     is_identifier,
     make_entry,
@@ -37,7 +36,7 @@ from streams.sources.claude_code_kinds import ASSISTANT_BLOCKS, BOOKKEEPING, NOT
 from streams.sources.claude_code_messages import Spoken, called_tools, results_of, spoken, texts_of
 from streams.sources.claude_code_places import Place, Places
 from streams.sources.lines import Problem, json_type
-from streams.sources.openclaw_entry import Entry
+from streams.sources.openclaw_entry import Entry, blocks_of
 
 SOURCE = "claude-code"
 

@@ -24,7 +24,6 @@ from streams.sources.agent_entries import (
     SUBAGENT,
     AgentDialect,
     UnknownKinds,
-    blocks_of,
     is_identifier,
     make_entry,
     mended_body,
@@ -33,7 +32,7 @@ from streams.sources.codex_items import CALLS, OUTPUTS, Outcomes, asked_text, ca
 from streams.sources.codex_kinds import IGNORED_ITEMS, IGNORED_LINES, SHOWN
 from streams.sources.codex_usage import UsageCounter
 from streams.sources.lines import Problem, json_type
-from streams.sources.openclaw_entry import Entry
+from streams.sources.openclaw_entry import Entry, blocks_of
 from streams.sources.openclaw_text import text_of
 
 SOURCE = "codex"

@@ -109,14 +109,20 @@ def _message_blocks(message: Any) -> list[Json] | Problem:
     role = message.get("role")
     if not isinstance(role, str):
         return Problem("wrong_type", f"message.role: is {json_type(role)}, not a string")
-    content = message["content"] if message.get("content") is not None else _NONE
+    return blocks_of("message.content", message.get("content"))
+
+
+def blocks_of(name: str, content: Any) -> list[Json] | Problem:
+    """A content as a list of blocks, a string being one text block; what is wrong with it."""
+    if content is None:
+        return _NONE
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
-        return Problem("wrong_type", f"message.content: is {json_type(content)}, not a string or an array")
+        return Problem("wrong_type", f"{name}: is {json_type(content)}, not a string or an array")
     for index, block in enumerate(content):
         if not isinstance(block, dict):
-            return Problem("wrong_type", f"message.content[{index}]: is {json_type(block)}, not an object")
+            return Problem("wrong_type", f"{name}[{index}]: is {json_type(block)}, not an object")
     return content
 
 
