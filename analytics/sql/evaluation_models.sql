@@ -4,7 +4,7 @@
 WITH models AS (
     SELECT
         case_id, yardstick, subject_model AS model, count(final_score) AS runs, count(*) - count(final_score) AS failed,
-        avg(final_score) AS mean, var_samp(final_score) / count(final_score) AS squared_error,
+        avg(final_score ORDER BY final_score) AS mean, var_samp(final_score ORDER BY final_score) / count(final_score) AS squared_error,
         any_value(judge_model) AS judge_model, bool_or(simulated) AS simulated
     FROM log.counted_evaluations($project)
     WHERE subject_model IS NOT NULL AND ($case IS NULL OR case_id = $case)

@@ -12,8 +12,8 @@ WITH counted AS (
 ), measured AS (
     SELECT
         project, case_id, yardstick, period, arg_max(judge_run_id, evaluated_at) AS judge_run_id, any_value(judge_model) AS judge_model,
-        count(*) AS evaluations, count(*) - count(final_score) AS failed, avg(final_score) AS mean,
-        log.t_quantile(count(final_score) - 1) * stddev_samp(final_score) / sqrt(count(final_score)) AS half,
+        count(*) AS evaluations, count(*) - count(final_score) AS failed, avg(final_score ORDER BY final_score) AS mean,
+        log.t_quantile(count(final_score) - 1) * stddev_samp(final_score ORDER BY final_score) / sqrt(count(final_score)) AS half,
         bool_or(simulated) AS simulated
     FROM counted
     GROUP BY project, case_id, yardstick, period

@@ -13,7 +13,7 @@ WITH counted AS (
     FROM (SELECT judge_model, configured_repetitions, simulated, unnest(dimensions) AS one FROM counted)
 )
 SELECT
-    judge_model, configured_repetitions, dimension, count(*) AS evaluations, avg(spread) AS mean, median(spread) AS median,
+    judge_model, configured_repetitions, dimension, count(*) AS evaluations, avg(spread ORDER BY spread) AS mean, median(spread) AS median,
     max(spread) AS largest, bool_or(simulated) AS simulated
 FROM spreads
 WHERE spread IS NOT NULL
