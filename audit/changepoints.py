@@ -1,146 +1,334 @@
 """How much the sums of two stretches of scores speak for a change of the mean between them.
 
-The evidence is a Bayes factor: how much more probable the scores are if the mean changed at a given place than if it did not. The size
-of the change is not known, so it is averaged over a normal distribution of `SPREAD` sigma; nor are mean and sigma, so they are averaged
-over every value (the right Haar prior). For independent normal scores that makes its expectation exactly 1 whatever mean and sigma are,
-when nothing has changed, so that it is an e-value that has paid for the reference's uncertainty (Gönen, Johnson, Lu and Westfall 2005,
-"The Bayesian two-sample t test"; Pérez-Ortiz, Lardy, de Heide and Grünwald 2024, "E-statistics, group invariance and anytime-valid
-testing").
+The difference of the two means is compared with what it varies by itself. Units, the sessions of a day, vary around their mean; so
+do blocks of hours, and days; and days in a row may resemble each other. Each of these is measured in the stretch before the change
+(moments of nested random effects: what blocks vary beyond what their units explain is the blocks' own, and so on), and then reckoned
+into both means by how many units, blocks and days each of them rests on. Weekdays and weekends are compared with their like.
 
-Scores are not normal: they are bounded, come in thirds or fifths, and the rare one lies far off. So four things differ from the
-textbook. The variance is the one around the common mean, which a single odd score cannot make small. The distance between the means is
-measured in two ways, as a difference and as a binomial deviance between the smallest and the largest value seen, and the lesser counts:
-where what is rare becomes a little less rare, the deviance knows how little that says. And each unit counts by its weight, with the
-variance of what units really are (linearised, as for a ratio of sums), so that scores of one session may depend on each other; and if
-the days of the reference differ by more than their units explain, all units count for less by as much.
+The evidence is a Bayes factor: how much more probable the difference is if the mean changed at a given place than if it did not. The
+size of the change is not known, so it is averaged over normal distributions of `SPREADS` sigma; the variance is not, so Student's t
+stands for the normal distribution (Gönen, Johnson, Lu and Westfall 2005, "The Bayesian two-sample t test"; the degrees of freedom are
+Satterthwaite's). Under independent normal units its expectation is about 1 when nothing has changed, so that it is an e-value that has
+paid for the reference's uncertainty.
+
+Scores are not normal: they are bounded, come in thirds or fifths, and the rare one lies far off. So three things differ from the
+textbook. The distance is measured in two ways, as a difference and as a binomial deviance between the smallest and the largest value
+seen, and the lesser counts, unless no unit after lies within the range of those before: where what is rare becomes a little less
+rare, the deviance knows how little that says. The units after a change are taken to vary no less than those before it: of skewed scores
+those with a high mean by chance vary little by the same chance. And where sessions get shorter, each is taken to vary as much more as
+independent scores would make it, until they have shown what they do.
 """
 
 from __future__ import annotations
 
 import math
-from operator import sub
 from typing import NamedTuple
 
-SPREAD = 0.7
-"""Standard deviation of the sizes of change that are reckoned with, in sigma."""
-_NOISE = 1e-12
-"""A variance below this is rounding: scores are steps many times as large as its root."""
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.cells import Floats, Ints
+from audit.series import (
+    BLOCK_MIXED,
+    BLOCK_SQUARES,
+    BLOCK_TOTALS,
+    BLOCKS,
+    DAY_MIXED,
+    DAY_SQUARES,
+    DAY_TOTALS,
+    DAYS,
+    MIXED,
+    PAIR_MIXED,
+    PAIR_SQUARES,
+    PAIR_TOTALS,
+    SQUARES,
+    TOTAL,
+    TOTALS,
+    UNITS,
+    WEIGHT,
+)
+
+SPREADS = ((0.7, 0.75), (4.0, 0.25))
+"""Standard deviations of the sizes of change that are reckoned with, in sigma, and how much of the reckoning each has."""
+FEWEST_BEFORE = 10
+"""So many units stand before a change; and where weekdays or weekends have fewer of them, all days are compared with all."""
+FEWEST_AFTER = 2
+"""So many stand after it: one session is no change."""
+PSEUDO_UNITS = 10.0
+"""How many units' worth it counts, after a change, that units vary as they did before it."""
+SETTLED_DAYS = 14
+"""From so many days after a change on, what they differ by among themselves counts, too."""
+HIGHEST_MEMORY = 0.9
+"""Days in a row are never taken to resemble each other by more than this, as a correlation."""
+SMALLEST_VARIANCE = 1e-6
+"""Of a unit: scores that hardly vary are taken to vary by a thousandth of a point."""
+_TINY = 1e-300
+_FEWEST_FREEDOM = 3.0
+_EDGE = 1e-9
+Flags = NDArray[np.bool_]
 
 
-class Sums(NamedTuple):
-    """What a stretch of units comes to; two stretches are added or taken apart field by field."""
+class Stretch(NamedTuple):
+    """What stretches of a series come to, a row each, by stratum."""
 
-    units: int = 0
-    scores: int = 0
-    weight: float = 0.0
-    total: float = 0.0
-    """Sum of weight x score, the score measured from a common origin."""
-    squares: float = 0.0
-    """Sum of the squared weights of the units."""
-    mixed: float = 0.0
-    """Sum of weight x total of the units."""
-    totals: float = 0.0
-    """Sum of the squared totals of the units."""
-    days: int = 0
-    """Whole days with units; the rest is the same as above, of the weights and totals of days instead of units."""
-    day_squares: float = 0.0
-    day_mixed: float = 0.0
-    day_totals: float = 0.0
-
-    def with_unit(self, scores: int, weight: float, total: float) -> Sums:
-        """This stretch and one more unit."""
-        units, known, weights, sums, squares, mixed, totals, *days = self
-        return Sums._make(
-            (
-                units + 1,
-                known + scores,
-                weights + weight,
-                sums + total,
-                squares + weight * weight,
-                mixed + weight * total,
-                totals + total * total,
-                *days,
-            )
-        )
-
-    def with_day(self, weight: float, total: float) -> Sums:
-        """This stretch, of whose units those that came last make up a day of this weight and total."""
-        return self._replace(
-            days=self.days + 1,
-            day_squares=self.day_squares + weight * weight,
-            day_mixed=self.day_mixed + weight * total,
-            day_totals=self.day_totals + total * total,
-        )
-
-    def less(self, other: Sums) -> Sums:
-        """This stretch without a part of it."""
-        return Sums._make(map(sub, self, other))
+    sums: Floats
+    """Of the units: (rows, STRATA, 7), columns of `audit.series`."""
+    days: Floats
+    """Of the whole days among them: (rows, STRATA, 12)."""
 
 
-NOTHING = Sums()
+class Later(NamedTuple):
+    """What stretches after a change come to, a row each, by stratum; of several that end at other times the change is the same."""
+
+    sums: Floats
+    """Of the units: (rows, STRATA, 7)."""
+    partial: Floats
+    """Squares of blocks and of days, the last ones as far as they have gone: (rows, STRATA, 2)."""
+    of: Ints
+    """The row of the stretch before the change."""
 
 
 class Contrast(NamedTuple):
-    """Two stretches beside each other."""
+    """Stretches beside each other, an element a pair."""
 
-    before: float
-    """Mean of the first, from the origin."""
-    after: float
-    precision: float
-    """n0 n1 / (n0 + n1), of the effective numbers of units, less where days differ by more than their units do."""
-    variance_within: float
-    """Of one unit's mean around the mean of its stretch."""
-    log_evidence: float
-    """Natural logarithm of the Bayes factor; 0 where there is nothing to compare."""
+    before: Floats
+    """Mean of the first, from the origin; both means by the same shares of weekdays and weekends."""
+    after: Floats
+    variance_before: Floats
+    """Of the mean before, whatever makes it vary included."""
+    variance_after: Floats
+    freedom: Floats
+    """Degrees of freedom of the two variances together."""
+    unit_variance: Floats
+    """Of the mean of one unit."""
+    unit_before: Floats
+    """How much of the variance before comes from units."""
+    unit_after: Floats
+    excess: Floats
+    """How many times as much as before the change units vary after it, at least 1; reckoned with in `unit_after`."""
+    pooled: Floats
+    """The same of all units together."""
+    is_usable: Flags
+    """Whether enough units stand on both sides."""
 
+    @property
+    def size(self) -> Floats:
+        """Mean after less mean before."""
+        return self.after - self.before
 
-def contrast(before: Sums, both: Sums, low: float, high: float) -> Contrast:
-    """Compare a stretch of whole days with the rest of `both`, whose units' means lie between `low` and `high`."""
-    w0, y0, q0 = before.weight, before.total, before.squares
-    _, _, weight, total, squares, mixed, totals, *_ = both
-    w1 = weight - w0
-    mean0, mean1 = y0 / w0, (total - y0) / w1
-    n0, n1 = w0 * w0 / q0, w1 * w1 / (squares - q0)
-    common = (n0 * mean0 + n1 * mean1) / (n0 + n1)
-    variance = (totals - 2 * common * mixed + common * common * squares) / squares
-    dispersion = _dispersion(before, mean0)
-    n, precision = (n0 + n1) / dispersion, n0 * n1 / (n0 + n1) / dispersion
-    if variance <= _NOISE:
-        return Contrast(mean0, mean1, precision, 0.0, 0.0)
-    share = min((mean1 - mean0) ** 2 * precision / (variance * n), 1.0)
-    log_evidence = _log_evidence(share, n, precision)
-    if log_evidence > 0:
-        width = high - low
-        place = (common - low) / width
-        loss = n0 * _divergence((mean0 - low) / width, place) + n1 * _divergence((mean1 - low) / width, place)
-        deviance = 2 * loss * place * (1 - place) * width * width / (variance * (n0 + n1))
-        log_evidence = min(log_evidence, _log_evidence(min(share, deviance), n, precision))
-    return Contrast(mean0, mean1, precision, variance * (1 - share), log_evidence)
+    @property
+    def variance(self) -> Floats:
+        """Of the size."""
+        return self.variance_before + self.variance_after
 
 
-def _dispersion(stretch: Sums, mean: float) -> float:
-    """How many times more the days of a stretch vary than independent units would make them, at least 1."""
-    units, _, _, _, squares, mixed, totals, days, day_squares, day_mixed, day_totals = stretch
-    by_unit = (totals - 2 * mean * mixed + mean * mean * squares) * units
-    if days < 2 or by_unit <= _NOISE * squares * units:
-        return 1.0
-    by_day = (day_totals - 2 * mean * day_mixed + mean * mean * day_squares) * days
-    return max(1.0, by_day * (units - 1) / (by_unit * (days - 1)))
+class _Components(NamedTuple):
+    """What makes the means of a stretch vary, an element a pair."""
+
+    unit: Floats
+    """Variance of a unit for each squared weight."""
+    block: Floats
+    """Covariance of the units of a block."""
+    day: Floats
+    """Covariance of the blocks of a day."""
+    memory: Floats
+    """Correlation of days in a row."""
+    blocks: Floats
+    """How many blocks, less one a stratum, these rest on."""
+    days: Floats
 
 
-def _log_evidence(share: float, n: float, precision: float) -> float:
-    """The Bayes factor of a change that explains a share, 0 to 1, of the variance of n values."""
-    spread = SPREAD * SPREAD * precision
-    return -0.5 * math.log1p(spread) - (n - 1) / 2 * math.log1p(-share * spread / (1 + spread))
+def contrast(before: Stretch, settled: Stretch, later: Later) -> Contrast:
+    """Compare stretches of whole days with stretches that follow them.
+
+    `settled` has, for each row of `before`, the whole days after the change that every one of its later stretches holds.
+    """
+    few = (before.sums[..., UNITS] < FEWEST_BEFORE).any(-1)
+    before, settled = _by_strata(before, few), _by_strata(settled, few)
+    later = _later_by_strata(later, few[later.of])
+    strata = np.maximum(1.0, (before.sums[..., UNITS] > 0).sum(-1))
+    mean_before, mean_after = _means(before.sums), _means(later.sums)
+    units, units_after = before.sums[..., UNITS].sum(-1), later.sums[..., UNITS].sum(-1)
+    parts = _components(before, settled, mean_before, strata)
+    own = parts.unit[..., None] * before.sums[..., SQUARES]
+    varies_before = _variances(before.sums, before.days[..., [BLOCK_SQUARES, DAY_SQUARES]], own, parts)[later.of]
+    by_score = _ratio(own.sum(-1), before.sums[..., WEIGHT].sum(-1))[later.of]
+    parts_later = _Components(*(part[later.of] for part in parts))
+    expected, excess = _spread_after(later, parts_later.unit, by_score, mean_after)
+    varies_after = _variances(later.sums, later.partial, excess[..., None] * expected, parts_later)
+    each = varies_before.sum(-1) + varies_after.sum(-1)
+    shares = np.where(later.sums[..., UNITS] > 0, 1 / np.maximum(each, _TINY), 0.0)
+    shares = shares / np.maximum(shares.sum(-1, keepdims=True), _TINY)
+    squared = (shares * shares)[..., None]
+    sources = (squared * (varies_before + varies_after)).sum(-2)
+    freedom = np.maximum(1.0, units - strata)[later.of]
+    return Contrast(
+        (shares * mean_before[later.of]).sum(-1),
+        (shares * mean_after).sum(-1),
+        (squared * varies_before).sum((-1, -2)),
+        (squared * varies_after).sum((-1, -2)),
+        _freedom(sources, np.stack((freedom, parts_later.blocks, parts_later.days), axis=-1)),
+        parts_later.unit,
+        (squared * varies_before)[..., 0].sum(-1),
+        (squared * varies_after)[..., 0].sum(-1),
+        excess,
+        _ratio(units[later.of] + excess * units_after, units[later.of] + units_after),
+        (units[later.of] >= FEWEST_BEFORE) & (units_after >= FEWEST_AFTER),
+    )
 
 
-def _divergence(p: float, q: float) -> float:
-    """Kullback-Leibler divergence of two Bernoulli distributions; 0 where q is 0 or 1, which leaves nothing to compare."""
-    if not 0 < q < 1:
-        return 0.0
-    value = 0.0
-    if p > 0:
-        value += p * math.log(p / q)
-    if p < 1:
-        value += (1 - p) * math.log((1 - p) / (1 - q))
-    return value
+def log_evidence(found: Contrast, before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> Floats:
+    """Natural logarithm of the Bayes factors; minus infinity where there is nothing to compare.
+
+    `before` and `after` are the least and the greatest mean of a unit on either side, from the origin.
+    """
+    low, high = np.minimum(before[0], after[0]), np.maximum(before[1], after[1])
+    room = _ratio((high - found.after) * (found.after - low), (high - found.before) * (found.before - low))
+    coupled = _varied(found, 1.0, found.excess / np.clip(room, 1.0, found.excess))
+    squared = _ratio(coupled.size**2, coupled.variance)
+    apart = (after[1] < before[0]) | (after[0] > before[1])
+    counted = np.where(apart, squared, np.minimum(squared, _deviance(_varied(found, found.pooled, found.pooled), low, high)))
+    return np.where(found.is_usable, _log_bayes_factor(counted, coupled), -math.inf)
+
+
+def _varied(found: Contrast, before: Floats | float, after: Floats) -> Contrast:
+    """The contrast if units varied so many times as much as they do before the change.
+
+    The nearer a share is to one half, the more it varies: of scores that are bounded, a part of what units vary more comes from the
+    change of their mean, and says nothing against it.
+    """
+    return found._replace(
+        variance_before=found.variance_before + found.unit_before * (before - 1),
+        variance_after=found.variance_after + found.unit_after * (after / found.excess - 1),
+    )
+
+
+def _by_strata(one: Stretch, few: Flags) -> Stretch:
+    """A stretch with all days as one stratum where there are few units in one of them."""
+    return Stretch(*(_as_one(part, few) for part in one))
+
+
+def _later_by_strata(later: Later, few: Flags) -> Later:
+    return Later(_as_one(later.sums, few), _as_one(later.partial, few), later.of)
+
+
+def _as_one(part: Floats, where: Flags) -> Floats:
+    if not where.any():
+        return part
+    whole = np.zeros_like(part)
+    whole[:, 0] = part.sum(axis=1)
+    return np.where(where[:, None, None], whole, part)
+
+
+def _components(before: Stretch, after: Stretch, mean_before: Floats, strata: Floats) -> _Components:
+    """What makes means vary, measured before the change; of days also after it, as soon as there are enough of them."""
+    squares = before.sums[..., SQUARES].sum(-1)
+    units = before.sums[..., UNITS].sum(-1)
+    spread = _centred(before.sums, (SQUARES, MIXED, TOTALS), mean_before) * _inflated(units, strata)
+    blocks, days = before.days[..., BLOCKS].sum(-1), before.days[..., DAYS].sum(-1)
+    by_block = _centred(before.days, (BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS), mean_before) * _inflated(blocks, strata)
+    day = _between_days(before.days, mean_before, strata)
+    in_a_row = _centred(before.days, (PAIR_SQUARES, PAIR_MIXED, PAIR_TOTALS), mean_before, least=-math.inf)
+    shared = _ratio(in_a_row, before.days[..., PAIR_SQUARES].sum(-1))
+    settled = _between_days(after.days, _means(after.sums), strata)
+    day = np.where(after.days[..., DAYS].sum(-1) >= SETTLED_DAYS, np.maximum(day, settled), day)
+    return _Components(
+        np.maximum(SMALLEST_VARIANCE, _ratio(spread, squares)),
+        _ratio(np.maximum(0.0, by_block - spread), before.days[..., BLOCK_SQUARES].sum(-1) - squares),
+        *_remembered(day, shared, days, strata),
+        np.maximum(1.0, blocks - strata),
+        np.maximum(1.0, days - strata),
+    )
+
+
+def _between_days(days: Floats, mean: Floats, strata: Floats) -> Floats:
+    """Covariance of the blocks of a day."""
+    blocks, count = days[..., BLOCKS].sum(-1), days[..., DAYS].sum(-1)
+    by_block = _centred(days, (BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS), mean) * _inflated(blocks, strata)
+    by_day = _centred(days, (DAY_SQUARES, DAY_MIXED, DAY_TOTALS), mean) * _inflated(count, strata)
+    squares = days[..., DAY_SQUARES].sum(-1) - days[..., BLOCK_SQUARES].sum(-1)
+    return _ratio(np.maximum(0.0, by_day - by_block), squares)
+
+
+def _remembered(day: Floats, shared: Floats, days: Floats, strata: Floats) -> tuple[Floats, Floats]:
+    """Covariance within a day and the correlation of days in a row, less small by what the estimated mean takes from both.
+
+    A correlation is estimated low from few days, so one standard error is added to it. It counts by the days' covariance only: where
+    days do not differ, there is nothing to remember.
+    """
+    error = 1 / np.sqrt(np.maximum(days, 1.0))
+    memory = np.clip(_ratio(shared, day) + error, 0.0, HIGHEST_MEMORY)
+    taken = np.where(shared > 0, day * (1 + memory) / (1 - memory) * _ratio(strata, days), 0.0)
+    day, shared = day + taken, shared + taken
+    return day, np.clip(_ratio(shared, day) + error, 0.0, HIGHEST_MEMORY)
+
+
+def _spread_after(later: Later, unit: Floats, by_score: Floats, mean: Floats) -> tuple[Floats, Floats]:
+    """The variance of the units' sum after a change that is to be expected, by stratum, and how many times as large it is."""
+    squares, weight, units = later.sums[..., SQUARES], later.sums[..., WEIGHT], later.sums[..., UNITS]
+    expected = np.maximum(unit[..., None] * squares, by_score[..., None] * weight)
+    seen = _centred(later.sums, (SQUARES, MIXED, TOTALS), mean) * units.sum(-1)
+    freedom = np.maximum(0.0, units.sum(-1) - (units > 0).sum(-1))
+    share = (PSEUDO_UNITS + _ratio(seen, expected.sum(-1))) / (PSEUDO_UNITS + freedom)
+    return expected, np.maximum(1.0, share)
+
+
+def _variances(sums: Floats, clusters: Floats, units: Floats, parts: _Components) -> Floats:
+    """The variance of a stretch's means by source, units, blocks and days: (rows, STRATA, 3)."""
+    weight, squares, blocks, days = sums[..., WEIGHT], sums[..., SQUARES], clusters[..., 0], clusters[..., 1]
+    length, memory = np.maximum(1.0, _ratio(weight**2, days)), parts.memory[..., None]
+    longer = (1 + memory) / (1 - memory) - 2 * memory * (1 - memory**length) / (length * (1 - memory) ** 2)
+    by_block = parts.block[..., None] * np.maximum(0.0, blocks - squares)
+    by_day = parts.day[..., None] * (np.maximum(0.0, days - blocks) + (np.maximum(1.0, longer) - 1) * days)
+    return _ratio(np.stack((units, by_block, by_day), axis=-1), (weight**2)[..., None])
+
+
+def _freedom(sources: Floats, freedoms: Floats) -> Floats:
+    """Satterthwaite's degrees of freedom of a sum of variances."""
+    return np.maximum(_FEWEST_FREEDOM, _ratio(sources.sum(-1) ** 2, (sources**2 / freedoms).sum(-1)))
+
+
+def _log_bayes_factor(squared: Floats, found: Contrast) -> Floats:
+    """Of a squared distance in standard errors, averaged over the sizes of change that are reckoned with."""
+    terms = []
+    for spread, share in SPREADS:
+        wider = spread * spread * _ratio(found.unit_variance, found.variance)
+        gain = np.log1p(squared / found.freedom) - np.log1p(squared / ((1 + wider) * found.freedom))
+        terms.append(math.log(share) - 0.5 * np.log1p(wider) + (found.freedom + 1) / 2 * gain)
+    return np.logaddexp(*terms)  # type: ignore[no-any-return]
+
+
+def _deviance(found: Contrast, low: Floats, high: Floats) -> Floats:
+    """The distance as that of two shares of the width between the smallest and the largest value, in the same measure."""
+    width = np.maximum(high - low, _TINY)
+    many, later = _ratio(1.0, found.variance_before), _ratio(1.0, found.variance_after)
+    p, q = (found.before - low) / width, (found.after - low) / width
+    common = np.clip(_ratio(many * p + later * q, many + later), _EDGE, 1 - _EDGE)
+    return 2 * (many * _divergence(p, common) + later * _divergence(q, common)) * common * (1 - common) * width * width
+
+
+def _divergence(p: Floats, q: Floats) -> Floats:
+    """Kullback-Leibler divergence of two Bernoulli distributions."""
+    p = np.clip(p, 0.0, 1.0)
+    return p * np.log(np.maximum(p, _TINY) / q) + (1 - p) * np.log(np.maximum(1 - p, _TINY) / (1 - q))
+
+
+def _means(sums: Floats) -> Floats:
+    return _ratio(sums[..., TOTAL], sums[..., WEIGHT])
+
+
+def _centred(sums: Floats, columns: tuple[int, int, int], mean: Floats, least: float = 0.0) -> Floats:
+    """Sum of the squares (or products) of totals less what the mean would give them."""
+    squares, mixed, totals = (sums[..., column] for column in columns)
+    return np.maximum(least, totals - 2 * mean * mixed + mean * mean * squares).sum(-1)  # type: ignore[no-any-return]
+
+
+def _inflated(count: Floats, strata: Floats) -> Floats:
+    """By how much a spread around an estimated mean is too small."""
+    return count / np.maximum(1.0, count - strata)
+
+
+def _ratio(part: Floats | float, whole: Floats) -> Floats:
+    """Part by whole; 0 where the whole is nothing."""
+    shape = np.broadcast_shapes(np.shape(part), whole.shape)
+    return np.divide(part, whole, out=np.zeros(shape), where=whole > _TINY)  # type: ignore[no-any-return]

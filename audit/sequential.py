@@ -1,10 +1,10 @@
-"""Drift by evidence: has the mean of a project's scores changed, looked at after every session, and since when.
+"""Drift by evidence: has the mean of a series changed, looked at after every hour with sessions, and since when.
 
-After a unit at time t, each day of the last two months is a day on which the mean may have changed. For each of them `audit.changepoints`
-says how much more probable the scores of the window are with that change than without any; the sum over the days is the evidence
-(Shiryaev and Roberts' sum, of e-values that start anew every day; Shin, Ramdas and Rinaldo 2023, "E-detectors: a nonparametric framework
-for sequential change detection"). Without a change each term is 1 on average, so the sum grows by no more than 1 a day, and it takes at
-least `ALARM` days on average until it has reached `ALARM`, however often one looks.
+After an hour, each day of the last 400 is a day on which the mean may have changed. For each of them `audit.changepoints` says how much
+more probable the scores are with that change than without any; the sum over the days is the evidence (Shiryaev and Roberts' sum, of
+e-values that start anew every day; Shin, Ramdas and Rinaldo 2023, "E-detectors: a nonparametric framework for sequential change
+detection"). Without a change each term is 1 on average, so the sum grows by no more than 1 a day, and it takes at least `SUSPECTED` days
+on average until it has reached `SUSPECTED`, however often one looks.
 """
 
 from __future__ import annotations
@@ -13,20 +13,45 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.cells import Cells, Floats, Ints, Unit, cells_of
+from audit.changepoints import Contrast, Flags
 from audit.drift import Direction, Severity, severity_of
 from audit.firstday import Interval, estimate
-from audit.looks import HISTORY_DAYS, History, Look, Unit
+from audit.looks import HISTORY_DAYS, REFERENCE_DAYS, Looks, contrasts_at, first_seen, looks_of
+from audit.reference import NO_DECISION, Reference
+from audit.series import SCORES, UNITS, Series
 
-__all__ = ["ALARM", "CHECKED_DAYS", "WINDOW_DAYS", "Change", "Interval", "Standing", "Unit", "find_change", "standing"]
+__all__ = [
+    "CHECKED_DAYS",
+    "CONFIRMED",
+    "SUSPECTED",
+    "WINDOW_DAYS",
+    "Cells",
+    "Change",
+    "Interval",
+    "Standing",
+    "Unit",
+    "find_change",
+    "standing",
+]
 
-ALARM = 8 * 365.0
-"""Days to a false alarm of one tier, at least, on average. A project has four tiers: one false alarm in two years."""
+SUSPECTED = 8 * 365.0
+"""Days to a false alarm of one series, at least, on average: a project's four tiers have one in two years."""
+CONFIRMED = 60_000.0
+"""Evidence from which on a change is confirmed; `STANDS_HOURS` later less will do."""
+STANDS = 8_000.0
+"""Evidence that confirms a change which was beyond doubt a day before."""
+STANDS_HOURS = 24
 CHECKED_DAYS = 7
 """The looks of so many days are taken again at each check, so that none is missed while the process is down."""
 WINDOW_DAYS = HISTORY_DAYS + CHECKED_DAYS - 1
 """How many UTC days of units a check can make use of, the one of the check included."""
+_FINE_DAYS = 14
+"""So many days before a look, and on either side of the likeliest day, every hour is tried as the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +65,8 @@ class Change:
     """Time of the unit after which it was first beyond doubt, within the days that are checked."""
     seen_at: datetime
     """Time of the last unit after which it was: all the estimates rest on the units up to it."""
+    confirmed_at: datetime | None
+    """Since when it is certain enough to wake somebody, within the days that are checked; None while it is only suspected."""
     first_day: date
     """The most probable first day of the change."""
     earliest_day: date
@@ -70,73 +97,87 @@ class Standing:
     """How far it is to an alarm after the last look, on the scale of log evidence: 0 is no more than chance brings, 1 is an alarm."""
 
 
-class _Alarm(NamedTuple):
-    """Looks that raised an alarm, of one direction and without one of the other direction between them."""
-
-    direction: Direction
-    first: datetime
-    look: Look
-    """The last of them."""
-    log_evidence: float
-
-
-def standing(units: Iterable[Unit], as_of: date, *, since: date | None = None) -> Standing:
+def standing(units: Cells | Iterable[Unit], as_of: date, *, reference: Reference = NO_DECISION) -> Standing:
     """Whether the mean has changed in the week up to the end of the day `as_of`, or still is, and how far it is from an alarm.
 
-    `units` are those of one project and tier over the last `WINDOW_DAYS` days, in any order; earlier and later ones do not matter.
-    `since` is the first day that counts: after a person has decided on a change, the `first_day` of that change. No change is found
-    before there are 14 days to compare with.
+    `units` are those of one series over the last `WINDOW_DAYS` days, one by one in any order, or added up by the hour; earlier and later
+    ones do not matter. `reference` says which days count. No change is found before there are 14 days to compare with.
     """
-    first = as_of - timedelta(days=WINDOW_DAYS - 1)
-    history = History(units, max(first, since or first), as_of)
-    alarm: _Alarm | None = None
-    level = 0.0
-    for day in range(max(0, len(history.days) - CHECKED_DAYS), len(history.days)):
-        for look in history.looks(day):
-            log_evidence, chance = history.log_evidence(look), history.log_chance(look)
-            level = max(0.0, (log_evidence - chance) / (math.log(ALARM) - chance))
-            if log_evidence >= math.log(ALARM):
-                alarm = _raised(alarm, history, look, log_evidence)
-    return Standing(None if alarm is None else _change(history, alarm), level)
+    cells = units if isinstance(units, Cells) else cells_of(units)
+    series = Series(cells, as_of - timedelta(days=WINDOW_DAYS - 1), as_of, reference)
+    looks = looks_of(series, range(max(0, series.length - CHECKED_DAYS), series.length))
+    if not looks.cells.size:
+        return Standing(None, 0.0)
+    chance = float(looks.log_chance[-1])
+    level = max(0.0, (float(looks.log_evidence[-1]) - chance) / (math.log(SUSPECTED) - chance))
+    raised = np.flatnonzero(looks.log_evidence >= math.log(SUSPECTED))
+    return Standing(_change(series, looks, raised) if raised.size else None, level)
 
 
-def find_change(units: Iterable[Unit], as_of: date, *, since: date | None = None) -> Change | None:
+def find_change(units: Cells | Iterable[Unit], as_of: date, *, reference: Reference = NO_DECISION) -> Change | None:
     """The change of `standing`."""
-    return standing(units, as_of, since=since).change
+    return standing(units, as_of, reference=reference).change
 
 
-def _raised(alarm: _Alarm | None, history: History, look: Look, log_evidence: float) -> _Alarm:
-    """The alarm after one more look that raised it."""
-    best = max(history.places(look), key=lambda place: place.contrast.log_evidence).contrast
-    direction: Direction = "up" if best.after > best.before else "down"
-    first = alarm.first if alarm is not None and alarm.direction == direction else look.at
-    return _Alarm(direction, first, look, log_evidence)
+def is_confirmed(times: NDArray[np.datetime64], log_evidence: Floats) -> Flags:
+    """Which of the looks of one alarm, given by time and evidence, confirm it: much evidence, or enough that stands for a day."""
+    sure = log_evidence >= math.log(CONFIRMED)
+    stands = (log_evidence >= math.log(STANDS)) & (times - times[0] >= np.timedelta64(STANDS_HOURS, "h"))
+    return sure | stands  # type: ignore[no-any-return]
 
 
-def _change(history: History, alarm: _Alarm) -> Change:
-    """What is known of a change at the last look that raised the alarm."""
-    known = estimate(history.places(alarm.look))
-    best = known.best.contrast
-    before = history.before(alarm.look, known.best.day)
-    after = alarm.look.both.less(before)
-    size, sigma = best.after - best.before, math.sqrt(best.variance_within)
-    earliest, latest = (history.first + timedelta(days=day) for day in known.days)
+def _change(series: Series, looks: Looks, raised: Ints) -> Change:
+    """What is known of a change at the last of the looks that raised an alarm."""
+    cell = int(looks.cells[raised[-1]])
+    begun, found, evidence = _places(series, cell)
+    known = estimate(found, evidence)
+    is_up = found.size[known.best] > 0
+    same = raised[_last_other(looks.size[raised] > 0, is_up=bool(is_up)) :]
+    times = series.cells.last[looks.cells[same]]
+    sure = np.flatnonzero(is_confirmed(times, looks.log_evidence[same]))
+    size, sigma = float(found.size[known.best]), math.sqrt(float(found.unit_variance[known.best]))
+    before = (series.sums[begun[known.best]] - series.sums[series.starts[first_seen(int(series.day[cell]))]]).sum(axis=0)
+    after = (series.sums[cell + 1] - series.sums[begun[known.best]]).sum(axis=0)
+    days = series.day[begun[known.places]]
     return Change(
-        direction=alarm.direction,
-        severity=severity_of(size / sigma) if sigma else "critical",
-        alarm_at=alarm.first,
-        seen_at=alarm.look.at,
-        first_day=history.first + timedelta(days=known.best.day),
-        earliest_day=earliest,
-        latest_day=latest,
+        direction="up" if is_up else "down",
+        severity=severity_of(size / sigma),
+        alarm_at=times[0].astype(datetime),
+        seen_at=series.time(cell),
+        confirmed_at=times[sure[0]].astype(datetime) if sure.size else None,
+        first_day=series.date(int(series.day[begun[known.best]])),
+        earliest_day=series.date(int(days.min())),
+        latest_day=series.date(int(days.max())),
         size=size,
         size_interval=known.size,
         sigma=sigma,
-        mean_before=best.before + history.origin,
-        mean_after=best.after + history.origin,
-        scores_before=before.scores,
-        scores_after=after.scores,
-        units_before=before.units,
-        units_after=after.units,
-        log_evidence=alarm.log_evidence,
+        mean_before=float(found.before[known.best]) + series.origin,
+        mean_after=float(found.after[known.best]) + series.origin,
+        scores_before=round(before[SCORES]),
+        scores_after=round(after[SCORES]),
+        units_before=round(before[UNITS]),
+        units_after=round(after[UNITS]),
+        log_evidence=float(looks.log_evidence[raised[-1]]),
     )
+
+
+def _last_other(ups: Flags, *, is_up: bool) -> int:
+    """From which look on all are of one direction; that of the last one where the estimate says otherwise than all of them."""
+    others = np.flatnonzero(ups != is_up)
+    return min(int(others[-1]) + 1, len(ups) - 1) if others.size else 0
+
+
+def _places(series: Series, cell: int) -> tuple[Ints, Contrast, Floats]:
+    """The cells that may be the first one of a change, in order, with what a look says to each and how long it stands for."""
+    day = int(series.day[cell])
+    start = first_seen(day)
+    begun = np.unique(series.starts[start + REFERENCE_DAYS : day + 1])
+    begun = begun[(begun <= cell) & (begun > series.starts[start])]
+    _, evidence = contrasts_at(series, cell, begun)
+    likeliest = int(series.day[begun[int(np.argmax(evidence))]])
+    fine = np.arange(series.starts[max(start + REFERENCE_DAYS, likeliest - _FINE_DAYS)], cell + 1)
+    begun = np.union1d(begun, fine[series.day[fine] <= likeliest + _FINE_DAYS])
+    found, evidence = contrasts_at(series, cell, begun)
+    usable = found.is_usable
+    lasts = np.diff(np.append(series.cells.last[begun], series.cells.last[cell])).astype(np.float64)
+    return begun[usable], Contrast(*(column[usable] for column in found)), (evidence + np.log(np.maximum(1.0, lasts)))[usable]

@@ -1,0 +1,134 @@
+"""A series of cells with running sums, so that any stretch of days is one subtraction."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+
+import numpy as np
+
+from audit.cells import Cells, Floats, Ints
+from audit.reference import NO_DECISION, Reference
+
+BLOCK_HOURS = 6
+"""Hours of a block: what the hours of one day have in common is measured by blocks."""
+STRATA = 2
+"""Days from Monday to Friday, and weekends: each is compared with its like."""
+UNITS, SCORES, WEIGHT, TOTAL, SQUARES, MIXED, TOTALS = range(7)
+"""Columns of what cells add up to; see `Cells`."""
+BLOCKS, BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS = range(4)
+DAYS, DAY_SQUARES, DAY_MIXED, DAY_TOTALS = range(4, 8)
+PAIRS, PAIR_SQUARES, PAIR_MIXED, PAIR_TOTALS = range(8, 12)
+"""Columns of what days add up to: the same sums of the weights and totals of blocks and of days, and of pairs of days in a row."""
+_EPOCH = date(1970, 1, 1)
+
+
+class Series:
+    """The cells of the days that count, by day; days are counted from the first one with a cell, totals measured from `origin`."""
+
+    def __init__(self, cells: Cells, first: date, last: date, reference: Reference = NO_DECISION) -> None:
+        kept = _kept(cells, first, last, reference)
+        self.cells = kept
+        days = kept.days
+        self.first_number = int(days[0]) if days.size else (last - _EPOCH).days
+        self.first = _EPOCH + timedelta(days=self.first_number)
+        self.length = (last - self.first).days + 1
+        self.day = days - self.first_number
+        self.origin = float(kept.total[0] / kept.weight[0]) if days.size else 0.0
+        self.stratum = np.where((self.day + self.first_number + 3) % 7 >= 5, 1, 0)
+        self.starts = np.searchsorted(self.day, np.arange(self.length + 1))
+        """Where each day begins among the cells, and where the last one ends."""
+        rows = _rows(kept, self.origin)
+        self.sums = _running(rows, self.stratum)
+        """Of the cells before each, by stratum: (cells + 1, STRATA, 7)."""
+        self.partial = np.zeros((len(days), STRATA, 2))
+        """Squares of blocks and of days up to each cell, the block and the day it is in as far as they have gone."""
+        self.daily = self._daily(rows)
+        """Of the days before each, by stratum: (days + 1, STRATA, 12)."""
+        self.low = kept.low - self.origin
+        self.high = kept.high - self.origin
+
+    def time(self, cell: int) -> datetime:
+        """The time of the last unit of a cell."""
+        at: datetime = self.cells.last[cell].astype(datetime)
+        return at
+
+    def date(self, day: int) -> date:
+        """The date of a day."""
+        return self.first + timedelta(days=day)
+
+    def _daily(self, rows: Floats) -> Floats:
+        hours = self.cells.last.astype("datetime64[h]").astype(np.int64) % 24
+        blocks = _groups(rows, self.day * 24 + hours // BLOCK_HOURS)
+        days = _groups(rows, self.day)
+        daily = np.zeros((self.length, STRATA, 12))
+        for grouped, offset in ((blocks, BLOCKS), (days, DAYS)):
+            where = self.day[grouped.ends], self.stratum[grouped.ends]
+            for column, values in enumerate((1.0, grouped.weight**2, grouped.weight * grouped.total, grouped.total**2), offset):
+                np.add.at(daily[:, :, column], where, values)
+        self._pairs(daily, days)
+        whole = np.concatenate((np.zeros((1, STRATA, 12)), np.cumsum(daily, axis=0)))
+        for level, grouped in enumerate((blocks, days)):
+            self._so_far(whole, level, grouped)
+        return whole
+
+    def _pairs(self, daily: Floats, days: Grouped) -> None:
+        """Products of days in a row of one stratum, at the later of them."""
+        number, stratum = self.day[days.ends], self.stratum[days.ends]
+        follows = np.flatnonzero((np.diff(number) == 1) & (np.diff(stratum) == 0))
+        w0, w1, y0, y1 = days.weight[follows], days.weight[follows + 1], days.total[follows], days.total[follows + 1]
+        where = number[follows + 1], stratum[follows + 1]
+        for column, values in enumerate((1.0, w0 * w1, (w0 * y1 + w1 * y0) / 2, y0 * y1), PAIRS):
+            np.add.at(daily[:, :, column], where, values)
+
+    def _so_far(self, whole: Floats, level: int, grouped: Grouped) -> None:
+        """The running squares with the block, or the day, that a cell is in as far as it has gone."""
+        column = (BLOCK_SQUARES, DAY_SQUARES)[level]
+        place = np.arange(len(self.day))
+        group = np.searchsorted(grouped.ends, place)
+        begun = np.concatenate(([0], grouped.ends[:-1] + 1))[group]
+        running = np.concatenate(([0.0], np.cumsum(self.cells.weight)))
+        weight = running[place + 1] - running[begun]
+        closed = np.concatenate(([0.0], np.cumsum(grouped.weight**2)))
+        first_of_day = np.searchsorted(grouped.ends, self.starts[self.day])
+        earlier = closed[group] - closed[first_of_day]
+        self.partial[:, :, level] = whole[self.day, :, column]
+        self.partial[place, self.stratum, level] += earlier + weight**2
+
+
+class Grouped:
+    """Cells added up by group."""
+
+    def __init__(self, ends: Ints, weight: Floats, total: Floats) -> None:
+        self.ends, self.weight, self.total = ends, weight, total
+
+
+def _groups(rows: Floats, keys: Ints) -> Grouped:
+    """Weight and total of each run of cells of one key, and the place of its last cell."""
+    if not keys.size:
+        return Grouped(keys, np.zeros(0), np.zeros(0))
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(keys)) + 1))
+    ends = np.append(starts[1:], len(keys)) - 1
+    return Grouped(ends, np.add.reduceat(rows[:, WEIGHT], starts), np.add.reduceat(rows[:, TOTAL], starts))
+
+
+def _rows(cells: Cells, origin: float) -> Floats:
+    """What the cells add up to, with totals measured from an origin."""
+    total = cells.total - origin * cells.weight
+    mixed = cells.mixed - origin * cells.squares
+    totals = cells.totals - 2 * origin * cells.mixed + origin * origin * cells.squares
+    return np.stack((cells.units, cells.scores, cells.weight, total, cells.squares, mixed, totals), axis=1)
+
+
+def _running(rows: Floats, stratum: Ints) -> Floats:
+    wide = np.zeros((len(rows), STRATA, rows.shape[1]))
+    wide[np.arange(len(rows)), stratum] = rows
+    return np.concatenate((np.zeros((1, STRATA, rows.shape[1])), np.cumsum(wide, axis=0)))
+
+
+def _kept(cells: Cells, first: date, last: date, reference: Reference) -> Cells:
+    """The cells of the days that count."""
+    days = cells.days
+    keep = (days >= (max(first, reference.since or first) - _EPOCH).days) & (days <= (last - _EPOCH).days)
+    for start, end in reference.cut:
+        keep &= (days < (start - _EPOCH).days) | (days > (end - _EPOCH).days)
+    return Cells(*(column[keep] for column in cells))
