@@ -14,6 +14,7 @@ import duckdb
 
 from analytics.queries import query_rows
 from audit.policy import Policy
+from audit.reference import Reference
 from schemas.records import Baseline, Incident, ProjectCheck
 from streams.watch.baselines import OPEN, baseline_of, needs_another
 from streams.watch.evidence import gather
@@ -74,7 +75,9 @@ class Checker:
                 yield Checked(project, as_of, None, baseline, False, (), tuple(late), (), ())
                 continue
             fresh = self.baseline(found) if needs_another(baseline, found, incidents.values()) else None
-            case = Case(found, fresh or baseline, decided_changes(list(incidents.values())), parameters)
+            moved = decided_changes(list(incidents.values()))
+            references = {series: Reference(since=day) for series, day in moved.items()}
+            case = Case(found, fresh or baseline, references, parameters)
             yield self._checked(cursor, case, list(incidents.values()), late, is_new=fresh is not None)
 
     def baseline(self, measured: Measured, days: int | None = None) -> Baseline | None:

@@ -84,7 +84,7 @@ def _due(key: Key, findings: list[Finding], known: Sequence[Incident], as_of: da
 
 def key_of(incident: Incident) -> Key:
     """What it is about."""
-    return Key(incident.type, incident.tier, incident.direction)
+    return Key(incident.type, incident.tier, incident.direction, incident.agent)
 
 
 def evidence_of(incident: Incident) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, A
 
 def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]) -> Incident:
     lead = made.lead
-    kind, tier, direction = lead.key
+    kind, tier, direction, agent = lead.key
     return Incident(
         incident_id=stable_id("incident", project, kind, tier or "", direction or "", as_of.isoformat()),
         revision=0,
@@ -127,6 +127,7 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]
         type=kind,
         tier=tier,
         direction=direction,
+        agent=agent,
         status=OPEN,
         severity=made.severity,
         title=lead.title,
