@@ -15,13 +15,18 @@ import duckdb
 from analytics.queries import query_rows
 from audit.policy import Policy
 from schemas.records import Baseline, Incident, ProjectCheck
-from streams.watch.baselines import OPEN, baseline_of, needs_another
+from streams.watch.baselines import baseline_of, needs_another
+from streams.watch.companions import moved_too
 from streams.watch.evidence import gather
 from streams.watch.findings import Finding, worse
-from streams.watch.incidents import decided, decided_changes, due, record_of
+from streams.watch.incidents import Due, decided, due, record_of
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
+from streams.watch.moves import Series, evidence_of, moved_of
+from streams.watch.recovery import levels_of, over, vanished
+from streams.watch.references import references_of
 from streams.watch.rules import ALL_RULES, LOOK_BACK, Case
+from streams.watch.states import OPEN, decision_of, is_live
 
 CauseOf = Callable[[str, Finding], str | None]
 """Told a project and a finding: what changed, agent or judge; None where nobody can tell."""
@@ -73,9 +78,13 @@ class Checker:
             if found is None or not found.has_scores:
                 yield Checked(project, as_of, None, baseline, False, (), tuple(late), (), ())
                 continue
+            # What is over is so before the rules look: its days are cut out, and the way back is no change.
+            levels = levels_of(found)
+            ended = [one for incident in incidents.values() if (one := over(incident, levels, as_of)) is not None]
+            incidents.update({one.incident_id: one for one in ended})
             fresh = self.baseline(found) if needs_another(baseline, found, incidents.values()) else None
-            case = Case(found, fresh or baseline, decided_changes(list(incidents.values())), parameters)
-            yield self._checked(cursor, case, list(incidents.values()), late, is_new=fresh is not None)
+            case = Case(found, fresh or baseline, references_of(incidents.values()), parameters)
+            yield self._checked(cursor, case, incidents, [*late, *ended], is_new=fresh is not None)
 
     def baseline(self, measured: Measured, days: int | None = None) -> Baseline | None:
         """The baseline of what was measured, over so many days or the policy's window."""
@@ -86,18 +95,25 @@ class Checker:
         self,
         cursor: duckdb.DuckDBPyConnection,
         case: Case,
-        known: Sequence[Incident],
-        late: Sequence[Incident],
+        known: Mapping[str, Incident],
+        others: Sequence[Incident],
         *,
         is_new: bool,
     ) -> Checked:
-        """Apply the rules to one project."""
+        """Apply the rules to one project; `others` are revisions that are to be written whatever they find."""
         measured, project = case.measured, case.measured.project
         rules = self.policy.for_project(project).settings.incident_rules
         findings = tuple(finding for name, rule in ALL_RULES.items() if name in rules for finding in rule(case))
-        opened, worsened, others = [], [], list(late)
-        for one in due(findings, known, measured.as_of, lambda finding: self.cause_of(project, finding)):
-            evidence = gather(cursor, one.lead, measured, case.baseline)
+        dues = due(
+            findings,
+            list(known.values()),
+            measured.as_of,
+            lambda finding: self.cause_of(project, finding),
+            moved_too(case),
+        )
+        opened, worsened, others = [], [], list(others)
+        for one in dues:
+            evidence = gather(cursor, one.lead, measured, case.baseline) if _is_to_gather(one) else _kept(one)
             made = record_of(one, project, measured.as_of, evidence)
             if one.before is None:
                 opened.append(made)
@@ -105,11 +121,19 @@ class Checker:
                 worsened.append(made)
             else:
                 others.append(made)
+        others += [gone for gone in self._gone(known, findings, measured.as_of) if gone is not None]
         made_all = (*others, *worsened, *opened)
         looked = self._looked(measured, len(findings))
         return Checked(
             project, measured.as_of, looked, case.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened)
         )
+
+    def _gone(self, known: Mapping[str, Incident], findings: Sequence[Finding], as_of: datetime) -> Iterator[Incident | None]:
+        """What was only suspected, and is not seen any more."""
+        seen = {Series(one.key, one.kind) for one in findings}
+        for incident in known.values():
+            if seen.isdisjoint(one.series for one in moved_of(incident)):
+                yield vanished(incident, as_of)
 
     def _looked(self, measured: Measured, findings: int) -> ProjectCheck:
         window = self.policy.for_project(measured.project).settings.baseline_window_days
@@ -123,9 +147,19 @@ class Checker:
         )
 
 
+def _is_to_gather(made: Due) -> bool:
+    """Whether evidence is gathered anew: not for what was decided on, and not about a series that does not lead."""
+    return made.before is None or (made.is_about_lead and is_live(made.before))
+
+
+def _kept(made: Due) -> dict[str, Any]:
+    """The evidence that an incident has."""
+    return {} if made.before is None else evidence_of(made.before)
+
+
 def _reconciled(incident: Incident, row: Mapping[str, Any]) -> Incident:
     """The incident as a decision left it that came through without its revision."""
-    return decided(incident, row["status"], row["reviewer"], row["occurred_at"])
+    return decided(incident, decision_of(row["status"]), row["reviewer"], row["occurred_at"])
 
 
 def _pending(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str]) -> list[dict[str, Any]]:

@@ -9,17 +9,35 @@ from typing import Any, NamedTuple
 
 DRIFT, SPIKE = "drift", "anomaly_spike"
 UP, DOWN = "up", "down"
+RISING_IS_BAD = ("unsafe", "failure:")
+"""How the names of series begin of which more is worse."""
+MEAN, SPREAD = "mean", "spread"
 WARNING, CRITICAL = "warning", "critical"
 SEVERITIES = (WARNING, CRITICAL)
 """From the lesser to the worse."""
 
 
 class Key(NamedTuple):
-    """What there is one open incident for, within a project."""
+    """What moved, and which way: a series of a project, or of one of its agents."""
 
     type: str
     tier: str | None
+    """Name of the series: a tier, or of runs `trust`, `unsafe` or `failure:<type>`; None for the rate of anomalies."""
     direction: str | None
+    agent: str | None = None
+    """Whose runs they are; None for a series of the whole project."""
+
+    @property
+    def series(self) -> str:
+        """What references and decisions know it by."""
+        name = self.tier or self.type
+        return name if self.agent is None else f"{name} of {self.agent}"
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it moved for the worse: down for what should be high, up for what should be low."""
+        rising_is_bad = self.type == SPIKE or (self.tier or "").startswith(RISING_IS_BAD)
+        return (self.direction == UP) == rising_is_bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +74,24 @@ class Finding:
     looked: Looked
     known_level: bool = False
     """Whether the rule measures from the level that the last decision was about: what it finds is then no repetition of that."""
+    confirmed: bool = True
+    """Whether it is certain enough to wake somebody; else it is suspected, and only shown."""
+    interval: tuple[date, date] | None = None
+    """The first and the last day that may be the first one of the change; None where the rule does not say: `since` alone."""
+    fell_too: bool = False
+    """Whether it raised no alarm of its own and only moved with others that did."""
+    kind: str = MEAN
+    """What moved: the mean of the series, or its spread."""
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it moved for the worse; a wider spread is worse, wherever the mean went."""
+        return self.key.direction == UP if self.kind == SPREAD else self.key.is_worse
+
+    @property
+    def first_days(self) -> tuple[date, date]:
+        """The days that may be the first one of the change, both ends included."""
+        return self.interval or (self.since, self.since)
 
 
 def worse(severity: str, than: str) -> bool:
