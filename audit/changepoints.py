@@ -60,6 +60,8 @@ SETTLED_DAYS = 14
 """From so many days after a change on, what they differ by among themselves counts, too."""
 HIGHEST_MEMORY = 0.9
 """Days in a row are never taken to resemble each other by more than this, as a correlation."""
+MOST_COUPLED = 4.0
+"""Of what units vary more after a change, no more than this can come from the change of a bounded mean: see `_varied`."""
 SMALLEST_VARIANCE = 1e-6
 """Of a unit: scores that hardly vary are taken to vary by a thousandth of a point."""
 _TINY = 1e-300
@@ -106,8 +108,8 @@ class Contrast(NamedTuple):
     unit_after: Floats
     excess: Floats
     """How many times as much as before the change units vary after it, at least 1; reckoned with in `unit_after`."""
-    pooled: Floats
-    """The same of all units together."""
+    units_before: Floats
+    units_after: Floats
     is_usable: Flags
     """Whether enough units stand on both sides."""
 
@@ -172,7 +174,8 @@ def contrast(before: Stretch, settled: Stretch, later: Later) -> Contrast:
         (squared * varies_before)[..., 0].sum(-1),
         (squared * varies_after)[..., 0].sum(-1),
         excess,
-        _ratio(units[later.of] + excess * units_after, units[later.of] + units_after),
+        units[later.of],
+        units_after,
         (units[later.of] >= FEWEST_BEFORE) & (units_after >= FEWEST_AFTER),
     )
 
@@ -184,11 +187,19 @@ def log_evidence(found: Contrast, before: tuple[Floats, Floats], after: tuple[Fl
     """
     low, high = np.minimum(before[0], after[0]), np.maximum(before[1], after[1])
     room = _ratio((high - found.after) * (found.after - low), (high - found.before) * (found.before - low))
-    coupled = _varied(found, 1.0, found.excess / np.clip(room, 1.0, found.excess))
+    coupled = _varied(found, 1.0, found.excess / np.clip(room, 1.0, np.minimum(found.excess, MOST_COUPLED)))
     squared = _ratio(coupled.size**2, coupled.variance)
     apart = (after[1] < before[0]) | (after[0] > before[1])
-    counted = np.where(apart, squared, np.minimum(squared, _deviance(_varied(found, found.pooled, found.pooled), low, high)))
+    together = _together(found)
+    counted = np.where(apart, squared, np.minimum(squared, _deviance(_varied(found, together, together), low, high)))
     return np.where(found.is_usable, _log_bayes_factor(counted, coupled), -math.inf)
+
+
+def _together(found: Contrast) -> Floats:
+    """How many times as much as before the change all units vary around their common mean, as if nothing had changed."""
+    both = found.units_before + found.units_after
+    apart = found.units_before * found.units_after / np.maximum(both, 1.0) * _ratio(found.size**2, found.unit_variance)
+    return _ratio(found.units_before + found.excess * found.units_after + apart, both)
 
 
 def _varied(found: Contrast, before: Floats | float, after: Floats) -> Contrast:

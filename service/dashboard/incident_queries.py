@@ -23,7 +23,7 @@ TITLES: Mapping[str, str] = {
     "sampling_change": "What was judged, before and after",
     "drift_runs": "What the rule of days in a row saw",
     "drift_units": "What the rule on all sessions saw",
-    "watched_sessions": "The sessions that the rule looked at",
+    "watched_hours": "The hours that the rule looked at",
     "anomaly_spikes": "What the rule of rates saw",
 }
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")

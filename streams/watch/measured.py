@@ -1,4 +1,4 @@
-"""What a project's scores say day by day and session by session, as far as they were made with the same means.
+"""What a project's scores say day by day and hour by hour, as far as they were made with the same means.
 
 1. Scores by another judge, another methodology or other rules are another measure. Only those are compared that were made as most of
    the last seven days were; history that was judged again counts as it stands now.
@@ -17,14 +17,17 @@ import duckdb
 import polars as pl
 
 from analytics.queries import run_query
+from audit.cells import Cells
 from audit.drift import DAYS, DailyAverage
 from audit.fingerprints import canonical_json, digest
-from audit.looks import Unit
 from schemas.records import TierStatistics
 
 TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
 """The tiers by their columns, and how people call them."""
-QUERY = "watched_sessions"
+QUERY = "watched_hours"
+FINE_DAYS = 14
+"""So many days come hour by hour, those before them by six hours: that is enough for how hours differ, and for when a change began."""
+_SUMS = ("units", "count", "weight", "total", "unit_squares", "unit_mixed", "unit_totals")
 RULES = ("methodology", "methodology_version", "methodology_digest", "rule_version")
 JUDGE = ("judge_model", "simulated")
 
@@ -39,7 +42,7 @@ class Statistics:
 
 
 class Measured:
-    """The comparable scores of one project, from rows of the query `watched_sessions`."""
+    """The comparable scores of one project, from rows of the query `watched_hours`."""
 
     def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime) -> None:
         self.project = project
@@ -88,21 +91,17 @@ class Measured:
         sums = self._rows.group_by("day").agg(pl.col(f"{tier}_sum").sum(), pl.col(f"{tier}_count").sum()).sort("day")
         return {DailyAverage(day, total / count): count for day, total, count in sums.iter_rows() if count}
 
-    def units(self, tier: str) -> list[Unit]:
-        """The scores of a tier by session and day, oldest first; times are UTC and naive."""
-        sums = (
-            self._rows.filter(pl.col(f"{tier}_count") > 0)
-            .group_by("day", "connection", "session_id")
-            .agg(
-                pl.col("last_at").max(),
-                pl.col(f"{tier}_count").sum(),
-                pl.col(f"{tier}_weight").sum(),
-                pl.col(f"{tier}_total").sum(),
-            )
-            .sort("last_at", "connection", "session_id")
+    def cells(self, tier: str) -> Cells:
+        """What the sessions with scores of a tier add up to by the hour, oldest first; times are UTC and naive."""
+        sums = [pl.col(f"{tier}_{name}").sum().cast(pl.Float64) for name in _SUMS]
+        hours = (
+            self._rows.filter(pl.col(f"{tier}_units") > 0)
+            .group_by("hour")
+            .agg(pl.col("last_at").max(), *sums, pl.col(f"{tier}_low").min(), pl.col(f"{tier}_high").max())
+            .sort("hour")
+            .drop("hour")
         )
-        columns = ("last_at", f"{tier}_count", f"{tier}_weight", f"{tier}_total")
-        return [Unit(*row) for row in sums.select(columns).iter_rows()]
+        return Cells(*(hours[name].to_numpy() for name in hours.columns))
 
     def _between(self, start: date, end: date) -> pl.DataFrame:
         return self._rows.filter(pl.col("day").is_between(start, end))
@@ -115,7 +114,13 @@ def measure(
 
     A project that has none is left out.
     """
-    values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of}
+    coarse_until = midnight(as_of.date() - timedelta(days=FINE_DAYS))
+    values: dict[str, Any] = {
+        "projects": list(projects),
+        "since": midnight(since),
+        "until": as_of,
+        "coarse_until": coarse_until,
+    }
     rows = run_query(cursor, QUERY, values)
     parts = rows.partition_by("project", as_dict=True, maintain_order=True)
     return {str(name): Measured(str(name), part, as_of) for (name,), part in parts.items()}, values

@@ -9,7 +9,7 @@ from typing import Any
 
 from audit import drift, spikes
 from audit.reference import NO_DECISION, Reference
-from audit.sequential import WINDOW_DAYS, Change, find_change
+from audit.sequential import Change, find_change
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
 from streams.watch.findings import DOWN, DRIFT, SPIKE, UP, Finding, Key, Looked
@@ -101,10 +101,10 @@ def by_evidence(case: Case) -> Iterator[Finding]:
     """Changes of a tier's mean that are more than chance, by the weighted scores of sessions; needs no baseline record."""
     as_of = case.measured.as_of.date()
     for tier, name in TIERS.items():
-        units, since = case.measured.units(tier), case.reference(tier).since
-        found = find_change(units, as_of, since=since) if units else None
+        cells = case.measured.cells(tier)
+        found = find_change(cells, as_of, reference=case.reference(tier)) if len(cells.last) else None
         if found is not None:
-            yield _change(case, (tier, name), found, units[0].at.date() if since is None else since)
+            yield _change(case, (tier, name), found, case.reference(tier).since or cells.last[0].astype(datetime).date())
 
 
 def _change(case: Case, tier: tuple[str, str], found: Change, start: date) -> Finding:
@@ -141,6 +141,7 @@ def _change(case: Case, tier: tuple[str, str], found: Change, start: date) -> Fi
         expected=found.mean_before,
         looked=case.looked,
         interval=(earliest, latest),
+        confirmed=found.confirmed_at is not None,
         known_level=case.reference(column).since is not None,
     )
 
@@ -214,8 +215,8 @@ def _spike(case: Case, baseline: Baseline, found: spikes.Spike) -> Finding:
 
 ALL_RULES: Mapping[str, Rule] = {SEQUENTIAL: by_evidence, CONSECUTIVE: by_consecutive_days, RATIO: by_rate}
 """The rules by name; of several that see one change the first is the one that tells of it."""
-LOOK_BACK = WINDOW_DAYS
-"""How many days of scores the rules can make use of."""
+LOOK_BACK = 190
+"""How many days of scores the rules are given: half a year, and the week whose looks are taken again."""
 
 
 def _days(counts: Mapping[drift.DailyAverage, int]) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ def finding(since: int, until: int = 0, **changes: object) -> Finding:
         before=(END - 20 * DAY, END - 9 * DAY),
         after=(END - 9 * DAY, END),
         expected=0.9,
-        looked=Looked("watched_sessions", {}),
+        looked=Looked("watched_hours", {}),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 
