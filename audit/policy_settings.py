@@ -72,6 +72,8 @@ class ProjectSettings(PolicyModel):
     """Days of event time a baseline rests on."""
     incident_rules: Annotated[tuple[IncidentRule, ...], Field(max_length=3)] = ("sequential", "consecutive_days", "rate_ratio")
     """What makes incidents: changes beyond chance, runs of days off the baseline, anomaly spikes. None: nothing does."""
+    alert_on_suspected: bool = False
+    """Whether alerts go out about suspected incidents, too; without it only about confirmed ones."""
     retention_days: Days | None = 90
     """Days of event time for which exchanges, and what belongs to them, are kept; null keeps them for ever."""
     anchors: Anchors = Anchors()

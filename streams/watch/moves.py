@@ -141,8 +141,7 @@ def seen_by_rules(incident: Incident) -> dict[str, dict[str, Any]]:
 
 def series_of(incident: Incident) -> Series:
     """The series that leads an incident."""
-    entries = evidence_of(incident).get("moved")
-    kind = next((one.get("kind") for one in entries if one.get("leads")), MEAN) if _is_list(entries) else MEAN
+    kind = next((one.get("kind") for one in _entries(evidence_of(incident)) if one.get("leads")), MEAN)
     return Series(
         Key(incident.type, incident.tier, incident.direction, incident.agent), kind if isinstance(kind, str) else MEAN
     )
@@ -152,8 +151,7 @@ def moved_of(incident: Incident) -> list[Moved]:
     """What moved in an incident, the leading series first; of a record without a list the one that it is about."""
     evidence, lead = evidence_of(incident), series_of(incident)
     rules = _readable(evidence.get("rules"))
-    entries = evidence.get("moved")
-    listed = [_entry(one, incident.type, rules) for one in entries] if _is_list(entries) else []
+    listed = [_entry(one, incident.type, rules) for one in _entries(evidence)]
     found = [one for one in listed if one is not None]
     if not any(one.series == lead for one in found) and rules:
         rule = incident.rule if incident.rule in rules else next(iter(rules))
@@ -172,10 +170,11 @@ def merged(before: Sequence[Moved], findings: Iterable[Finding]) -> list[Moved]:
     return list(known.values())[:MOST_MOVED]
 
 
-def listed(moved: Sequence[Moved], lead: Series) -> list[dict[str, Any]]:
-    """The list as JSON; what the rules saw of the leading series stands beside the list."""
+def listed(moved: Sequence[Moved], lead: Series, *, with_rules: bool = True) -> list[dict[str, Any]]:
+    """The list as JSON; what the rules saw of the leading series stands beside it, and nobody's is there without `with_rules`."""
     return [
-        _document(one, leads=one.series == lead) for one in sorted(moved, key=lambda one: (one.series != lead, one.fell_too))
+        _document(one, leads=one.series == lead, with_rules=with_rules)
+        for one in sorted(moved, key=lambda one: (one.series != lead, one.fell_too))
     ]
 
 
@@ -222,7 +221,7 @@ def _seen(finding: Finding, earlier: Seen | None) -> dict[str, Any]:
     return {**seen, "since": min(seen["since"], earlier["since"]), "days": [*gone, *days]}
 
 
-def _document(moved: Moved, *, leads: bool) -> dict[str, Any]:
+def _document(moved: Moved, *, leads: bool, with_rules: bool) -> dict[str, Any]:
     level = moved.level
     return {
         "series": moved.key.series,
@@ -241,7 +240,7 @@ def _document(moved: Moved, *, leads: bool) -> dict[str, Any]:
         "confirmed": moved.confirmed,
         "fellToo": moved.fell_too,
         "leads": leads,
-        **({} if leads else {"rules": dict(moved.rules)}),
+        **({} if leads or not with_rules else {"rules": dict(moved.rules)}),
     }
 
 
@@ -267,8 +266,9 @@ def _entry(entry: Mapping[str, Any], kind: str, lead_rules: Mapping[str, Seen]) 
         return None
 
 
-def _is_list(entries: Any) -> bool:
-    return isinstance(entries, list) and all(isinstance(one, dict) for one in entries)
+def _entries(evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
+    entries = evidence.get("moved")
+    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
 
 
 def _readable(rules: Any) -> dict[str, dict[str, Any]]:

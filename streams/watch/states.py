@@ -52,6 +52,18 @@ def current(incident: Incident) -> Incident:
     return msgspec.structs.replace(incident, status=RESOLVED, resolution=NEW_NORMAL)
 
 
+def current_status(status: str) -> str:
+    """The state that a name stands for, today's or that of versions before."""
+    return RESOLVED if status == ACCEPTED else status
+
+
+def confidence_of(*, confirmed: bool | None) -> str | None:
+    """The confidence that a caller asks for; None for any."""
+    if confirmed is None:
+        return None
+    return CONFIRMED if confirmed else SUSPECTED
+
+
 def decision_of(status: str, *, new_normal: bool = False) -> str:
     """The decision that a state asks for; `accepted` is the word of versions before for the new normal."""
     return NEW_NORMAL if status == ACCEPTED or (new_normal and status == RESOLVED) else status
