@@ -264,10 +264,10 @@ def _between_days(days: Floats, mean: Floats, strata: Floats) -> Floats:
 def _remembered(day: Floats, shared: Floats, days: Floats, strata: Floats) -> tuple[Floats, Floats]:
     """Covariance within a day and the correlation of days in a row, less small by what the estimated mean takes from both.
 
-    A correlation is estimated low from few days, so one standard error is added to it. It counts by the days' covariance only: where
+    A correlation is estimated low from few days, so one and a half standard errors are added to it. It counts by the days' covariance only: where
     days do not differ, there is nothing to remember.
     """
-    error = 1 / np.sqrt(np.maximum(days, 1.0))
+    error = 1.5 / np.sqrt(np.maximum(days, 1.0))
     memory = np.clip(_ratio(shared, day) + error, 0.0, HIGHEST_MEMORY)
     taken = np.where(shared > 0, day * (1 + memory) / (1 - memory) * _ratio(strata, days), 0.0)
     day, shared = day + taken, shared + taken

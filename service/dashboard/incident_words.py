@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from audit.drift import CRITICAL, DAYS, SHORTEST_RUN, SMALLEST_SIGMA
-from audit.sequential import ALARM
+from audit.sequential import SUSPECTED
 from audit.spikes import CHANCE, FEWEST_ANOMALIES
 from audit.spikes import CRITICAL as CRITICAL_RATE
 from audit.spikes import DAYS as RATE_DAYS
@@ -19,8 +19,8 @@ Seen = Mapping[str, Any]
 _BEYOND = 13.8
 """Natural logarithm of a million: larger odds are told by their power of ten."""
 _RAISED = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
-_YEARS = ALARM / 365
-_ALARM = number(ALARM)
+_YEARS = SUSPECTED / 365
+_SUSPECTED = number(SUSPECTED)
 
 NAMES: Mapping[str, str] = {
     "sequential": "Evidence over all sessions",
@@ -30,7 +30,7 @@ NAMES: Mapping[str, str] = {
 EXPLAINED: Mapping[str, str] = {
     "sequential": (
         "After every session the rule asks of each day of the last two months how much better the scores are explained by a change of "
-        f"the mean on that day than by none, and adds that up. Where nothing changes, the sum reaches {_ALARM} by chance no more "
+        f"the mean on that day than by none, and adds that up. Where nothing changes, the sum reaches {_SUSPECTED} by chance no more "
         f"than once in {_YEARS:.0f} years for a tier, however often one looks. A change of more than {CRITICAL:g} sigma is critical."
     ),
     "consecutive_days": (
@@ -75,7 +75,7 @@ def _of_evidence(seen: Seen) -> Iterator[Figure]:
     yield Figure("Change", _points(seen, "change"), _interval(seen, "changeInterval"))
     yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
     yield Figure("Sigma", _points(seen, "sigma"), "spread of one session's mean")
-    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {_ALARM} to 1 on")
+    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {_SUSPECTED} to 1 on")
 
 
 def _of_days(seen: Seen) -> Iterator[Figure]:

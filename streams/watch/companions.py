@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
-from audit.looks import Unit
-from audit.reference import Reference
+import numpy as np
+
+from audit.cells import Cells
+from audit.changepoints import Flags
 from streams.watch.findings import DOWN, DRIFT, UP, WARNING, Finding, Key
 from streams.watch.measured import TIERS, midnight
 from streams.watch.moves import MOVED_TOO
@@ -53,26 +55,26 @@ def moved_too(case: Case) -> MovedToo:
 
 
 def _moved(case: Case, tier: str, first: date, direction: str) -> Iterator[Finding]:
-    units = case.measured.units(tier)
-    before = _side([one for one in units if one.at.date() < first], case.reference(tier))
-    after = _side([one for one in units if one.at.date() >= first], Reference())
+    cells = case.measured.cells(tier)
+    since = cells.last >= np.datetime64(first)
+    counted = np.array([case.reference(tier).counts(at.date()) for at in cells.last.tolist()], dtype=bool)
+    before, after = _side(cells, counted & ~since), _side(cells, since)
     if before is None or after is None or before.units < FEWEST_BEFORE:
         return
     off = before.mean - after.mean if direction == DOWN else after.mean - before.mean
     if off > max(CERTAIN * before.sigma * math.sqrt(1 / before.units + 1 / after.units), 1e-9):
-        until = max(one.at.date() for one in units if one.at.date() >= first)
+        until = cells.last[-1].astype(datetime).date()
         yield _finding(case, Key(DRIFT, tier, direction), (first, until), (before, after))
 
 
-def _side(units: Sequence[Unit], reference: Reference) -> _Side | None:
-    """What sessions add up to, those that the reference leaves out apart; None without any."""
-    counted = [one for one in units if reference.counts(one.at.date())]
-    weight = sum(one.weight for one in counted)
+def _side(cells: Cells, where: Flags) -> _Side | None:
+    """What the sessions of some hours add up to; None without any."""
+    units, scores, weight, total, squares, mixed, totals = (float(column[where].sum()) for column in cells[1:8])
     if not weight:
         return None
-    mean = sum(one.total for one in counted) / weight
-    variance = sum(one.weight * (one.total / one.weight - mean) ** 2 for one in counted) / weight
-    return _Side(sum(one.scores for one in counted), len(counted), mean, variance)
+    mean = total / weight
+    variance = max(0.0, totals - 2 * mean * mixed + mean * mean * squares) / squares
+    return _Side(round(scores), round(units), mean, variance)
 
 
 def _finding(case: Case, key: Key, days: tuple[date, date], sides: tuple[_Side, _Side]) -> Finding:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 import msgspec
+import numpy as np
 
 from schemas.records import Incident
 from streams.watch.findings import SPIKE
@@ -64,11 +65,14 @@ def levels_of(measured: Measured) -> Levels:
 
 
 def _tier_levels(measured: Measured, tier: str) -> list[DayLevel]:
-    sums: dict[date, tuple[float, float, float]] = {}
-    for unit in measured.units(tier):
-        weight, total, squares = sums.get(unit.at.date(), (0.0, 0.0, 0.0))
-        sums[unit.at.date()] = (weight + unit.weight, total + unit.total, squares + unit.weight**2)
-    return [DayLevel(day, total / weight, weight**2 / squares) for day, (weight, total, squares) in sorted(sums.items())]
+    cells = measured.cells(tier)
+    days = cells.last.astype("datetime64[D]")
+    starts = np.flatnonzero(days != np.concatenate(([np.datetime64(0, "D")], days[:-1])))
+    if not starts.size:
+        return []
+    weight, total, squares = (np.add.reduceat(column, starts) for column in (cells.weight, cells.total, cells.squares))
+    rows = zip(days[starts].tolist(), (total / weight).tolist(), (weight**2 / squares).tolist(), strict=True)
+    return [DayLevel(*row) for row in rows]
 
 
 def _rates(measured: Measured) -> list[DayLevel]:
