@@ -186,8 +186,9 @@ def log_evidence(found: Contrast, before: tuple[Floats, Floats], after: tuple[Fl
     `before` and `after` are the least and the greatest mean of a unit on either side, from the origin.
     """
     low, high = np.minimum(before[0], after[0]), np.maximum(before[1], after[1])
-    room = _ratio((high - found.after) * (found.after - low), (high - found.before) * (found.before - low))
-    coupled = _varied(found, 1.0, found.excess / np.clip(room, 1.0, np.minimum(found.excess, MOST_COUPLED)))
+    room = (high - found.after) * (found.after - low), (high - found.before) * (found.before - low)
+    share = np.where(room[0] < MOST_COUPLED * room[1], _ratio(*room), MOST_COUPLED)
+    coupled = _varied(found, 1.0, found.excess / np.clip(share, 1.0, np.minimum(found.excess, MOST_COUPLED)))
     squared = _ratio(coupled.size**2, coupled.variance)
     apart = (after[1] < before[0]) | (after[0] > before[1])
     together = _together(found)
@@ -209,6 +210,7 @@ def _varied(found: Contrast, before: Floats | float, after: Floats) -> Contrast:
     change of their mean, and says nothing against it.
     """
     return found._replace(
+        unit_variance=found.unit_variance * np.maximum(1.0, after),
         variance_before=found.variance_before + found.unit_before * (before - 1),
         variance_after=found.variance_after + found.unit_after * (after / found.excess - 1),
     )
