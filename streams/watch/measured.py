@@ -1,7 +1,8 @@
 """What a project's scores say day by day and session by session, as far as they were made with the same means.
 
 1. Scores by another judge, another methodology or other rules are another measure. Only those are compared that were made as most of
-   the last seven days were; history that was judged again counts as it stands now.
+   the last seven days were; history that was judged again counts as it stands now. Versions of the rules that ask and read alike,
+   and differ in what they sample only, are one measure: weights tell for how much each score stands.
 2. Days are UTC days of the exchanges, whenever they came and whenever they were scored.
 """
 
@@ -20,6 +21,7 @@ from analytics.queries import run_query
 from audit.drift import DAYS, DailyAverage
 from audit.fingerprints import canonical_json, digest
 from audit.looks import Unit
+from audit.outcomes import COMPARABLE_RULES
 from schemas.records import TierStatistics
 
 TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
@@ -44,6 +46,7 @@ class Measured:
     def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime) -> None:
         self.project = project
         self.as_of = as_of
+        rows = rows.with_columns(pl.col("rule_version").replace(COMPARABLE_RULES))
         lately = rows.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
         self.rules = _commonest(lately, RULES, "exchanges")
         self.judge = _commonest(lately.filter(pl.col("judge_model").is_not_null()), JUDGE, "exchanges")
