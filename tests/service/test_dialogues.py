@@ -154,7 +154,7 @@ def test_every_reason_for_sampling_occurs(sessions: list[Session]) -> None:
                 agent_response=said.agent_response,
                 output_tokens=said.output_tokens,
                 tier1_flags=flags,
-                record=b"",
+                record=b"exchange",
             )
             decision, state = decide(state, candidate, settings)
             reasons[decision.reason] += 1
