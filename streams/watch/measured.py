@@ -29,6 +29,8 @@ TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "
 QUERY = "watched_sessions"
 RULES = ("methodology", "methodology_version", "methodology_digest", "rule_version")
 JUDGE = ("judge_model", "simulated")
+_VERSION = "_rule_version"
+"""The version of the rules as the scores have it, where several are one measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Measured:
     def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime) -> None:
         self.project = project
         self.as_of = as_of
-        rows = rows.with_columns(pl.col("rule_version").replace(COMPARABLE_RULES))
+        rows = rows.with_columns(pl.col("rule_version").alias(_VERSION), pl.col("rule_version").replace(COMPARABLE_RULES))
         lately = rows.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
         self.rules = _commonest(lately, RULES, "exchanges")
         self.judge = _commonest(lately.filter(pl.col("judge_model").is_not_null()), JUDGE, "exchanges")
@@ -66,7 +68,8 @@ class Measured:
     @property
     def made_with(self) -> dict[str, Any]:
         """What the scores were made with, in words for people."""
-        return {**self.rules, **self.judge}
+        versions = ", ".join(sorted(self._rows[_VERSION].unique()))
+        return {**self.rules, **({"rule_version": versions} if versions else {}), **self.judge}
 
     def policies(self, start: date, end: date) -> list[str]:
         """The digests of the policies that were in force, from `start` to `end`, both included."""
