@@ -254,7 +254,7 @@ def test_the_weights_of_a_session_add_up_to_its_turns_in_expectation(
 @settings(deadline=None)
 @given(st.integers(1, 60), policies)
 def test_the_last_turns_of_a_closed_session_stand_for_themselves(turns: int, policy: Sampling) -> None:
-    """Of 21 turns that weighed 23 in the demo, one of the last three stood for two that were judged themselves."""
+    """A routine sample among them stood for two more that were judged themselves: sessions of 21 turns weighed 25."""
     weights = weights_of([{}] * turns, policy, "ops/s1", {turns})
     last = [weights[f"e{number}"] for number in range(max(1, turns - policy.always_score_last + 1), turns + 1)]
     assert [1] * min(turns, policy.always_score_last) == last
