@@ -16,6 +16,14 @@ events.
 | context_pollution | n polluted contexts | high if any is 95 % full, else medium | -min(22, 7 + 5n) |
 | cost_explosion | 12 000 tokens or d >= 3 | critical from 30 000 tokens, else high | -min(30, 10 + 4d + tokens // 6000) |
 | skill_failure | n failed skills | high if n >= 2, else medium | -min(24, 8 + 6n) |
+
+Two more are looked for where a policy sets their thresholds (`audit.call_patterns`). They are findings: their impact is 0, they have no
+dimension, and no trust score or readiness depends on them.
+
+| finding | fires when | severity | impact |
+| --- | --- | --- | --- |
+| alternating_calls | two calls n >= alternatingRounds times in turn | medium | 0 |
+| near_duplicate_calls | n >= nearDuplicateCalls calls that nearly repeat one of the 10 before them | medium | 0 |
 """
 
 from __future__ import annotations
@@ -67,7 +75,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failure(self) -> FailureType:
         """What the failure type means."""
-        return FAILURE_TYPES[self.type]
+        return FAILURE_TYPES.get(self.type) or FINDING_TYPES[self.type]
 
 
 class Detector(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,6 +200,38 @@ def skill_failure(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cau
     )
 
 
+def alternating_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
+    """Two calls in turn, each with the same arguments every time and no other call between: the longest such run (ping-pong).
+
+    Of a transcript, within an exchange. Polling breaks no run and is part of none.
+    """
+    if evidence.patterns is None or thresholds.alternating_rounds is None:
+        return []
+    seen = evidence.patterns.alternation
+    if seen.rounds < thresholds.alternating_rounds:
+        return []
+    first, second = map(shown, seen.pair)
+    said = f"Two tool calls alternated for {seen.rounds} rounds with unchanged arguments. Tools: {first}, {second}."
+    return [_finding("alternating_calls", said, seen.calls, seen.references)]
+
+
+def near_duplicate_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
+    """Calls of a tool that say nearly what one of the 10 calls before them said: the same keys and numbers, nearly the same words.
+
+    Case, spacing and order do not count; arguments that are equal are a loop's business. Of a transcript, within an exchange.
+    """
+    patterns = evidence.patterns
+    if (
+        patterns is None
+        or thresholds.near_duplicate_calls is None
+        or patterns.near_duplicates < thresholds.near_duplicate_calls
+    ):
+        return []
+    n = patterns.near_duplicates
+    said = f"{_counted(n, 'tool call')} nearly repeated an earlier one. First tool: {shown(patterns.near_tool)}."
+    return [_finding("near_duplicate_calls", said, n, patterns.near_references)]
+
+
 def shown(name: str) -> str:
     """A name from an agent, fit to be shown: at most NAME_LENGTH characters, without control and direction characters."""
     if len(name) <= NAME_LENGTH and name.isprintable():
@@ -240,6 +280,17 @@ def _problems(
             evidence=tuple(seen.references),
         )
     ]
+
+
+def _finding(failure_type: str, description: str, count: int, references: list[Reference]) -> Cause:
+    return Cause(
+        type=failure_type,
+        severity="medium",
+        impact_score=0,
+        description=description,
+        evidence_count=count,
+        evidence=tuple(references),
+    )
 
 
 FAILURE_TYPES: dict[str, FailureType] = {
@@ -302,6 +353,31 @@ FAILURE_TYPES: dict[str, FailureType] = {
 }
 """Every failure type by name, in the order of the trust score's dimensions."""
 
+FINDING_TYPES: dict[str, FailureType] = {
+    finding.name: finding
+    for finding in (
+        FailureType(
+            name="alternating_calls",
+            dimension="",
+            weight=0,
+            largest_penalty=0,
+            causal_chain=("tool_call", "other_tool_call", "same_calls_in_turn", "alternation_flagged"),
+            remediation="Give the agent a way out of undoing and redoing: say when either call is enough, and cap how often both "
+            "may be made without another step between them",
+        ),
+        FailureType(
+            name="near_duplicate_calls",
+            dimension="",
+            weight=0,
+            largest_penalty=0,
+            causal_chain=("tool_call", "answer_not_used", "rephrased_tool_call", "near_duplicates_flagged"),
+            remediation="Tell the agent what an empty or unhelpful result means, so that it changes its approach instead of the "
+            "wording of the same call",
+        ),
+    )
+}
+"""Findings that a policy can have looked for, by name; they have no dimension and no weight."""
+
 DETECTORS: tuple[Detector, ...] = (
     Detector(failure_type="infinite_tool_loop", version=2, detect=infinite_tool_loop),
     Detector(failure_type="memory_degradation", version=1, detect=memory_degradation),
@@ -311,3 +387,9 @@ DETECTORS: tuple[Detector, ...] = (
     Detector(failure_type="skill_failure", version=1, detect=skill_failure),
 )
 """The detectors in the order in which they run."""
+
+FINDERS: tuple[Detector, ...] = (
+    Detector(failure_type="alternating_calls", version=1, detect=alternating_calls),
+    Detector(failure_type="near_duplicate_calls", version=1, detect=near_duplicate_calls),
+)
+"""What runs after them, where the thresholds have it looked for."""

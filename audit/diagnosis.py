@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from audit.detectors import DETECTORS, FAILURE_TYPES, Cause, FailureType
+from audit.detectors import DETECTORS, FAILURE_TYPES, FINDERS, Cause, FailureType
 from audit.events import normalise_session, unique_ids
 from audit.evidence import SessionEvidence, fold_columns, fold_row
 from audit.graph import FAILURE_NODES, causal_graph
@@ -57,6 +57,13 @@ class SessionDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
     evidence_summary: dict[str, Any]
 
 
+def rule_version(thresholds: Thresholds) -> str:
+    """Version of the rules that these thresholds have run: findings are named where they are looked for."""
+    wanted = {"alternating_calls": thresholds.alternating_rounds, "near_duplicate_calls": thresholds.near_duplicate_calls}
+    found = [f"+{one.failure_type}-{one.version}" for one in FINDERS if wanted[one.failure_type] is not None]
+    return RULE_VERSION + "".join(found)
+
+
 def lowest_trust(failures: Iterable[FailureType]) -> int:
     """The trust score of a session in which each of these failures has its largest penalty: no session has a lower one."""
     return _divided(sum((100 - failure.largest_penalty) * failure.weight for failure in failures), 100)
@@ -64,7 +71,7 @@ def lowest_trust(failures: Iterable[FailureType]) -> int:
 
 def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagnosis:
     """Run the detectors over the evidence and score what they say; a pure function of both."""
-    causes = tuple(cause for detector in DETECTORS for cause in detector.detect(evidence, thresholds))
+    causes = tuple(cause for detector in (*DETECTORS, *FINDERS) for cause in detector.detect(evidence, thresholds))
     penalties: dict[str, int] = {}
     for cause in causes:
         penalties[cause.type] = max(penalties.get(cause.type, 0), -cause.impact_score)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from audit.detectors import Cause
-from audit.diagnosis import RULE_VERSION, SessionDiagnosis
+from audit.diagnosis import SessionDiagnosis, rule_version
 from audit.evidence import SessionEvidence
 from audit.fingerprints import digest
 from audit.thresholds import Profile
@@ -70,7 +70,7 @@ def to_record(
         event_count=evidence.event_count,
         event_counts=_event_counts(evidence),
         event_type_count=len(evidence.event_counts),
-        rule_version=RULE_VERSION,
+        rule_version=rule_version(profile.thresholds),
         policy_digest=policy_digest,
         evidence_digest=evidence_digest(evidence),
         threshold_profile=profile.version,
@@ -93,6 +93,8 @@ def evidence_digest(evidence: SessionEvidence) -> str:
     ]
     if evidence.is_transcript:
         folded += [evidence.new_tokens.most, evidence.exchange_retries.most]
+    if evidence.patterns is not None:
+        folded.append(evidence.patterns.folded(EVIDENCE_REFERENCES))
     return digest(msgspec.json.encode(folded, order="deterministic").decode())
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from audit.call_patterns import CallPatterns
 from audit.events import MAX_TOKENS, NormalisedEvent
 from audit.thresholds import EVENTS, LOWEST_SATURATION, TRANSCRIPT_SOURCES, Thresholds
 from schemas.records import AgentEvent
@@ -40,8 +41,12 @@ FOLD_COLUMNS = (
     "exchange_id",
     "prompt_tokens",
     "cached_tokens",
+    "payload",
 )
-"""Columns of a row for `fold_columns`: the session's key (any hashable), then the columns of AgentEvent, as plain Python values."""
+"""Columns of a row for `fold_columns`: the session's key (any hashable), then the columns of AgentEvent, as plain Python values.
+
+The payload is wanted of calls only, and only where `SessionEvidence.patterns` compares what they say; elsewhere it is None.
+"""
 
 RETRY_REFERENCES = 3
 """Retry events shown as evidence of a loop."""
@@ -117,11 +122,25 @@ class SessionEvidence(msgspec.Struct, gc=False):
     """Tokens that the last request of a transcript read."""
     new_tokens: ExchangeSums = msgspec.field(default_factory=ExchangeSums)
     exchange_retries: ExchangeSums = msgspec.field(default_factory=ExchangeSums)
+    patterns: CallPatterns | None = None
+    """Of its calls; None where the thresholds look for none."""
 
     @classmethod
     def held_to(cls, thresholds: Thresholds, reference_limit: int | None = None) -> SessionEvidence:
         """Evidence without events, of a session that is held to these thresholds."""
-        return cls(reference_limit, saturation=thresholds.saturation, severe_saturation=thresholds.severe_saturation)
+        evidence = cls(reference_limit)
+        evidence.hold_to(thresholds)
+        return evidence
+
+    def hold_to(self, thresholds: Thresholds) -> None:
+        """Hold the session, of which nothing was folded yet, to these thresholds."""
+        self.saturation, self.severe_saturation = thresholds.saturation, thresholds.severe_saturation
+        self.patterns = CallPatterns.wanted_by(thresholds)
+
+    @property
+    def reads_payloads(self) -> bool:
+        """Whether the payloads of calls are to be folded, too."""
+        return self.patterns is not None and self.patterns.similarity is not None
 
     @property
     def is_transcript(self) -> bool:
@@ -188,6 +207,7 @@ def fold_row(session: Hashable, event: NormalisedEvent | AgentEvent, seq: int) -
         event.exchange_id,
         event.prompt_tokens,
         event.cached_tokens,
+        event.payload if event.event == "tool_call" else None,
     )
 
 
@@ -239,6 +259,9 @@ def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
     spending = evidence.spending
     if len(spending) < SPENDING_REFERENCES and (limit is None or len(spending) < limit):
         spending.append(reference)
+    if evidence.patterns is not None:
+        exchange = row[14] if recorded else None
+        evidence.patterns.add(reference, row[4], row[5], exchange=exchange, payload=row[17], limit=limit)
 
 
 def _is_recorded(evidence: SessionEvidence, row: Row) -> bool:

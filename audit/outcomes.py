@@ -17,8 +17,10 @@ from audit.prices import nano_of, usd_of
 from audit.tamper import tamper_reasons
 from schemas.records import DimensionScore, Exchange, Judgement, Score
 
-RULE_VERSION = "eval-3"
-"""Version of Tier 1, sampling and the cascade, with how answers are read."""
+RULE_VERSION = "eval-4"
+"""Version of Tier 1, sampling and the cascade, with how answers are read. From eval-4 on the weights of a closed session add up."""
+COMPARABLE_RULES = {"eval-4": "eval-3"}
+"""Versions of the rules by which a score says the same as by an earlier one: what is asked, and how an answer is read, did not change."""
 SCORED = "scored"
 NOT_APPLICABLE = "not_applicable"
 SKIPPED_GATE = "skipped_gate"

@@ -20,11 +20,11 @@ class Sampling(PolicyModel):
     enabled: bool = True
     """Off: every exchange is scored."""
     routine_interval: Annotated[int, Field(ge=1, le=10_000)] = 3
-    """Every n-th turn of those that nothing else selects."""
+    """Every n-th turn of those that nothing else selects, from a start that is drawn for each session."""
     always_score_first: Annotated[int, Field(ge=0, le=10_000)] = 5
     """The first n turns of a session."""
     always_score_last: Annotated[int, Field(ge=0, le=50)] = 3
-    """The last n turns of a session; that many exchanges are kept in its state."""
+    """The last n turns of a session, whatever else selects them; that many exchanges are kept in its state."""
     always_score_disagreement: bool = True
     """Exchanges in which the agent pushes back."""
     always_score_long_responses: bool = True

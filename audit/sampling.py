@@ -1,13 +1,18 @@
 """Sampling: which exchanges of a session the judge sees, as a pure step from state to state.
 
-In this order: sampling is off (every exchange is scored), the first turns, a Tier 1 flag, disagreement, a long response, every n-th
-turn; everything else is skipped. The last turns are known only when the session closes: until then the newest skipped turns are parked
-in the state, with all that is needed to score them, and `close` hands them out.
+1. In this order: sampling is off (every exchange is scored), the first turns, a Tier 1 flag, disagreement, a long response, every n-th
+   turn; everything else is skipped.
+2. Every n-th turn is counted from a start that a hash of the session draws, so a turn is a routine sample with probability 1 / n
+   whatever its number. A fixed start would judge turn 6 of every session for itself, 7 and 8, also where the session ends at 6.
+3. The last turns are known only when the session closes. Until then the newest turns are parked in the state, with all that is needed to
+   judge them, and `close` hands them out: with probability 1, whatever else sampled them. Only first turns stay what they are.
+4. So the weights of a session's turns, 1 / probability, add up to their number in expectation, before its close and after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -35,15 +40,24 @@ DISAGREEMENT = compile_pattern(
 """Words by which an agent pushes back; runs on straightened text."""
 
 
+_STAYS = frozenset({SAMPLING_DISABLED, FIRST_TURNS})
+"""Reasons that a turn keeps when it turns out to be one of the last."""
+
+
+def may_become_last(reason: str) -> bool:
+    """Whether a turn that was sampled for this reason is judged again if it is one of the last when its session closes."""
+    return reason not in _STAYS and reason != LAST_TURNS
+
+
 class Parked(msgspec.Struct, frozen=True, array_like=True):
-    """A skipped exchange with what is needed to score it later."""
+    """An exchange with what is needed to judge it as one of the last turns."""
 
     turn: int
     exchange_id: str
     revision: int
-    """Revision of the score that says it was skipped."""
+    """Highest revision of its score that was asked for."""
     record: bytes
-    """The encoded exchange; opaque here."""
+    """The encoded exchange, opaque here; empty once it was handed out."""
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +67,7 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
     ordinal: int
     """Which exchange of the session it was, from 1; keeps turns of one number apart."""
     parked: Parked | None
-    """The exchange, while it is skipped."""
+    """The exchange; None where it keeps the reason it has."""
 
 
 class SamplingState(msgspec.Struct, frozen=True, array_like=True):
@@ -66,14 +80,16 @@ class SamplingState(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def parked(self) -> tuple[Parked, ...]:
-        """The skipped exchanges among the newest turns."""
-        return tuple(turn.parked for turn in self.newest if turn.parked is not None)
+        """The exchanges that `close` would hand out."""
+        return tuple(turn.parked for turn in self.newest if turn.parked is not None and turn.parked.record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """What sampling looks at in an exchange."""
 
+    session: str
+    """Key of its session, unique among all connections."""
     exchange_id: str
     revision: int
     turn_number: int | None
@@ -103,6 +119,12 @@ def is_disagreement(response: str) -> bool:
     return DISAGREEMENT.matches(straighten(response))
 
 
+def routine_start(session: str, interval: int) -> int:
+    """Which of the turns 0 to interval - 1 of a session is its first routine sample: uniform over sessions, the same in every process."""
+    drawn = hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8, person=b"routine").digest()
+    return int.from_bytes(drawn, "big") % interval
+
+
 _Rule = tuple[str, Callable[[Candidate, int, Sampling], bool], Callable[[Sampling], float]]
 
 
@@ -116,38 +138,73 @@ _RULES: tuple[_Rule, ...] = (
     (TIER1_FLAGS, lambda c, _turn, _s: bool(c.tier1_flags), _always),
     (DISAGREEMENT_REASON, lambda c, _turn, s: s.always_score_disagreement and is_disagreement(c.agent_response), _always),
     (LONG_RESPONSE, lambda c, _turn, s: _is_long(c.output_tokens, s), _always),
-    (ROUTINE_SAMPLE, lambda _c, turn, s: turn % s.routine_interval == 0, lambda s: 1 / s.routine_interval),
+    (
+        ROUTINE_SAMPLE,
+        lambda c, turn, s: turn % s.routine_interval == routine_start(c.session, s.routine_interval),
+        lambda s: 1 / s.routine_interval,
+    ),
 )
 """Reason, condition and probability; the first that holds decides."""
 
 
 def decide(state: SamplingState, candidate: Candidate, settings: Sampling) -> tuple[Decision, SamplingState]:
-    """Decide on the next exchange of a session; the new state knows its turn, and the exchange while it may be scored at the end."""
+    """Decide on the next exchange of a session; the new state knows its turn, and the exchange while it may be one of the last."""
     ordinal = state.exchanges + 1
     turn = ordinal if candidate.turn_number is None else candidate.turn_number
     decision = _decision(candidate, turn, settings)
-    parked = None if decision.sampled else Parked(turn, candidate.exchange_id, candidate.revision, candidate.record)
-    known = sorted((*state.newest, Turn(turn, ordinal, parked)), key=lambda seen: (seen.turn, seen.ordinal))
+    seen = Turn(turn, ordinal, _parked(candidate, turn) if may_become_last(decision.reason) else None)
+    known = sorted((*state.newest, seen), key=lambda one: (one.turn, one.ordinal))
     return decision, SamplingState(ordinal, _last(known, settings))
 
 
 def close(state: SamplingState, settings: Sampling) -> tuple[tuple[Parked, ...], SamplingState]:
-    """The skipped exchanges among the session's last turns, in order of turns: to be scored as last_turns, with probability 1.
+    """The exchanges among the session's last turns that are to be judged as last_turns, in order of turns, each with its next revision.
 
     The session may go on: the new state remembers the turns but not the exchanges, so none is handed out twice.
     """
     newest = _last(state.newest, settings)
-    parked = SamplingState(state.exchanges, newest).parked
-    return parked, SamplingState(state.exchanges, tuple(Turn(seen.turn, seen.ordinal, None) for seen in newest))
+    handed_out = tuple(_next_revision(parked) for parked in SamplingState(state.exchanges, newest).parked)
+    by_id = {parked.exchange_id: msgspec.structs.replace(parked, record=b"") for parked in handed_out}
+    return handed_out, SamplingState(state.exchanges, tuple(_with(seen, by_id) for seen in newest))
+
+
+def ask_again(state: SamplingState, exchange_id: str, asked: Decision, revision: int) -> tuple[Decision, int, SamplingState]:
+    """What to make of a request to judge an exchange again under this revision: the decision, the revision, the new state.
+
+    A request that was made before the session's close was known has a revision that the close gave away: it comes after it, and the turn
+    stays one of the last.
+    """
+    known = next((seen.parked for seen in state.newest if seen.parked and seen.parked.exchange_id == exchange_id), None)
+    if known is None:
+        return asked, revision, state
+    if not known.record and revision <= known.revision:
+        asked, revision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=asked.turn), known.revision + 1
+    later = msgspec.structs.replace(known, revision=max(known.revision, revision))
+    newest = tuple(_with(seen, {exchange_id: later}) for seen in state.newest)
+    return asked, revision, SamplingState(state.exchanges, newest)
 
 
 def without(state: SamplingState, exchange_id: str) -> SamplingState:
-    """The state after the exchange is judged for another reason: it is not handed out at the end any more."""
+    """The state after the exchange is deleted: it is not handed out at the end any more."""
     newest = tuple(
         Turn(seen.turn, seen.ordinal, None) if seen.parked is not None and seen.parked.exchange_id == exchange_id else seen
         for seen in state.newest
     )
     return SamplingState(state.exchanges, newest)
+
+
+def _parked(candidate: Candidate, turn: int) -> Parked:
+    return Parked(turn, candidate.exchange_id, candidate.revision, candidate.record)
+
+
+def _next_revision(parked: Parked) -> Parked:
+    return msgspec.structs.replace(parked, revision=parked.revision + 1)
+
+
+def _with(turn: Turn, parked: Mapping[str, Parked]) -> Turn:
+    """The turn with what is parked of it now, where that changed."""
+    known = turn.parked
+    return Turn(turn.turn, turn.ordinal, parked.get(known.exchange_id, known)) if known else turn
 
 
 def _decision(candidate: Candidate, turn: int, settings: Sampling) -> Decision:

@@ -33,7 +33,7 @@ ToolName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Thresholds(PolicyModel):
-    """The thresholds of the six detectors, with the defaults of sessions that are delivered as events."""
+    """The thresholds of the detectors, with the defaults of sessions that are delivered as events."""
 
     loop_calls: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Identical calls from which they are a loop."""
@@ -71,6 +71,12 @@ class Thresholds(PolicyModel):
     """Failed skills from which they are a failure."""
     severe_failed_skills: Count = 2
     """Failed skills from which that is severe."""
+    alternating_rounds: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
+    """Rounds of two calls in turn (A, B, A, B are two) from which they are a finding; null: not looked for."""
+    near_duplicate_calls: Count | None = None
+    """Calls that nearly repeat one before them from which they are a finding; null: not looked for."""
+    near_duplicate_similarity: Annotated[float, Field(ge=0.5, le=1, allow_inf_nan=False)] = 0.9
+    """Share of words that calls have in common from which one nearly repeats the other."""
 
 
 class TranscriptThresholds(Thresholds):

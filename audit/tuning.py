@@ -45,6 +45,8 @@ MEASURES: dict[str, Measure] = {
     "exchange_tokens": lambda evidence, _: evidence.new_tokens.most,
     "duplicate_calls": lambda evidence, thresholds: evidence.most_duplicates_but(thresholds.polling_tools),
     "failed_skills": _problem("skill_event"),
+    "alternating_rounds": lambda evidence, _: evidence.patterns.alternation.rounds if evidence.patterns else 0,
+    "near_duplicate_calls": lambda evidence, _: evidence.patterns.near_duplicates if evidence.patterns else 0,
 }
 """What a run has of what a threshold limits; a severer threshold has the measure of the one below it."""
 MEASURES |= {upper: MEASURES[lower] for lower, upper in SEVERER.items()}

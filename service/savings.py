@@ -118,13 +118,16 @@ def bill(
     price = policy.for_project("").price
     if price is None:
         raise ValueError(f"the price of {settings.judge_model} is not known")
-    total, known, cache = Bill(), {} if answers is None else answers, PrefixCache()
+    total, known, cache, paid = Bill(), {} if answers is None else answers, PrefixCache(), set[str]()
     for task in _tasks(records, policy):
         exchange = encoded_exchange(task.exchange)
         part = total.by_agent.setdefault(exchange.agent or "", Part())
 
         def answer(question: Question, part: Part = part) -> Reply:
             asked, said = _answered(question, price, known)
+            if question.fingerprint in paid:  # a later revision of a score rests on what an earlier one was answered
+                return Reply(text=said)
+            paid.add(question.fingerprint)
             usage = _usage(asked, said, cache) if savings.cache else simulated_usage(_texts(asked), said)
             nano = price.cost(usage) or 0
             for whole in (part, total):

@@ -14,6 +14,7 @@ from audit.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.policy import Policy
 from audit.thresholds import PROFILES, Profile, ProfileName, profile_name, source_of
 from audit.tuning import Tuned, tune
+from service.call_payloads import with_payloads
 
 RUNS_AT_ONCE = 500
 """Runs whose events are in memory together."""
@@ -65,7 +66,8 @@ def _folded(
 ) -> Iterator[tuple[ProfileName, int, SessionEvidence]]:
     """The evidence of some runs in order, each with the profile that it belongs to."""
     runs = [{"run": place["number"], "connection": place["connection"], "session_id": place["session_id"]} for place in places]
-    frame = run_query(cursor, "run_evidence", {"runs": runs})
+    compared = any(SessionEvidence.held_to(profile.thresholds).reads_payloads for profile in profiles.values())
+    frame = with_payloads(cursor, run_query(cursor, "run_evidence", {"runs": runs}), runs, wanted=compared)
     parts = frame.partition_by("run", as_dict=True, maintain_order=True)
     for place in places:
         events = parts.get((place["number"],))

@@ -7,8 +7,9 @@ least that a call takes, and what comes of that is recorded; where there is nobo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
@@ -18,10 +19,21 @@ from audit.ledger import Ledger
 from audit.outcomes import NO_JUDGE, TierState
 from audit.prices import ModelPrice, least_case, worst_case
 from audit.questions import Question, Reply
+from schemas.codec import decode
+from schemas.errors import RecordError
 from schemas.records import Judgement
 
 Judging = Generator[Question, Reply, Any]
 """Yields questions, takes a reply to each, and returns the record that comes of them."""
+
+
+class KeptCalls(msgspec.Struct, frozen=True, array_like=True):
+    """What was recorded of a turn that may be judged again as one of its session's last."""
+
+    turn: int
+    subject_id: str
+    judgements: tuple[bytes, ...]
+    """Encoded."""
 
 
 class JudgedState(msgspec.Struct, frozen=True, array_like=True):
@@ -30,6 +42,17 @@ class JudgedState(msgspec.Struct, frozen=True, array_like=True):
     next_offset: int = 0
     spent: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Nano-USD its judge calls have cost, where one cap holds for all of them."""
+    kept: tuple[KeptCalls, ...] = ()
+    """What was recorded of its newest turns that may be judged again when it closes, ascending; only where no store can tell."""
+
+    def recorded_of(self, subject_id: str) -> list[Judgement]:
+        """What is kept of a subject. What cannot be read counts for nothing: at worst a question is asked again."""
+        found: list[Judgement] = []
+        for message in (message for one in self.kept if one.subject_id == subject_id for message in one.judgements):
+            with contextlib.suppress(RecordError):
+                record = decode(message)
+                found += [record] if isinstance(record, Judgement) else []
+        return found
 
 
 STATE = msgspec.msgpack.Decoder(JudgedState)
@@ -59,6 +82,8 @@ class Docket:
     """Answers that were given about something else, which the subject may rest on, too: they were paid for there."""
     unasked_state: TierState | None = None
     """What a question is whose answer was not recorded, where nobody is asked; None: the judge may be asked."""
+    asked: list[Judgement] = field(default_factory=list)
+    """What came of the questions that were asked, in order."""
 
     def judging(self) -> Judging:
         """The questions about the subject, one by one, and what comes of the replies."""

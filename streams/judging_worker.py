@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from streams.erased_now import ErasedNow
 from streams.judged import JudgedStage
 from streams.log_writer import Submission
 from streams.purses import ErasedError
-from streams.recorded import Recorded
+from streams.recorded import Recorded, Subject
 from streams.session_queues import SessionQueues
 from streams.tribunal import Ruling, Tribunal
 
@@ -49,7 +50,8 @@ class Pending:
     offset: int
     task: Any
     """A record of the stage's type."""
-    recorded: Sequence[Judgement]
+    recorded: Sequence[Judgement] | None
+    """What was recorded of its subject; None where an earlier revision is still under way: then it is looked up once that is done."""
 
 
 class JudgingWorker:
@@ -79,6 +81,7 @@ class JudgingWorker:
         self._sessions = SessionQueues(self._judge, self._note_failure)
         self._states: dict[str, JudgedState] = {}
         self._under_way: dict[int, int] = {}  # size of each task by offset, ascending
+        self._subjects: Counter[Subject] = Counter()  # how many of the tasks under way are about each
         self.failure: BaseException | None = None
         self._next = stage_progress(store, stage).position
         self._marked = self._next
@@ -137,8 +140,10 @@ class JudgingWorker:
         known = [stage.subject_of(task) for offset, _, task in tasks if offset < began or stage.may_be_known(task)]
         recorded = await asyncio.to_thread(self._recorded, known) if known else {}
         for offset, key, task in tasks:
+            subject = stage.subject_of(task)
+            self._sessions.put(key, Pending(offset, task, None if self._subjects[subject] else recorded.get(subject, ())))
             self._under_way[offset] = stage.size_of(task)
-            self._sessions.put(key, Pending(offset, task, recorded.get(stage.subject_of(task), ())))
+            self._subjects[subject] += 1
         self._next = tasks[-1][0] + 1
         self._forget_some()
         return True
@@ -158,9 +163,24 @@ class JudgingWorker:
         if pending.offset >= state.next_offset:
             place = Place(self.stage.source, pending.offset, 0)
             with contextlib.suppress(ErasedError):
-                ruling = await self._tribunal.rule(pending.task, pending.recorded, state.spent, place, self._door)
+                recorded = await self._recorded_of(pending)
+                ruling = await self._tribunal.rule(pending.task, recorded, state.spent, place, self._door)
                 await self._keep(key, pending, ruling)
+        self._note_done(pending)
+
+    async def _recorded_of(self, pending: Pending) -> Sequence[Judgement]:
+        """What was recorded of a task's subject before: what an earlier revision was answered is not paid for again."""
+        if pending.recorded is not None:
+            return pending.recorded
+        subject = self.stage.subject_of(pending.task)
+        return (await asyncio.to_thread(self._recorded, [subject])).get(subject, ())
+
+    def _note_done(self, pending: Pending) -> None:
+        subject = self.stage.subject_of(pending.task)
         self._under_way.pop(pending.offset)
+        self._subjects[subject] -= 1
+        if not self._subjects[subject]:
+            del self._subjects[subject]
         self._wake.set()
 
     async def _keep(self, key: str, pending: Pending, ruling: Ruling) -> None:

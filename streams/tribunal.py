@@ -28,10 +28,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Ruling:
-    """What came of a task: its record, or the dead letter that it became, and what its session's state says to be spent."""
+    """What came of a task: its record, or the dead letter that it became, what is recorded of it, and what its session has spent."""
 
     made: Accepted = field(default_factory=Accepted)
     dead: Accepted = field(default_factory=Accepted)
+    judgements: Sequence[Judgement] = ()
     spent: int = 0
 
 
@@ -84,6 +85,7 @@ class Tribunal:
         except Exception as error:
             log.exception("%s: %s could not be judged; it is set aside", stage.name, stage.id_of(task))
             door().set_aside(ruling.dead, place, stage_failed(stage.name, error), encode(task))
+        ruling.judgements = (*docket.recorded, *docket.asked) if docket is not None else ()
         ruling.spent = stage.spent_after(spent, docket)
         return ruling
 
@@ -110,7 +112,8 @@ class Tribunal:
             return settled
         purse = DurablePurse(question, docket, self._publish, self._now, lambda: self._open)
         verdict = await self._ask(self._judge, question, purse)
-        judgements = (*earlier, await purse.judgement(verdict))
+        docket.asked.append(await purse.judgement(verdict))
+        judgements = (*earlier, docket.asked[-1])
         # Answered as a replay will answer it, from what is recorded now.
         return recorded_reply(judgements, docket.revision) or Reply(state=NO_JUDGE, judgements=judgements)
 

@@ -11,7 +11,7 @@ SAMPLING: Mapping[str, str] = {
     "tier1_flags": "Tier 1 flagged it, and what is flagged is always judged.",
     "disagreement": "The agent pushes back in it, and disagreement is always judged.",
     "long_response": "The response is longer than the policy's threshold.",
-    "routine_sample": "It is a routine turn, of which every n-th is judged.",
+    "routine_sample": "It is a routine turn, of which every n-th is judged, from a start that was drawn for its session.",
     "sampling_skip": "It is a routine turn that was left out, so that judging stays cheap.",
 }
 REASONS: Mapping[str, str] = {

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 import duckdb
+import polars as pl
 
 from analytics.queries import query_records, query_rows, run_query
 from audit.diagnosis import diagnose
@@ -22,6 +23,7 @@ from audit.graph import evidence_links
 from audit.thresholds import Profile, default_profile, recorded_profile, source_of
 from schemas.errors import InputError
 from schemas.records import Diagnosis
+from service.call_payloads import with_payloads
 from service.dashboard.graph_layout import Reinforcing
 from service.documents import Document, Wanted, project_scores
 from service.evaluation_documents import evaluation_page
@@ -114,7 +116,8 @@ def read_events(
     ids = frame["event_id"].to_list()
     thresholds = (profile or default_profile(source_of(frame["source"]))).thresholds
     evidence = SessionEvidence.held_to(thresholds)
-    rows = frame.select(_FOLDED).iter_rows()
+    run = {"run": 0, "connection": connection, "session_id": session_id}
+    rows = _with_payloads(cursor, frame, run, evidence).select(_FOLDED).iter_rows()
     fold_columns({None: evidence}, ((None, place, *row) for place, row in enumerate(rows)))
     place_of = {name: place for place, name in enumerate(ids)}
     marks: dict[int, dict[str, None]] = {}
@@ -139,6 +142,13 @@ def read_events(
         reinforcing=tuple(reinforcing),
         failures=tuple(dict.fromkeys(cause.type for cause in causes)),
     )
+
+
+def _with_payloads(
+    cursor: duckdb.DuckDBPyConnection, frame: pl.DataFrame, run: Mapping[str, Any], evidence: SessionEvidence
+) -> pl.DataFrame:
+    """The events of a run with what its calls said, where that is compared."""
+    return with_payloads(cursor, frame.with_columns(pl.lit(0, pl.Int64).alias("run")), [run], wanted=evidence.reads_payloads)
 
 
 def _failed(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, str], offsets: Sequence[int]) -> frozenset[int]:

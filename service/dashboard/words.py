@@ -41,6 +41,8 @@ TERMS: Mapping[str, str] = {
     "context_pollution": "Context pollution",
     "cost_explosion": "Cost explosion",
     "skill_failure": "Skill failure",
+    "alternating_calls": "Alternating calls",
+    "near_duplicate_calls": "Near-duplicate calls",
     "loop_control": "Loop control",
     "tool_output_utilization": "Use of tool outputs",
     "memory_integrity": "Memory integrity",

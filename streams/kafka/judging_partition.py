@@ -40,6 +40,7 @@ from streams.kafka.producing import Sender
 from streams.kafka.repetitions import Window
 from streams.kafka.state import StateTopic
 from streams.kafka.stored_states import StoredState
+from streams.kept_calls import kept_after
 from streams.purses import StoppedError
 from streams.session_queues import SessionQueues
 from streams.stage_runs import FAILURES, stage_failed
@@ -208,14 +209,16 @@ class JudgingPartition:
         stored = states.get(self.number, [key]).get(key) or StoredState(0, b"", msgspec.msgpack.encode(JudgedState()))
         window, identity = Window.of(stored.identities), task_identity(stage, *stage.subject_of(task), stage.revision_of(task))
         if pending.offset >= stored.next_offset and window.content_of(identity) is None:
-            place, spent = Place(stage.source, pending.offset, self.number), STATE.decode(stored.state).spent
-            ruling = await self._tribunal.rule(task, self.calls.of(task), spent, place, self._door)
+            place, before = Place(stage.source, pending.offset, self.number), STATE.decode(stored.state)
+            recorded = (*self.calls.of(task), *before.recorded_of(stage.id_of(task)))
+            ruling = await self._tribunal.rule(task, recorded, before.spent, place, self._door)
             self._queues.end_turn(key)  # the judge is not waited for any more
             await self._set_aside(ruling.dead)
             for topic, messages in ruling.made.messages.items():
                 await self._lease.send(topic, [(key.encode(), message) for message in messages])
                 window.add(identity, NO_CONTENT)  # one that was set aside may be sent again
-            state = msgspec.msgpack.encode(JudgedState(pending.offset + 1, ruling.spent))
+            kept = kept_after(before.kept, task, ruling.judgements, self._bench.policy)
+            state = msgspec.msgpack.encode(JudgedState(pending.offset + 1, ruling.spent, kept))
             after = StoredState(pending.offset + 1, window.packed(), state)
             await self._lease.insist(lambda: states.save(self.number, {key: after}))
         self._tasks -= 1

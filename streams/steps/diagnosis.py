@@ -28,7 +28,8 @@ SESSION_END = "session_end"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CALLS = pl.col("event").is_in(["tool_call", "token_usage"])
 """Events whose fold looks at each of them."""
-CALL_COLUMNS = frozenset(FOLD_COLUMNS) - {"action", "status", "used", "referenced", "invoked", "saturation"}
+CALL_COLUMNS = frozenset(FOLD_COLUMNS) - {"action", "status", "used", "referenced", "invoked", "saturation", "payload"}
+OTHER_COLUMNS = frozenset(FOLD_COLUMNS) - {"payload"}
 PERHAPS = (
     (pl.col("event") == "retry_event")
     | ((pl.col("event") == "memory_event") & pl.any_horizontal(pl.col("action", "status").is_in(list(LOST_MEMORY))))
@@ -110,7 +111,7 @@ class DiagnosisStep:
 
     def _set_thresholds(self, session: DiagnosisState) -> None:
         thresholds = self._profile(session).thresholds
-        session.evidence.saturation, session.evidence.severe_saturation = thresholds.saturation, thresholds.severe_saturation
+        session.evidence.hold_to(thresholds)
 
     def _profile(self, session: DiagnosisState) -> Profile:
         """The thresholds that are in force for the session's agent."""
@@ -209,8 +210,9 @@ def _fold(sessions: Mapping[str, DiagnosisState], evidence: dict[str, SessionEvi
         return
     for key, event, count in events.group_by(KEY, "event", maintain_order=True).len().iter_rows():
         evidence[key].count_events(event, count)
-    fold_counted(evidence, _rows(events.filter(CALLS), CALL_COLUMNS))
-    fold_counted(evidence, _rows(events.filter(PERHAPS), FOLD_COLUMNS))
+    payloads = {"payload"} if any(one.reads_payloads for one in evidence.values()) else set[str]()
+    fold_counted(evidence, _rows(events.filter(CALLS), CALL_COLUMNS | payloads))
+    fold_counted(evidence, _rows(events.filter(PERHAPS), OTHER_COLUMNS))
     occurred = pl.col("occurred_at").dt.epoch("us")
     times = events.group_by(KEY).agg(occurred.min().alias("first"), occurred.max().alias("last"))
     for key, first, last in times.iter_rows():

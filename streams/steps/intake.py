@@ -1,8 +1,8 @@
 """The intake stage: Tier 1 and sampling on every exchange, one decision each.
 
-A sampled exchange becomes a scoring task, any other gets its score at once. The newest turns that were skipped stay in the
-session's state; when the session closes, those among its last turns become tasks after all, with the next revision. So does an
-exchange that somebody asked to have judged again.
+A sampled exchange becomes a scoring task, any other gets its score at once. The newest turns stay in the session's state; when the
+session closes, its last turns become tasks with the next revision, whatever sampled them before, but for its first turns. So does
+an exchange that somebody asked to have judged again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 
 from audit.outcomes import LEFT_OUT, RULE_VERSION, structural_score
 from audit.policy import Policy, ProjectPolicy
-from audit.sampling import LAST_TURNS, Candidate, Decision, SamplingState, close, decide, without
+from audit.sampling import LAST_TURNS, Candidate, Decision, SamplingState, ask_again, close, decide
 from audit.tier1 import Tier1Result, check_structure
 from schemas.codec import encode
 from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
-from streams.batches import StageBatch, StepOutcome, encoded_exchange
+from streams.batches import StageBatch, StepOutcome, encoded_exchange, session_key
 
 
 class IntakeState(msgspec.Struct, array_like=True):
@@ -58,17 +58,18 @@ class IntakeStep:
         elif isinstance(record, SessionClosed):
             yield from self._close(session, policy)
         else:
-            session.sampling = without(session.sampling, record.exchange_id)
-            decision = Decision(
+            asked = Decision(
                 sampled=True, reason=record.sampling_reason, probability=record.sampling_probability, turn=record.turn_number
             )
-            _, task = _later_task(record.exchange, policy, decision, revision=record.revision)
+            decision, revision, session.sampling = ask_again(session.sampling, record.exchange_id, asked, record.revision)
+            _, task = _later_task(record.exchange, policy, decision, revision=revision)
             yield "scoring-tasks", msgspec.structs.replace(task, earlier_judgements=record.earlier_judgements)
 
     def _decide(self, session: IntakeState, exchange: Exchange, policy: ProjectPolicy) -> tuple[str, Record]:
         """The task or the score of one exchange."""
         tier1 = check_structure(exchange.user_message, exchange.agent_response, policy.methodology)
         candidate = Candidate(
+            session=session_key(exchange),
             exchange_id=exchange.exchange_id,
             revision=0,
             turn_number=exchange.turn_number,
@@ -93,11 +94,11 @@ class IntakeStep:
         )
 
     def _close(self, session: IntakeState, policy: ProjectPolicy) -> Iterator[tuple[str, Record]]:
-        """Tasks for the skipped exchanges among the session's last turns."""
+        """Tasks for the session's last turns."""
         parked, session.sampling = close(session.sampling, policy.settings.sampling)
         for turn in parked:
             decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=turn.turn)
-            yield _later_task(turn.record, policy, decision, revision=turn.revision + 1)
+            yield _later_task(turn.record, policy, decision, revision=turn.revision)
 
 
 def _later_task(encoded: bytes, policy: ProjectPolicy, decision: Decision, *, revision: int) -> tuple[str, ScoringTask]:

@@ -16,6 +16,7 @@ from audit.policy import Policy
 from streams.batches import StageBatch, StepOutcome
 from streams.docket import STATE, Docket, JudgedState
 from streams.judged import JudgedStage
+from streams.kept_calls import kept_after
 from streams.recorded import Recorded
 
 
@@ -40,10 +41,12 @@ class JudgingStep:
                 continue
             docket: Docket | None = None
             try:
-                docket = stage.open(task, self._policy, recorded.get(stage.subject_of(task), ()), spent=session.spent)
+                known = (*recorded.get(stage.subject_of(task), ()), *session.recorded_of(stage.id_of(task)))
+                docket = stage.open(task, self._policy, known, spent=session.spent)
                 outcome.records.append((stage.sink, drive(docket.judging(), docket.unasked)))
             except Exception as error:  # noqa: BLE001 - whatever it is, it costs one task, as it does where a judge is asked
                 outcome.failed.append((offset, task, error))
-            sessions[key] = JudgedState(offset + 1, stage.spent_after(session.spent, docket))
+            kept = kept_after(session.kept, task, (), self._policy)
+            sessions[key] = JudgedState(offset + 1, stage.spent_after(session.spent, docket), kept)
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
         return outcome

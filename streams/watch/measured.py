@@ -1,7 +1,8 @@
 """What a project's scores say day by day and hour by hour, as far as they were made with the same means.
 
 1. Scores by another judge, another methodology or other rules are another measure. Only those are compared that were made as most of
-   the last seven days were; history that was judged again counts as it stands now.
+   the last seven days were; history that was judged again counts as it stands now. Versions of the rules that ask and read alike,
+   and differ in what they sample only, are one measure: weights tell for how much each score stands.
 2. Days are UTC days of the exchanges, whenever they came and whenever they were scored.
 """
 
@@ -20,6 +21,7 @@ from analytics.queries import run_query
 from audit.cells import Cells
 from audit.drift import DAYS, DailyAverage
 from audit.fingerprints import canonical_json, digest
+from audit.outcomes import COMPARABLE_RULES
 from schemas.records import TierStatistics
 
 TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
@@ -30,6 +32,8 @@ FINE_DAYS = 14
 _SUMS = ("units", "count", "weight", "total", "unit_squares", "unit_mixed", "unit_totals")
 RULES = ("methodology", "methodology_version", "methodology_digest", "rule_version")
 JUDGE = ("judge_model", "simulated")
+_VERSION = "_rule_version"
+"""The version of the rules as the scores have it, where several are one measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Measured:
     def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime) -> None:
         self.project = project
         self.as_of = as_of
+        rows = rows.with_columns(pl.col("rule_version").alias(_VERSION), pl.col("rule_version").replace(COMPARABLE_RULES))
         lately = rows.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
         self.rules = _commonest(lately, RULES, "exchanges")
         self.judge = _commonest(lately.filter(pl.col("judge_model").is_not_null()), JUDGE, "exchanges")
@@ -66,7 +71,8 @@ class Measured:
     @property
     def made_with(self) -> dict[str, Any]:
         """What the scores were made with, in words for people."""
-        return {**self.rules, **self.judge}
+        versions = ", ".join(sorted(self._rows[_VERSION].unique()))
+        return {**self.rules, **({"rule_version": versions} if versions else {}), **self.judge}
 
     def policies(self, start: date, end: date) -> list[str]:
         """The digests of the policies that were in force, from `start` to `end`, both included."""

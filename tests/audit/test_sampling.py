@@ -1,8 +1,12 @@
-"""Sampling: the rules in their order, and the last turns of a session although a stream does not know them."""
+"""Sampling: the rules in their order, the last turns of a session although a stream does not know them, and weights that add up."""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -11,17 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.policy import Sampling
-from audit.sampling import Candidate, Decision, Parked, SamplingState, close, decide, is_disagreement
+from audit.sampling import Candidate, Decision, Parked, SamplingState, ask_again, close, decide, is_disagreement, routine_start
 
 QUIET: dict[str, Any] = {"agent_response": "Done.", "output_tokens": 10, "tier1_flags": ()}
 DEFAULT = Sampling()
+STAYS = {"sampling_disabled", "first_turns"}
+"""Reasons that a turn keeps when it is one of the last."""
 
 policies = st.builds(
     Sampling,
+    enabled=st.sampled_from([True, True, True, False]),
     routine_interval=st.integers(1, 5),
     always_score_first=st.integers(0, 4),
     always_score_last=st.integers(0, 4),
     always_score_disagreement=st.booleans(),
+    always_score_long_responses=st.booleans(),
 )
 facts = st.fixed_dictionaries(
     {
@@ -33,10 +41,16 @@ facts = st.fixed_dictionaries(
 streams = st.lists(facts, max_size=25)
 
 
-def candidate(number: int, *, turn: int | None = None, **given_facts: Any) -> Candidate:
+@cache
+def session_that_starts_at(start: int, interval: int) -> str:
+    """A session whose routine samples are the turns that leave this remainder."""
+    return next(name for name in map(str, itertools.count()) if routine_start(name, interval) == start)
+
+
+def candidate(number: int, *, turn: int | None = None, session: str = "", **given_facts: Any) -> Candidate:
     """The exchange number `number` of a session; quiet unless told otherwise."""
     values = {**QUIET, **given_facts}
-    return Candidate(exchange_id=f"e{number}", revision=0, turn_number=turn, record=b"%d" % number, **values)
+    return Candidate(session=session, exchange_id=f"e{number}", revision=0, turn_number=turn, record=b"%d" % number, **values)
 
 
 def run(stream: list[dict[str, Any]], policy: Sampling, state: SamplingState | None = None, start: int = 1) -> Any:
@@ -74,17 +88,23 @@ def run(stream: list[dict[str, Any]], policy: Sampling, state: SamplingState | N
 )
 def test_the_first_rule_that_holds_decides(turn: int, changes: dict[str, Any], policy: dict[str, Any], expected: Any) -> None:
     """The reason is stored and averages are weighted by its probability, so the order of the rules matters."""
-    decision, _ = decide(SamplingState(), candidate(1, turn=turn, **changes), Sampling(**policy))
+    settings = Sampling(**policy)
+    session = session_that_starts_at(0, settings.routine_interval)
+    decision, _ = decide(SamplingState(), candidate(1, turn=turn, session=session, **changes), settings)
     reason, probability = expected
     assert Decision(reason != "sampling_skip", reason, probability, turn) == decision
 
 
 def test_the_default_session_samples_what_the_defaults_say() -> None:
-    """Always the first 5, every 3rd routine turn, and at the end the last 3."""
-    decisions, state = run([{}] * 14, DEFAULT)
+    """Always the first 5, every 3rd routine turn, and at the end the last 3, the routine one among them as well."""
+    decisions, state = run([{"session": session_that_starts_at(0, 3)}] * 14, DEFAULT)
     assert [turn for turn, decision in enumerate(decisions, 1) if decision.sampled] == [1, 2, 3, 4, 5, 6, 9, 12]
     last, _ = close(state, DEFAULT)
-    assert [(parked.turn, parked.exchange_id, parked.record) for parked in last] == [(13, "e13", b"13"), (14, "e14", b"14")]
+    assert [(one.turn, one.exchange_id, one.revision, one.record) for one in last] == [
+        (12, "e12", 1, b"12"),
+        (13, "e13", 1, b"13"),
+        (14, "e14", 1, b"14"),
+    ]
 
 
 def test_a_missing_turn_number_is_counted() -> None:
@@ -108,14 +128,14 @@ def test_the_first_turns_are_always_sampled(stream: list[dict[str, Any]], policy
 
 @settings(deadline=None)
 @given(streams, policies)
-def test_closing_any_prefix_hands_out_the_skipped_ones_of_the_last_turns(
+def test_closing_any_prefix_hands_out_its_last_turns_but_for_the_first_ones(
     stream: list[dict[str, Any]], policy: Sampling
 ) -> None:
     """The rule on last turns must hold for every session, although its end is known only afterwards."""
     for length in range(len(stream) + 1):
         decisions, state = run(stream[:length], policy)
         tail = range(max(0, length - policy.always_score_last), length)
-        expected = [f"e{index + 1}" for index in tail if not decisions[index].sampled]
+        expected = [f"e{index + 1}" for index in tail if decisions[index].reason not in STAYS]
         last, _ = close(state, policy)
         assert expected == [parked.exchange_id for parked in last]
 
@@ -141,18 +161,18 @@ def test_batches_change_nothing(stream: list[dict[str, Any]], policy: Sampling, 
 def test_a_session_that_goes_on_after_its_close_hands_nothing_out_twice(
     parts: list[list[dict[str, Any]]], policy: Sampling
 ) -> None:
-    """Late records reopen sessions; an exchange judged twice as last turn would be paid for twice."""
+    """Late records reopen sessions; an exchange is one of the last once, however often its session closes."""
     state = SamplingState()
     handed_out: list[str] = []
-    skipped: list[str] = []
+    eligible: list[str] = []
     seen = 0
     for part in parts:
         decisions, state = run(part, policy, state, seen + 1)
-        skipped += [f"e{seen + index}" for index, decision in enumerate(decisions, 1) if not decision.sampled]
+        eligible += [f"e{seen + index}" for index, decision in enumerate(decisions, 1) if decision.reason not in STAYS]
         seen += len(part)
         last, state = close(state, policy)
         newest = {f"e{number}" for number in range(seen - policy.always_score_last + 1, seen + 1)}
-        assert {parked.exchange_id for parked in last} == (newest & set(skipped)) - set(handed_out)
+        assert {parked.exchange_id for parked in last} == (newest & set(eligible)) - set(handed_out)
         handed_out += [parked.exchange_id for parked in last]
         assert close(state, policy) == ((), state)
     assert len(handed_out) == len(set(handed_out))
@@ -191,9 +211,129 @@ def test_a_smaller_window_takes_effect_at_once() -> None:
 def test_what_is_parked_is_enough_to_score_it() -> None:
     """When the session closes, the log is not read again."""
     policy = Sampling(always_score_first=0, routine_interval=100)
-    given_candidate = Candidate(exchange_id="x", revision=4, turn_number=2, record=b"\x00\xff", **QUIET)
+    given_candidate = Candidate(session="s", exchange_id="x", revision=4, turn_number=2, record=b"\x00\xff", **QUIET)
     _, state = decide(SamplingState(), given_candidate, policy)
-    assert close(state, policy)[0] == (Parked(2, "x", 4, b"\x00\xff"),)
+    assert close(state, policy)[0] == (Parked(2, "x", 5, b"\x00\xff"),)
+
+
+def weights_of(stream: Sequence[dict[str, Any]], policy: Sampling, session: str, closes: set[int]) -> dict[str, Fraction]:
+    """What each exchange stands for in the end, where the session closes after each of some exchanges."""
+    state, weights = SamplingState(), dict[str, Fraction]()
+    for number, given_facts in enumerate(stream, 1):
+        decision, state = decide(state, candidate(number, session=session, **given_facts), policy)
+        probability = 0 if decision.probability is None else Fraction(decision.probability).limit_denominator(10_000)
+        weights[f"e{number}"] = 1 / probability if probability else Fraction(0)
+        if number in closes:
+            last, state = close(state, policy)
+            weights |= {parked.exchange_id: Fraction(1) for parked in last}
+    return weights
+
+
+numbered = st.lists(
+    st.builds(lambda given_facts, turn: {**given_facts, "turn": turn}, facts, st.none() | st.integers(-2, 40)), max_size=30
+)
+"""Sessions as sources number them: not at all, out of order, some numbers twice."""
+
+
+@settings(deadline=None)
+@given(numbered, policies, st.sets(st.integers(1, 30), max_size=3))
+def test_the_weights_of_a_session_add_up_to_its_turns_in_expectation(
+    stream: list[dict[str, Any]], policy: Sampling, closes: set[int]
+) -> None:
+    """For any policy and session, open or closed, closed early or twice: each turn stands for one on average over the starts.
+
+    Else a mean that weighs by 1 / probability is of another mix of turns than the session had, and moves with its length.
+    """
+    interval = policy.routine_interval
+    sums = Counter[str]()
+    for start in range(interval):
+        sums.update(weights_of(stream, policy, session_that_starts_at(start, interval), closes))  # type: ignore[arg-type]
+    assert {f"e{number}": interval for number in range(1, len(stream) + 1)} == sums
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), policies)
+def test_the_last_turns_of_a_closed_session_stand_for_themselves(turns: int, policy: Sampling) -> None:
+    """A routine sample among them stood for two more that were judged themselves: sessions of 21 turns weighed 25."""
+    weights = weights_of([{}] * turns, policy, "ops/s1", {turns})
+    last = [weights[f"e{number}"] for number in range(max(1, turns - policy.always_score_last + 1), turns + 1)]
+    assert [1] * min(turns, policy.always_score_last) == last
+    assert abs(sum(weights.values()) - turns) < policy.routine_interval
+
+
+def test_a_session_of_21_turns_weighs_21_on_average() -> None:
+    """5 first turns and 3 last ones stand for themselves; of the 13 between, 4 or 5 stand for three each."""
+    found = [weights_of([{}] * 21, DEFAULT, session_that_starts_at(start, 3), {21}) for start in range(3)]
+    assert [23, 20, 20] == [sum(weights.values()) for weights in found]
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3, 5, 7, 10])
+def test_every_start_is_drawn_as_often_as_any_other(interval: int) -> None:
+    """The probability that a score carries is 1 / interval: sessions of one fleet are named in every possible way."""
+    names = [f"{connection}/{number}" for connection in ("openclaw", "http") for number in range(10_000)]
+    drawn = Counter(routine_start(name, interval) for name in names)
+    expected = len(names) / interval
+    chi2 = sum((drawn[start] - expected) ** 2 / expected for start in range(interval))
+    assert set(range(interval)) == set(drawn)
+    assert chi2 < 30
+
+
+def test_the_start_is_the_same_in_every_process() -> None:
+    """A replay on another machine samples the same turns; the numbers here are a contract."""
+    assert [0, 1, 0, 1] == [routine_start(name, 3) for name in ("http/a", "http/b", "http/\ud800", "openclaw/main")]
+
+
+distinct = st.lists(st.tuples(st.integers(0, 60), facts), max_size=25, unique_by=lambda pair: pair[0]).map(
+    lambda pairs: [{**given_facts, "turn": turn} for turn, given_facts in pairs]
+)
+
+
+@settings(deadline=None)
+@given(distinct, policies, st.randoms())
+def test_the_order_of_arrival_changes_no_weight(stream: list[dict[str, Any]], policy: Sampling, random: Any) -> None:
+    """Records come late and out of order; which turns count, and for how much, depends on the turns."""
+    shuffled = random.sample(stream, len(stream))
+    by_turn = [
+        {one["turn"]: weight for one, weight in zip(order, weights_of(order, policy, "s", {len(order)}).values(), strict=True)}
+        for order in (stream, shuffled)
+    ]
+    assert by_turn[0] == by_turn[1]
+
+
+ASKED = Decision(sampled=True, reason="routine_sample", probability=1 / 3, turn=9)
+
+
+def closing_after(requests: Sequence[int]) -> tuple[SamplingState, Sampling]:
+    """A session of one turn that may become its last, after requests under these revisions."""
+    policy = Sampling(always_score_first=0, always_score_last=1)
+    _, state = decide(SamplingState(), candidate(1, turn=9), policy)
+    for revision in requests:
+        decision, given_revision, state = ask_again(state, "e1", ASKED, revision)
+        assert (ASKED, revision) == (decision, given_revision)
+    return state, policy
+
+
+def test_a_turn_that_was_judged_again_is_one_of_the_last_all_the_same() -> None:
+    """Whoever asks for a verdict that failed must not take the turn out of the last ones; revisions go on from theirs."""
+    state, policy = closing_after([1, 2])
+    last, _ = close(state, policy)
+    assert [("e1", 3)] == [(parked.exchange_id, parked.revision) for parked in last]
+
+
+def test_a_request_that_crosses_the_close_leaves_the_turn_one_of_the_last() -> None:
+    """It was made by what the scores said before: under its revision the close has judged, and with its weight the turn would count thrice."""
+    state, policy = closing_after([])
+    _, state = close(state, policy)
+    decision, revision, state = ask_again(state, "e1", ASKED, 1)
+    assert (Decision(sampled=True, reason="last_turns", probability=1.0, turn=9), 2) == (decision, revision)
+    known = Decision(sampled=True, reason="last_turns", probability=1.0, turn=9)
+    assert (known, 3) == ask_again(state, "e1", known, 3)[:2]
+
+
+def test_a_request_for_a_turn_that_the_state_does_not_know_is_taken_as_it_is() -> None:
+    """First turns keep their reason, and turns of long ago are none of the last."""
+    state, _ = closing_after([])
+    assert (ASKED, 5, state) == ask_again(state, "e7", ASKED, 5)
 
 
 @pytest.mark.parametrize(

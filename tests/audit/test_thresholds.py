@@ -235,6 +235,7 @@ def test_thresholds_that_contradict_each_other_are_refused_by_line(tmp_path: Pat
 def test_every_threshold_belongs_to_a_detector() -> None:
     """A threshold that nothing reads would be set in vain: each of them is tried in a case above."""
     tried = {name for mark in test_each_threshold_decides.pytestmark for _, changes, _ in mark.args[1] for name in changes}
-    assert set(Thresholds.model_fields) == tried | {"critical_retries", "polling_tools"}
+    findings = {"alternating_rounds", "near_duplicate_calls", "near_duplicate_similarity"}  # in test_call_patterns.py
+    assert set(Thresholds.model_fields) == tried | findings | {"critical_retries", "polling_tools"}
     assert 6 == len(DETECTORS)
     assert Detectors().profile("events", None) is DEFAULTS["events"]

@@ -27,7 +27,7 @@ def tuned(tokens: list[int], share: float = 0.01) -> dict[str, Tuned]:
 
 def test_every_threshold_is_measured() -> None:
     """A threshold that tuning does not show could not be tuned."""
-    assert set(Thresholds.model_fields) == set(MEASURES) | {"polling_tools"}
+    assert set(Thresholds.model_fields) == set(MEASURES) | {"polling_tools", "near_duplicate_similarity"}
 
 
 def test_an_agent_with_long_exchanges_gets_a_higher_limit() -> None:

@@ -19,16 +19,18 @@ from kafka_judging import PARTITIONS, Mortal, came
 from kafka_judging import SoundJudge as Sound
 from kafka_scoring import TASKS, TOPICS, WatchedJudge, answer, dialogue, scoring_on, tasks_of
 
+from audit.policy import Policy
 from audit.prices import nano_of
 from audit.questions import Question
 from schemas.codec import decode, encode
 from schemas.errors import BrokerError
-from schemas.records import Exchange, Judgement
+from schemas.records import Exchange, Judgement, ScoringTask
 from service.simulator import RunningJudge, running
 from streams.judges.protocol import Purse, Verdict
 from streams.kafka import judging, judging_partition, leases
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.watchdog import Pulse
+from streams.steps.intake import IntakeStep
 
 ALL = policy_of(sampling={"enabled": False})
 CAPPED = policy_of(sampling={"enabled": False}, cost_cap_per_session=0.06)
@@ -346,6 +348,34 @@ def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnect
             last = next(one for one in await rig.scores() if one.revision == 1)
             assert ("scored", "scored") == (last.tier2_state, last.tier3_state)
             assert nano_of(last.cost_usd) == sum(nano_of(one.cost_usd or 0) for one in judgements)
+
+    run(work())
+
+
+def test_a_last_turn_pays_only_for_what_it_was_not_asked_before_whoever_has_its_partition(kafka: KafkaConnection) -> None:
+    """Hours may lie between a routine sample and the close of its session: another process has the partition, and nothing carries the answers."""
+
+    async def work() -> None:
+        exchanges = dialogue("s1", 10)
+        closing = build.closing("s1", 11)
+        outcome = IntakeStep(Policy())(build.batch("exchanges", [*exchanges, closing]), {})
+        tasks = [record for _, record in outcome.records if isinstance(record, ScoringTask)]
+        first, last = [one for one in tasks if not one.revision], [one for one in tasks if one.revision]
+        assert [("s1:10", "routine_sample")] == [(one.exchange_id, one.sampling_reason) for one in first[-1:]]
+        assert ["s1:8", "s1:9", "s1:10"] == [one.exchange_id for one in last]
+        async with scoring_on(kafka, Policy()) as rig:
+            for part in (first, last):
+                await rig.publish(part)
+                process = rig.process(SoundJudge())
+                await process.work(*rig.records)
+                await process.drained()
+                await process.stop()
+            judgements, _ = await rig.calls()
+            about = [one for one in judgements if one.subject_id == "s1:10"]
+            assert {("tier2", 0): 1, ("tier3", 1): 1} == Counter((one.purpose, one.subject_revision) for one in about)
+            score = next(one for one in await rig.scores() if one.exchange_id == "s1:10" and one.revision)
+            assert ("last_turns", 1.0, "scored") == (score.sampling_reason, score.sampling_probability, score.tier3_state)
+            assert nano_of(score.cost_usd) == sum(nano_of(one.cost_usd or 0) for one in about)
 
     run(work())
 

@@ -201,7 +201,7 @@ def test_progress_is_reported_stage_by_stage(store: Store) -> None:
     fill(runner)
     seen: list[StageProgress] = []
     runner.run(seen.append)
-    assert [("intake", 33, 33), ("scoring", 27, 27), ("diagnosis", 33, 33)] == [
+    assert [("intake", 33, 33), ("scoring", 30, 30), ("diagnosis", 33, 33)] == [
         (one.stage, one.position, one.end) for one in seen
     ]
 

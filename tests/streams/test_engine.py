@@ -112,10 +112,10 @@ def test_the_same_again_is_known_with_the_first_outcome_and_other_content_is_a_c
 
     async def work() -> None:
         async with engine_over(store, policy_of(sampling={"always_score_first": 0})) as engine:  # type: ignore[arg-type]
-            exchange = build.exchange("s", 1)
+            exchange = build.exchange("s2", 1)
             first = await engine.take_exchange(exchange)
             again = await engine.take_exchange(exchange)
-            other = await engine.take_exchange(build.exchange("s", 1, content_digest="f" * 16))
+            other = await engine.take_exchange(build.exchange("s2", 1, content_digest="f" * 16))
             assert ("written", "known", "conflict") == (first.fate, again.fate, other.fate)
             assert (first.sampled, first.reason, first.tier1_score) == (again.sampled, again.reason, again.tier1_score)
             assert (False, "sampling_skip") == (again.sampled, again.reason)
@@ -384,7 +384,79 @@ def test_the_last_turns_are_judged_when_the_session_is_finalized(store: Store, s
 
     assert (True, False) == run(work())
     last = store.cursor().execute("SELECT turn_number, sampling_reason, revision FROM scores ORDER BY 1").fetchall()
-    assert [(6, "routine_sample", 0), (7, "last_turns", 1), (8, "last_turns", 1)] == last[5:]
+    assert [(6, "last_turns", 1), (7, "last_turns", 1), (8, "last_turns", 1)] == last[5:]
+
+
+class PausedJudge:
+    """Answers once it is told to."""
+
+    def __init__(self, inner: Judge) -> None:
+        self._inner = inner
+        self.go_on = asyncio.Event()
+
+    async def ask(self, question: Question, purse: Purse) -> Verdict:
+        """Wait, and ask."""
+        await self.go_on.wait()
+        return await self._inner.ask(question, purse)
+
+    async def aclose(self) -> None:
+        """Give the other judge back."""
+        await self._inner.aclose()
+
+
+@pytest.mark.parametrize("closes_early", [True, False])
+def test_a_last_turn_that_was_a_routine_sample_is_judged_in_full_and_pays_for_no_answer_twice(
+    store: Store, simulator: RunningJudge, closes_early: bool
+) -> None:
+    """It was a routine sample until the session closed: Tier 2 has its answer, or will have, and Tier 3 is opened by its new reason.
+
+    In the demo 30 % of the last turns missed Tier 3 because their number was a multiple of three.
+    """
+
+    async def work() -> None:
+        judge = PausedJudge(live_judge(simulator.base_url))
+        if not closes_early:
+            judge.go_on.set()
+        async with engine_over(store, judge=judge) as engine:
+            for exchange in dialogue("s1", 10):
+                await engine.take_exchange(exchange)
+            if not closes_early:
+                await engine.drained()
+            assert await engine.finalize("local", "s1")
+            judge.go_on.set()
+            await engine.drained()
+
+    run(work())
+    scores = store.cursor().execute(
+        "SELECT revision, sampling_reason, sampling_probability, tier3_state, tier3_reason FROM log.scores WHERE turn_number = 10 ORDER BY 1"
+    )
+    assert [
+        (0, "routine_sample", 1 / 3, "skipped_gate", "routine"),
+        (1, "last_turns", 1.0, "scored", "last_turns"),
+    ] == scores.fetchall()
+    (asked, different) = rows(store, "judgements", "count(*), count(DISTINCT fingerprint)")[0]
+    assert asked == different, "an answer was paid for twice"
+    assert nano_sum(store, "judgements") == nano_sum(store, "scores")
+
+
+def test_a_request_for_a_routine_sample_leaves_it_one_of_the_last(store: Store, simulator: RunningJudge) -> None:
+    """Nobody judged it at first, and somebody asked for it before the session closed: its weight must not stay three."""
+
+    async def without() -> None:
+        async with engine_over(store) as engine:
+            await take_all(engine, [dialogue("s1", 10)])
+
+    async def later() -> None:
+        async with engine_over(store, judge=live_judge(simulator.base_url), now=Clock(NOW + timedelta(hours=1))) as engine:
+            await engine.rejudge(None, "no_judge", 100)
+            await engine.drained()
+            await engine.finalize("local", "s1")
+            await engine.drained()
+
+    run(without())
+    run(later())
+    found = store.cursor().execute("SELECT revision, sampling_reason FROM log.scores WHERE turn_number = 10 ORDER BY 1")
+    assert [(0, "routine_sample"), (1, "routine_sample"), (2, "last_turns")] == found.fetchall()
 
 
 def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.policy import Policy
+from schemas.codec import encode
 from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
 from streams.batches import Step
 from streams.judged import SCORING
@@ -129,7 +130,7 @@ def test_a_session_s_diagnosis_does_not_depend_on_other_sessions(records: list[R
 
 @given(EXCHANGE_TOPICS)
 def test_every_exchange_gets_exactly_one_decision_and_at_most_one_revision_of_it(records: list[Record]) -> None:
-    """A task or a score at once; a parked one once more, as one of the last turns."""
+    """A task or a score at once; once more, as one of the last turns, what is no first turn."""
     answers = [record for _, record in run_in_batches(IntakeStep(Policy()), "exchanges", records)]
     firsts = sorted(
         record.exchange_id for record in answers if isinstance(record, (Score, ScoringTask)) and record.revision == 0
@@ -141,15 +142,27 @@ def test_every_exchange_gets_exactly_one_decision_and_at_most_one_revision_of_it
 
 
 def test_the_last_turns_become_tasks_when_the_session_closes() -> None:
-    """Turns 7, 8 and 10 of ten plain ones: 6 and 9 were sampled as every third, 1 to 5 as the first."""
+    """The last three of ten plain ones, of which 10 was sampled as every third like 7, and 1 to 5 as the first."""
     records = [build.exchange("s1", number) for number in range(10)] + [build.closing("s1", 10)]
     answers = [record for _, record in run_in_batches(IntakeStep(Policy()), "exchanges", records)]
     skipped = [record.turn_number for record in answers if isinstance(record, Score)]
     last = [
         record.turn_number for record in answers if isinstance(record, ScoringTask) and record.sampling_reason == "last_turns"
     ]
-    assert skipped == [7, 8, 10]
-    assert last == [8, 10]
+    assert skipped == [6, 8, 9]
+    assert last == [8, 9, 10]
+
+
+def test_a_state_from_before_last_turns_were_all_kept_is_read() -> None:
+    """A worker is upgraded in the middle of sessions: turns that were skipped are in the state, those that were sampled are not."""
+    sampling = [10, [[8, 8, [8, "s1:7", 0, encode(build.exchange("s1", 7))]], [9, 9, None], [10, 10, None]]]
+    state = msgspec.msgpack.encode([sampling, 10])
+    outcome = IntakeStep(Policy())(build.batch("exchanges", [build.closing("s1", 10)], first_offset=10), {"local/s1": state})
+    assert [("s1:7", 1, "last_turns", 1.0)] == [
+        (task.exchange_id, task.revision, task.sampling_reason, task.sampling_probability)
+        for _, task in outcome.records
+        if isinstance(task, ScoringTask)
+    ]
 
 
 def test_a_project_that_is_switched_off_is_not_scored() -> None:

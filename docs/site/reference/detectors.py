@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import audit.detectors
-from audit.detectors import DETECTORS, Detector
+from audit.detectors import DETECTORS, FINDERS, Detector
 from audit.diagnosis import __doc__ as SCORING  # noqa: N812 - a text, and the module's own
 from audit.thresholds import EVENTS, TRANSCRIPTS, Thresholds
 from reference.markdown import code, first_paragraph, page, table, words
@@ -33,7 +33,25 @@ def detectors() -> str:
         "## Trust and readiness",
         words(scoring[0].upper() + scoring[1:]),
         *(part for one in DETECTORS for part in _detector(one, *rules[one.failure_type])),
+        "## Findings",
+        "Off unless the [policy](policy.md#detectors-events) sets their threshold. They are listed with the causes, with an impact of 0: no trust score, readiness or gate depends on "
+        "them. `rule_version` of a diagnosis names those that were looked for. A session that had begun before the policy changed goes on as it began; `driftline rebuild` looks again. Other tools "
+        "call the first ping-pong and the second fuzzy or similar repeats.",
+        *(part for one in FINDERS for part in _finder(one, *rules[one.failure_type])),
     )
+
+
+def _finder(one: Detector, fires: str, severity: str, impact: str) -> list[str]:
+    finding = audit.detectors.FINDING_TYPES[one.failure_type]
+    rows = [
+        ("fires when", words(fires)),
+        ("severity", words(severity)),
+        ("penalty", code(impact)),
+        ("causal chain", " → ".join(map(code, finding.causal_chain))),
+        ("what to do", words(finding.remediation)),
+        ("version", str(one.version)),
+    ]
+    return [f"### {one.failure_type}", first_paragraph(one.detect.__doc__), table(("", ""), rows)]
 
 
 def _differences() -> str:

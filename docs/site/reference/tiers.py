@@ -33,8 +33,8 @@ _SAMPLING = {
     sampling.TIER1_FLAGS: "A check of Tier 1 fired.",
     sampling.DISAGREEMENT_REASON: "The agent pushes back (`alwaysScoreDisagreement`).",
     sampling.LONG_RESPONSE: "A long response (`alwaysScoreLongResponses`, `longResponseThreshold`).",
-    sampling.ROUTINE_SAMPLE: "Every n-th of the turns that nothing else selects (`routineInterval`); counts n times in every mean.",
-    sampling.LAST_TURNS: "One of the last turns, known when the session closes (`alwaysScoreLast`).",
+    sampling.ROUTINE_SAMPLE: "Every n-th of the turns that nothing else selects (`routineInterval`), from a start that is drawn for each session; counts n times in every mean.",
+    sampling.LAST_TURNS: "One of the last turns, known when the session closes (`alwaysScoreLast`). It replaces any other reason but `first_turns` and `sampling_disabled`, in a new revision of the score.",
     SAMPLED: "Put back by `driftline dead-letters retry`, whatever sampling would have said.",
     sampling.SAMPLING_SKIP: "Nothing selects it: it is not judged.",
 }

@@ -360,6 +360,20 @@ def test_history_that_is_judged_again_by_others_is_no_drift(store: Store, by: di
         assert () == checked(store, END + day * DAY).findings
 
 
+def test_rules_that_only_sample_otherwise_are_the_same_measure(store: Store) -> None:
+    """An upgrade from eval-3 to eval-4 changes which turns are judged: drift is watched on, and no baseline starts anew."""
+    before = [one for one in history(fallen(6), 40, rule_version="eval-3") if one.exchange_at < END - 8 * DAY]
+    after = [one for one in history(fallen(6), 40, rule_version="eval-4") if one.exchange_at >= END - 8 * DAY]
+    put(store, "scores", before)
+    first = checked(store, END - 8 * DAY)
+    put(store, "scores", after)
+    found = checked(store)
+    assert "2026-10-27" == evidence_of(found.incidents[0])["rules"]["sequential"]["firstDay"]
+    assert first.baseline is not None
+    assert found.baseline is not None
+    assert first.baseline.yardstick == found.baseline.yardstick
+
+
 def test_days_of_another_judge_are_not_compared(store: Store) -> None:
     """From today on a stricter judge: until there are days to compare with, nobody says that the agent fell."""
     put(store, "scores", [one for one in history(steady, 40) if one.exchange_at < END - 6 * DAY])

@@ -1,0 +1,210 @@
+"""Patterns of calls that a policy can have looked for: two calls in turn, and calls that nearly repeat one before them.
+
+1. Calls **alternate** where two different calls, each with the same arguments every time, follow each other in turn with no other call
+   between: A, B, A, B. Other tools call it ping-pong. Nothing was done that could have changed what either of them says.
+2. A call is a **near-duplicate** where one of the last WINDOW calls names the same tool with other arguments that say nearly the same:
+   the same keys and the same numbers in any order, and nearly the same words, whatever their order, case and spacing. Other numbers
+   are another page, line or id, and so progress.
+3. Polling is neither: calls that `audit.polling` exempts have no key, and a policy names further tools. Of a transcript, both are looked
+   for within one exchange.
+
+A call is compared with WINDOW others, by words that are folded into BITS bits, so time is linear in the calls and memory is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from audit.events import call_arguments
+from audit.fingerprints import canonical_json, digest
+from audit.thresholds import Thresholds
+
+WINDOW = 10
+"""Calls before a call that it is compared with."""
+BITS = 1024
+"""Bits that the words of a call are folded into."""
+LONGEST = 1_000
+"""Characters of arguments that are compared; longer ones are texts that are written, and nearly equal texts are work."""
+_TOKENS = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+")
+
+Reference = tuple[int, str]
+
+
+class Sketch(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What is compared of a call's arguments."""
+
+    exact: str
+    """Digest of the keys, with every value that is no text, and of the numbers in the texts."""
+    words: bytes
+    """A bit for each word."""
+
+    def similarity(self, other: Sketch) -> float:
+        """The share of words, 0 to 1, that two calls have in common; 0 where keys or numbers differ."""
+        if self.exact != other.exact:
+            return 0.0
+        mine, others = int.from_bytes(self.words, "big"), int.from_bytes(other.words, "big")
+        return (mine & others).bit_count() / max(1, (mine | others).bit_count())
+
+
+class RecentCall(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One of the last calls."""
+
+    tool: str
+    key: str
+    sketch: Sketch
+
+
+class Alternation(msgspec.Struct, array_like=True, gc=False):
+    """Two calls in turn. `references` may be capped."""
+
+    keys: tuple[str, str] = ("", "")
+    """Of the call before the last one, and of the last one."""
+    tools: tuple[str, str] = ("", "")
+    """In the same order."""
+    calls: int = 0
+    references: list[Reference] = []
+
+    @property
+    def rounds(self) -> int:
+        """How often both calls were made."""
+        return self.calls // 2
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The tools, that of the first call first."""
+        return self.tools if self.calls % 2 == 0 else (self.tools[1], self.tools[0])
+
+
+class CallPatterns(msgspec.Struct, gc=False):
+    """What is known of the patterns in a session's calls, for the thresholds that it was begun with."""
+
+    polling_tools: tuple[str, ...] = ()
+    similarity: float | None = None
+    """From which calls nearly repeat each other; None: not looked for."""
+    exchange: str | None = None
+    last: Reference | None = None
+    current: Alternation = msgspec.field(default_factory=Alternation)
+    longest: Alternation = msgspec.field(default_factory=Alternation)
+    """The longest alternation before the current one."""
+    recent: list[RecentCall] = []
+    near_duplicates: int = 0
+    near_references: list[Reference] = []
+    near_tool: str = ""
+    """Tool of the first near-duplicate."""
+
+    @classmethod
+    def wanted_by(cls, thresholds: Thresholds) -> CallPatterns | None:
+        """What to fold calls into; None where the thresholds have neither pattern looked for."""
+        if thresholds.alternating_rounds is None and thresholds.near_duplicate_calls is None:
+            return None
+        compared = thresholds.near_duplicate_calls is not None
+        return cls(thresholds.polling_tools, thresholds.near_duplicate_similarity if compared else None)
+
+    @property
+    def alternation(self) -> Alternation:
+        """The longest alternation, the first of equals."""
+        return self.current if self.current.calls > self.longest.calls else self.longest
+
+    def add(
+        self,
+        reference: Reference,
+        tool: str | None,
+        key: str | None,
+        *,
+        exchange: str | None,
+        payload: str | Mapping[str, Any] | None,
+        limit: int | None,
+    ) -> None:
+        """Fold in the session's next call; `exchange` is None but for calls of transcripts, `limit` caps references."""
+        if tool is None or key is None or tool in self.polling_tools:
+            return
+        if exchange != self.exchange:
+            self._end_alternation()
+            self.current, self.exchange, self.recent = Alternation(), exchange, []
+        self._alternate(reference, tool, key, limit)
+        if self.similarity is not None and payload is not None:
+            self._compare(reference, tool, key, payload, limit)
+        self.last = reference
+
+    def folded(self, limit: int) -> list[Any]:
+        """What detectors rest on, with so many references at most."""
+        longest = self.alternation
+        alternation = [longest.pair, longest.calls, longest.references[:limit]]
+        return [alternation, self.near_tool, self.near_duplicates, self.near_references[:limit]]
+
+    def _alternate(self, reference: Reference, tool: str, key: str, limit: int | None) -> None:
+        current = self.current
+        before, last = current.keys
+        if current.calls >= 2 and key == before:
+            current.keys, current.tools, current.calls = (last, key), (current.tools[1], tool), current.calls + 1
+            if limit is None or len(current.references) < limit:
+                current.references.append(reference)
+            return
+        self._end_alternation()
+        if self.last is None or current.calls == 0 or key == last:
+            self.current = Alternation(("", key), ("", tool), 1, [reference][:limit])
+        else:
+            self.current = Alternation((last, key), (current.tools[1], tool), 2, [self.last, reference][:limit])
+
+    def _end_alternation(self) -> None:
+        self.longest = self.alternation
+
+    def _compare(self, reference: Reference, tool: str, key: str, payload: Any, limit: int | None) -> None:
+        sketch = sketch_of(payload)
+        if sketch is None:
+            return
+        others = (one.sketch for one in self.recent if one.tool == tool and one.key != key)
+        if any(sketch.similarity(other) >= (self.similarity or 0) for other in others):
+            self.near_tool = self.near_tool or tool
+            self.near_duplicates += 1
+            if limit is None or len(self.near_references) < limit:
+                self.near_references.append(reference)
+        self.recent = [*self.recent[1 - WINDOW :], RecentCall(tool, key, sketch)]
+
+
+def sketch_of(payload: str | Mapping[str, Any]) -> Sketch | None:
+    """What is compared of a call; None where it has no words, and where they are too many."""
+    event = msgspec.json.decode(payload) if isinstance(payload, str) else payload
+    arguments = _parsed(call_arguments(event)) if isinstance(event, Mapping) else None
+    if arguments is None or len(canonical_json(arguments)) > LONGEST:
+        return None
+    keys, said = list[str](), list[str]()
+    for key, value in _leaves(arguments):
+        keys.append(key if isinstance(value, str) else f"{key}={canonical_json(value)}")
+        said.append(value if isinstance(value, str) else "")
+    tokens = _TOKENS.findall(" ".join(said).casefold())
+    words = {token for token in tokens if not token[0].isdecimal()}
+    if not words:
+        return None
+    bits = 0
+    for word in words:
+        bits |= 1 << zlib.crc32(word.encode("utf-8", "surrogatepass")) % BITS
+    numbers = sorted(token for token in tokens if token[0].isdecimal())
+    return Sketch(digest(canonical_json([sorted(keys), numbers])), bits.to_bytes(BITS // 8, "big"))
+
+
+def _parsed(arguments: Any) -> Any:
+    """Arguments that are written as a JSON object within a text, as the object."""
+    if isinstance(arguments, str) and arguments.lstrip().startswith("{"):
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(arguments)
+    return arguments
+
+
+def _leaves(arguments: Any) -> Iterator[tuple[str, Any]]:
+    """Every value that holds no others, with the name that it, or what holds it, has."""
+    left = [("", arguments)]
+    while left:
+        name, value = left.pop()
+        if isinstance(value, Mapping):
+            left.extend((str(key), one) for key, one in value.items())
+        elif isinstance(value, list | tuple):
+            left.extend((name, one) for one in value)
+        else:
+            yield name, value

@@ -1,0 +1,23 @@
+"""Rows for the fold of evidence, with what calls said where a session's thresholds compare that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from analytics.queries import run_query
+
+QUERY = "call_payloads"
+
+
+def with_payloads(
+    cursor: duckdb.DuckDBPyConnection, events: pl.DataFrame, runs: Sequence[Mapping[str, Any]], *, wanted: bool
+) -> pl.DataFrame:
+    """The events of some runs with the column `payload`: of calls where it is wanted, else empty, because it may be large."""
+    if not wanted:
+        return events.with_columns(pl.lit(None, pl.String).alias("payload"))
+    payloads = run_query(cursor, QUERY, {"runs": list(runs)})
+    return events.join(payloads.unique(["run", "event_id"]), on=["run", "event_id"], how="left", maintain_order="left")

@@ -1,0 +1,271 @@
+"""Findings about calls: two in turn, and such as nearly repeat one before them. Off by default, and never part of a score."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.call_patterns import BITS, LONGEST, WINDOW, sketch_of
+from audit.detectors import DETECTORS, FAILURE_TYPES, FINDERS, FINDING_TYPES, Cause, Detector
+from audit.diagnosis import RULE_VERSION, diagnose, diagnose_events, rule_version
+from audit.diagnosis_record import evidence_digest
+from audit.events import normalise_session
+from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.thresholds import EVENTS, Profile, Thresholds
+
+ON = Profile.of("events", {"alternating_rounds": 3, "near_duplicate_calls": 2})
+QUESTION = "Where is the parcel of the customer Miller, order 4711, sent on Monday"
+Raw = dict[str, Any]
+
+
+def call(tool: str, args: Any = None, **fields: Any) -> Raw:
+    """A call of a tool."""
+    return {"event": "tool_call", "tool": tool, "args": args, **fields}
+
+
+A, B, C = call("read", {"path": "a"}), call("edit", {"path": "a"}), call("test")
+
+
+def evidence_of(raw_events: list[Raw], profile: Profile = ON, limit: int | None = None) -> SessionEvidence:
+    """The evidence of a session with these events."""
+    evidence = SessionEvidence.held_to(profile.thresholds, limit)
+    fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))])
+    return evidence
+
+
+def found(raw_events: list[Raw], profile: Profile = ON) -> dict[str, Cause]:
+    """The findings in a session."""
+    evidence = evidence_of(raw_events, profile)
+    return {cause.type: cause for one in FINDERS for cause in one.detect(evidence, profile.thresholds)}
+
+
+def seqs(cause: Cause) -> list[int]:
+    """Where the evidence is."""
+    return [seq for seq, _ in cause.evidence]
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([A, B] * 3, [0, 1, 2, 3, 4, 5]),
+        ([A, B] * 2 + [A], None),
+        ([C, A, B, A, B, A, B, A, C], [1, 2, 3, 4, 5, 6, 7]),
+        ([A, A, B, A, B, A, B, B], [1, 2, 3, 4, 5, 6]),
+        ([A, B, C] * 5, None),
+        ([A] * 9, None),
+        ([A, B, A, B, C, A, B, A, B], None),
+        ([A, call("edit", {"path": "b"})] * 2 + [A, B], None),
+        ([A, B] * 3 + [C] + [C, A] * 5, [6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16][1:]),
+    ],
+)
+def test_two_calls_in_turn_are_found_with_every_call_of_the_longest_run(calls: list[Raw], expected: list[int] | None) -> None:
+    """Undoing and redoing gets nowhere; another call between, or other arguments, may be what was missing."""
+    cause = found(calls).get("alternating_calls")
+    assert expected == (None if cause is None else seqs(cause))
+
+
+def test_what_is_said_of_alternation_names_rounds_and_tools_in_their_order() -> None:
+    """Names are an agent's: they are shown without control characters."""
+    cause = found([C, *[call("write\u202e"), A] * 3, call("write\u202e")])["alternating_calls"]
+    said = "Two tool calls alternated for 3 rounds with unchanged arguments. Tools: write, read."
+    assert (said, "medium", 0, 7) == (cause.description, cause.severity, cause.impact_score, cause.evidence_count)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_near"),
+    [
+        ({"q": QUESTION.upper()}, True),
+        ({"q": f"  {QUESTION.replace(' ', '   ')}?!"}, True),
+        ({"q": " ".join(reversed(QUESTION.split()))}, True),
+        ({"q": QUESTION.replace("Where", "Whence")}, False),
+        ({"q": f"{QUESTION} please"}, True),
+        ({"q": QUESTION.replace("4711", "4712")}, False),
+        ({"q": QUESTION, "page": 2}, False),
+        ({"query": QUESTION.upper()}, False),
+        ({"q": QUESTION.upper(), "force": True}, False),
+        ({"q": "Refund it"}, False),
+        ({"q": QUESTION}, False),
+        (None, False),
+    ],
+)
+def test_arguments_that_say_nearly_the_same_are_near_duplicates(other: Any, is_near: bool) -> None:
+    """Wording, order and case are no progress; another number, key or switch is; equal calls are a loop's business."""
+    evidence = evidence_of([call("search", {"q": QUESTION}), call("search", other)])
+    assert evidence.patterns is not None
+    assert int(is_near) == evidence.patterns.near_duplicates
+    elsewhere = evidence_of([call("search", {"q": QUESTION}), call("ask", other)])
+    assert elsewhere.patterns is not None
+    assert 0 == elsewhere.patterns.near_duplicates
+
+
+def test_arguments_within_a_text_are_read_as_what_they_are() -> None:
+    """Many programs send the arguments as a text that holds a JSON object: its keys are no words."""
+    texts = [msgspec.json.encode({"question": QUESTION, "page": page}).decode() for page in (1, 1, 2)]
+    near = evidence_of([call("search", texts[0]), call("search", texts[1].upper().replace("QUESTION", "question"))])
+    assert near.patterns is not None
+    assert 0 == near.patterns.near_duplicates  # PAGE is another key
+    assert sketch_of(call("search", texts[0])) == sketch_of(call("search", {"question": QUESTION, "page": 1}))
+    assert sketch_of(call("search", texts[0])) != sketch_of(call("search", texts[2]))
+
+
+def test_near_duplicates_are_looked_for_among_the_last_calls_only() -> None:
+    """A question that comes up again after an hour's work is none; and time stays linear."""
+    between = [call("search", {"q": f"{'abcdefghijkl'[n]} something else"}) for n in range(WINDOW)]
+    for others, expected in ((between[:-1], 1), (between, 0)):
+        patterns = evidence_of([call("search", {"q": QUESTION}), *others, call("search", {"q": QUESTION.upper()})]).patterns
+        assert patterns is not None
+        assert expected == patterns.near_duplicates
+
+
+def test_what_is_said_of_near_duplicates_counts_the_repeats() -> None:
+    """The first call was right; evidence are those that came after it."""
+    wordings = [QUESTION, QUESTION.upper(), QUESTION.title()]
+    cause = found([call("search", {"q": wording}) for wording in wordings])["near_duplicate_calls"]
+    assert ("2 tool calls nearly repeated an earlier one. First tool: search.", 0, [1, 2]) == (
+        cause.description,
+        cause.impact_score,
+        seqs(cause),
+    )
+
+
+def test_polling_is_neither() -> None:
+    """Asking again how something is getting on, in between and in other words, is how one waits."""
+    polling = Profile.of("events", {"alternating_rounds": 3, "near_duplicate_calls": 1, "polling_tools": ("status",)})
+    asked = [call("status", {"q": QUESTION}), call("status", {"q": QUESTION.upper()})]
+    assert {} == found([*asked, A] * 5, polling)
+    assert {"alternating_calls"} == set(found([step for pair in [(A, asked[0]), (B, asked[1])] * 3 for step in pair], polling))
+    transcript = [
+        call("process", {"action": "poll", "id": "x"}, source="openclaw", exchange_id="e"),
+        {**A, "source": "openclaw", "exchange_id": "e"},
+    ]
+    recorded = Profile.of("transcripts", {"alternating_rounds": 2, "near_duplicate_calls": 1})
+    assert {} == found(transcript * 5, recorded)
+
+
+def test_of_a_transcript_both_are_looked_for_within_an_exchange() -> None:
+    """Sessions go on for weeks: what somebody asks for every morning is no loop."""
+    recorded = Profile.of("transcripts", {"alternating_rounds": 3, "near_duplicate_calls": 2})
+    words = [call("search", {"q": QUESTION}), call("search", {"q": QUESTION.upper()}), call("search", {"q": QUESTION.title()})]
+
+    def told(exchange: str, calls: list[Raw]) -> list[Raw]:
+        return [{**one, "source": "openclaw", "exchange_id": exchange} for one in calls]
+
+    assert {} == found(
+        [one for day in "123" for one in told(day, [A, B])] + [one for n in range(3) for one in told(f"w{n}", [words[n]])],
+        recorded,
+    )
+    assert {"alternating_calls", "near_duplicate_calls"} == set(found(told("1", [A, B] * 3) + told("2", words), recorded))
+
+
+CALLS = st.lists(
+    st.sampled_from([A, B, C, call("search", {"q": QUESTION}), call("search", {"q": QUESTION.lower()}), {"event": "decision"}]),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(CALLS)
+def test_they_are_off_by_default_and_change_no_score_when_on(raw_events: list[Raw]) -> None:
+    """The diagnosis of the published rules stays what it is, to the letter but for what was asked for besides."""
+    off = diagnose_events("s", raw_events)
+    on = diagnose_events("s", raw_events, ON)
+    mine = [one for one in on["failure_causes"] if one["type"] in FINDING_TYPES]
+    assert [] == [one for one in off["failure_causes"] if one["type"] in FINDING_TYPES]
+    assert off["failure_causes"] == [one for one in on["failure_causes"] if one not in mine]
+    for name in ("trust_score", "readiness_level", "scores", "cost_analysis", "evidence_summary"):
+        assert off[name] == on[name]
+    if off["failure_causes"]:
+        assert off["primary_diagnosis"] == on["primary_diagnosis"]
+
+
+@settings(deadline=None)
+@given(CALLS, st.lists(st.integers(0, 40), max_size=4), st.sampled_from([None, 0, 3]))
+def test_batches_stored_state_and_limits_change_nothing_but_references(
+    raw_events: list[Raw], cuts: list[int], limit: int | None
+) -> None:
+    """Batch sizes follow from load; evidence must not."""
+    rows = [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))]
+    evidence = SessionEvidence.held_to(ON.thresholds, limit)
+    for start, end in itertools.pairwise(sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})):
+        evidence = msgspec.msgpack.decode(msgspec.msgpack.encode(evidence), type=SessionEvidence)
+        fold_columns({"s": evidence}, rows[start:end])
+    assert evidence_of(raw_events, limit=limit) == evidence
+    whole, cut = diagnose(evidence_of(raw_events), ON.thresholds).causes, diagnose(evidence, ON.thresholds).causes
+    assert [(one.type, one.description, one.evidence_count) for one in whole] == [
+        (one.type, one.description, one.evidence_count) for one in cut
+    ]
+    if limit is not None:
+        assert [one.evidence[:limit] for one in whole if one.type in FINDING_TYPES] == [
+            one.evidence for one in cut if one.type in FINDING_TYPES
+        ]
+
+
+@settings(deadline=None)
+@given(CALLS, CALLS)
+def test_another_event_takes_no_finding_away(raw_events: list[Raw], more: list[Raw]) -> None:
+    """An agent must not be able to make a finding smaller by doing more."""
+    before, after = found(raw_events), found([*raw_events, *more])
+    for name, cause in before.items():
+        assert len(cause.evidence) == len(set(cause.evidence)) == cause.evidence_count
+        assert cause.evidence_count <= after[name].evidence_count
+
+
+@settings(deadline=None)
+@given(st.recursive(st.text() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans() | st.none(),
+                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12))  # fmt: skip
+def test_any_arguments_can_be_compared(arguments: Any) -> None:
+    """They are an agent's: whatever they hold, a sketch is small, equals itself and depends on nothing but them."""
+    (event,) = normalise_session([call("t", arguments)])
+    sketch = sketch_of(event.payload)
+    assert sketch == sketch_of(msgspec.json.encode(event.payload).decode())
+    if sketch is not None:
+        assert BITS // 8 == len(sketch.words)
+        assert 1.0 == sketch.similarity(sketch)
+
+
+def test_long_texts_are_not_compared() -> None:
+    """Who writes a file in several versions is at work."""
+    assert sketch_of(call("write", {"text": "a" * LONGEST})) is None
+    assert sketch_of(call("write", {"text": "a" * (LONGEST - 20)})) is not None
+
+
+@pytest.mark.parametrize("kind", ["in turn", "nearly alike"])
+def test_a_hundred_thousand_calls_take_linear_time_and_a_small_state(kind: str) -> None:
+    """The worst session that an agent can make must not slow or fill the stage that reports it."""
+    alike = [call("t", {"q": f"{QUESTION} {'x' * (n % 40)}"}) for n in range(500)]
+    calls = [A, B] if kind == "in turn" else alike
+    rows = [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(calls))]
+    evidence = SessionEvidence.held_to(ON.thresholds, 100)
+    started = time.process_time()
+    fold_columns({"s": evidence}, (rows[n % len(rows)] for n in range(100_000)))
+    assert 40 > time.process_time() - started
+    assert evidence.patterns is not None
+    assert 20_000 > len(msgspec.msgpack.encode(evidence.patterns))
+
+
+def test_they_are_versioned_and_a_diagnosis_names_those_that_were_looked_for() -> None:
+    """Whoever compares months sees that another rule was on; where none is, the version is what it was."""
+    assert RULE_VERSION == rule_version(EVENTS)
+    assert f"{RULE_VERSION}+alternating_calls-1+near_duplicate_calls-1" == rule_version(ON.thresholds)
+    assert f"{RULE_VERSION}+near_duplicate_calls-1" == rule_version(Thresholds(near_duplicate_calls=1))
+    off = Profile("events", EVENTS)
+    assert evidence_digest(evidence_of([A, B], off)) != evidence_digest(evidence_of([A, B]))
+
+
+@pytest.mark.parametrize("finder", FINDERS, ids=lambda finder: finder.failure_type)
+def test_a_finding_is_documented_and_has_no_part_in_the_score(finder: Detector) -> None:
+    """It says by which rule it was made and what to do, and its name is no failure type's."""
+    finding = FINDING_TYPES[finder.failure_type]
+    assert finder.failure_type == finding.name == finder.detect.__name__
+    assert (0, 0, "") == (finding.weight, finding.largest_penalty, finding.dimension)
+    assert finder.detect.__doc__
+    assert finding.remediation
+    assert 3 <= len(finding.causal_chain)
+    assert not FINDING_TYPES.keys() & FAILURE_TYPES.keys()
+    assert not {one.failure_type for one in DETECTORS} & {one.failure_type for one in FINDERS}

@@ -1,0 +1,89 @@
+"""Findings about calls from a policy to what people see: the import, the run, its events, and tuning."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from analytics.queries import query_records
+from analytics.store import Store
+from audit.thresholds import recorded_profile
+from schemas.records import Diagnosis
+from service.cli import run as run_command
+from service.dashboard.run_reading import read_events
+
+QUESTION = "Where is the parcel of the customer Miller, order 4711"
+CALLS = [
+    *[{"event": "tool_call", "tool": tool, "args": {"path": "a"}} for tool in ("read", "edit") * 2],
+    *[{"event": "tool_call", "tool": "search", "args": {"q": wording}} for wording in (QUESTION, QUESTION.upper())],
+]
+POLICY = "version: 1\ndefaults:\n  detectors:\n    events:\n      alternatingRounds: 2\n      nearDuplicateCalls: 1\n"
+FOUND = {"alternating_calls": [0, 1, 2, 3], "near_duplicate_calls": [5]}
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    """A policy that has both looked for."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY, "utf-8")
+    return path
+
+
+def imported(tmp_path: Path, *options: str) -> Path:
+    """A database with a session that has both."""
+    events, database = tmp_path / "events.jsonl", tmp_path / "a.duckdb"
+    timed = [{**one, "timestamp": f"2026-10-01T09:00:{place:02}Z"} for place, one in enumerate(CALLS)]
+    ended = {"event": "session_end", "timestamp": "2026-10-01T09:01:00Z"}
+    session = {"session_id": "s1", "agent": "scout", "project": "ops", "events": [*timed, ended]}
+    events.write_text(json.dumps(session) + "\n", "utf-8")
+    assert 0 == run_command(["import", "events", str(events), "--db", str(database), "--project", "ops", *options])
+    return database
+
+
+def diagnosis_in(store: Store) -> Diagnosis:
+    """The one diagnosis."""
+    with closing(store.cursor()) as cursor:
+        rows = cursor.execute("SELECT connection FROM log.diagnoses").fetchall()
+        sessions = [{"connection": connection, "session_id": "s1"} for (connection,) in rows]
+        (found,) = query_records(cursor, "session_diagnoses", Diagnosis, {"sessions": sessions})
+    return found
+
+
+def test_an_import_by_a_policy_records_what_it_looks_for(tmp_path: Path, policy: Path) -> None:
+    """The record says what was found, by which rules and thresholds; the page marks the same events again."""
+    with Store(imported(tmp_path, "--policy", str(policy))) as store:
+        found = diagnosis_in(store)
+        assert FOUND == {cause.type: [one.seq for one in cause.evidence] for cause in found.failure_causes}
+        assert {0} == {cause.impact_score for cause in found.failure_causes}
+        assert (100, "ready_for_runtime") == (found.trust_score, found.readiness_level)
+        assert found.rule_version.endswith("+alternating_calls-1+near_duplicate_calls-1")
+        assert '{"alternatingRounds":2,"nearDuplicateCalls":1}' == found.threshold_changes
+        profile = recorded_profile(found.threshold_profile, found.threshold_changes)
+        with closing(store.cursor()) as cursor:
+            events = read_events(cursor, found.connection, "s1", profile=profile)
+        assert {place: (name,) for name, places in FOUND.items() for place in places} == events.evidence
+
+
+def test_without_a_policy_nothing_of_it_is_there(tmp_path: Path) -> None:
+    """The diagnosis of the published rules stays what it is."""
+    with Store(imported(tmp_path)) as store:
+        found = diagnosis_in(store)
+        assert ((), "+" in found.rule_version) == (found.failure_causes, False)
+
+
+def test_people_see_the_findings_and_tune_them(tmp_path: Path, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run names them, and tuning says how many runs have them."""
+    database = ("--db", str(imported(tmp_path, "--policy", str(policy))))
+    capsys.readouterr()
+    assert 0 == run_command(["run", "s1", *database])
+    said = capsys.readouterr().out
+    assert "Two tool calls alternated for 2 rounds with unchanged arguments. Tools: read, edit." in said
+    assert "1 tool call nearly repeated an earlier one. First tool: search." in said
+    asked = ["tune", "--project", "ops", "--as-of", "2026-10-02T00:00:00Z", "--json", "--policy", str(policy), *database]
+    assert 0 == run_command(asked)
+    rows = {row["threshold"]: row for row in json.loads(capsys.readouterr().out)["thresholds"]}
+    assert (2, 2, [1]) == tuple(rows["alternating_rounds"][name] for name in ("value", "most", "runs"))
+    assert (1, 1, [1]) == tuple(rows["near_duplicate_calls"][name] for name in ("value", "most", "runs"))
