@@ -13,6 +13,8 @@ from audit.spikes import CRITICAL as CRITICAL_RATE
 from audit.spikes import DAYS as RATE_DAYS
 from audit.spikes import WARNING as WARNING_RATE
 from service.dashboard.rendering import NOTHING, number, share
+from streams.watch.causes import CAUSES
+from streams.watch.incidents import CAUSE
 
 Seen = Mapping[str, Any]
 """What a rule saw, as the evidence of an incident has it."""
@@ -45,7 +47,14 @@ EXPLAINED: Mapping[str, str] = {
     ),
 }
 """The rules, by name."""
-NO_CAUSE = "Nobody can tell whether the agent or the judge changed: no anchors were judged about that time, or too few."
+NO_CAUSE = "The anchors do not tell agent from judge: none were judged about that time, or too few."
+
+
+def cause_in_words(cause: str | None, evidence: Mapping[str, Any]) -> str:
+    """What changed and how that is known, or why it is not, as the evidence of an incident says; earlier incidents say less."""
+    kept = evidence.get(CAUSE)
+    words = kept.get("words") if isinstance(kept, dict) else None
+    return words if isinstance(words, str) and words else CAUSES.get(cause or "", NO_CAUSE)
 
 
 class Figure(NamedTuple):

@@ -22,7 +22,7 @@ from service.api.projects import project_row
 from service.dashboard.exchange_words import SAMPLING
 from service.dashboard.incident_charts import chart_of
 from service.dashboard.incident_queries import found_again
-from service.dashboard.incident_words import EXPLAINED, NAMES, NO_CAUSE, Figure, figures
+from service.dashboard.incident_words import EXPLAINED, NAMES, Figure, cause_in_words, figures
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.documents import Document
@@ -31,7 +31,7 @@ from service.runs import Wanted, worst_runs
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
 from streams.watch.baselines import OPEN
-from streams.watch.incidents import CAUSES, STATUSES, evidence_of, seen_by_rules
+from streams.watch.incidents import STATUSES, evidence_of, seen_by_rules
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50
@@ -134,7 +134,7 @@ async def incident(
         "usual": USUAL[found.status == OPEN],
         "sightings": _sightings(found),
         "since": since_of(found),
-        "cause": CAUSES.get(found.cause or "", NO_CAUSE),
+        "cause": cause_in_words(found.cause, evidence),
         "sampling": SAMPLING,
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
@@ -185,5 +185,5 @@ def _evidence(incident: Incident) -> Document:
     """What else the incident carries, each part as empty as it may be."""
     found = evidence_of(incident)
     lists = {name: found.get(name) or [] for name in ("exchanges", "samplingMix", "queries")}
-    maps = {name: found.get(name) or {} for name in ("baseline", "madeWith", "policies")}
+    maps = {name: found.get(name) or {} for name in ("baseline", "madeWith", "policies", "cause")}
     return {**lists, **maps, "note": found.get("note")}

@@ -16,6 +16,7 @@ from analytics.queries import query_rows
 from audit.policy import Policy
 from schemas.records import Baseline, Incident, ProjectCheck
 from streams.watch.baselines import OPEN, baseline_of, needs_another
+from streams.watch.causes import Explanation
 from streams.watch.evidence import gather
 from streams.watch.findings import Finding, worse
 from streams.watch.incidents import decided, decided_changes, due, record_of
@@ -23,8 +24,8 @@ from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
 from streams.watch.rules import ALL_RULES, LOOK_BACK, Case
 
-CauseOf = Callable[[str, Finding], str | None]
-"""Told a project and a finding: what changed, agent or judge; None where nobody can tell."""
+CauseOf = Callable[[str, Finding], Explanation]
+"""Told a project and a finding: what changed, agent or judge, or why that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

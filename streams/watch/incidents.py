@@ -21,6 +21,7 @@ import msgspec
 from audit.fingerprints import canonical_json, stable_id
 from schemas.records import Incident
 from streams.watch.baselines import OPEN
+from streams.watch.causes import Explanation
 from streams.watch.findings import DRIFT, SEVERITIES, Finding, Key, worse
 
 ACCEPTED, DISMISSED = "accepted", "dismissed"
@@ -33,13 +34,10 @@ MOST_DAYS = 90
 """Days that are kept of those that have left a rule's window."""
 DECIDED_SIZES = "decidedSizes"
 """In the evidence: how large the change was when a person decided on it, by rule."""
-CAUSES = {
-    "judge": "The anchors moved with it: it is the judge that changed, not the agent.",
-    "agent": "The judge is as it was, as far as anchors or rules tell: it is the agent that changed.",
-}
-"""What changed, in words."""
-CauseOf = Callable[[Finding], str | None]
-"""Told a finding: what changed, agent or judge; None where nobody can tell."""
+CAUSE = "cause"
+"""In the evidence: agent or judge, or why that is not known, with its numbers."""
+CauseOf = Callable[[Finding], Explanation]
+"""Told a finding: what changed, agent or judge, or why that is not known."""
 ESTIMATING = "sequential"
 """The rule that looks at all days each time, and may find another first day."""
 
@@ -55,8 +53,13 @@ class Due:
     severity: str
     before: Incident | None
     """Its latest revision; None for a new one."""
-    cause: str | None
-    """What changed, as far as anybody can tell: agent or judge."""
+    explanation: Explanation
+    """What changed, agent or judge, or why that is not known."""
+
+    @property
+    def cause(self) -> str | None:
+        """What changed, as far as anybody can tell: agent or judge."""
+        return self.explanation.cause
 
 
 def due(findings: Sequence[Finding], known: Sequence[Incident], as_of: datetime, cause_of: CauseOf) -> list[Due]:
@@ -141,12 +144,12 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]
 
 
 def _described(made: Due, evidence: Mapping[str, Any]) -> str:
-    parts = [made.lead.description, evidence.get("note"), CAUSES.get(made.cause or "")]
+    parts = [made.lead.description, evidence.get("note"), made.explanation.words if made.cause else None]
     return " ".join(part for part in parts if part)
 
 
 def _metadata(made: Due, evidence: Mapping[str, Any]) -> str:
-    return canonical_json({**evidence, "rules": rules_of(made)})
+    return canonical_json({**evidence, CAUSE: dict(made.explanation.numbers), "rules": rules_of(made)})
 
 
 def rules_of(made: Due) -> dict[str, Any]:
@@ -243,7 +246,8 @@ def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
     if before.status != OPEN:
         return False
     aged = before.checked_at is None or as_of - before.checked_at >= NUMBERS_AGAIN
-    changed = made.cause != before.cause or canonical_json(earlier) != canonical_json(now)
+    explains_more = canonical_json(dict(made.explanation.numbers)) != canonical_json(evidence_of(before).get(CAUSE))
+    changed = made.cause != before.cause or explains_more or canonical_json(earlier) != canonical_json(now)
     return made.severity != before.severity or (aged and changed)
 
 

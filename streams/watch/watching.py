@@ -23,6 +23,7 @@ from schemas.records import Baseline, Incident, ProjectCheck, Review
 from streams.anchors import cause_of
 from streams.store_log import Log
 from streams.watch.baselines import OPEN
+from streams.watch.causes import Explanation, explained, moved_by
 from streams.watch.checking import Checked, Checker
 from streams.watch.findings import Finding, Key
 from streams.watch.incidents import decided, key_of
@@ -114,8 +115,9 @@ class Watch:
         known = await asyncio.to_thread(self._read, lambda cursor: self._published.read(cursor, [project]))
         return any(one.status == OPEN and key_of(one) == key for one in known.incidents.get(project, ()))
 
-    def _cause(self, project: str, finding: Finding) -> str | None:
-        return cause_of(self._log.store, project, finding.key.tier, finding.key.direction, finding.after[0])
+    def _cause(self, project: str, finding: Finding) -> Explanation:
+        tier, moved = finding.key.tier, moved_by(finding)
+        return explained(tier, moved, cause_of(self._log.store, project, tier, moved))
 
     def _examine(self, projects: Sequence[str], as_of: datetime) -> list[Checked]:
         with contextlib.closing(self._log.store.cursor()) as cursor:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from watched import END
 
 from schemas.records import Incident
+from streams.watch.causes import UNEXPLAINED, Explanation
 from streams.watch.findings import CRITICAL, DOWN, DRIFT, WARNING, Finding, Key, Looked
 from streams.watch.incidents import ACCEPTED, DISMISSED, decided, decided_changes, due, evidence_of, record_of
 
@@ -46,6 +47,7 @@ def written(
     findings: Sequence[Finding], known: Sequence[Incident] = (), at: datetime = END, cause: str | None = None
 ) -> list[Incident]:
     """The incidents and revisions that findings make."""
+    explanation = UNEXPLAINED if cause is None else Explanation(cause, f"The {cause} explains it.", {"cause": cause})
     return [
         record_of(
             one,
@@ -53,7 +55,7 @@ def written(
             at,
             {},
         )
-        for one in due(findings, known, at, lambda _: cause)
+        for one in due(findings, known, at, lambda _: explanation)
     ]
 
 
@@ -121,7 +123,8 @@ def test_another_cause_is_told_within_the_hour() -> None:
     assert [] == written([finding(3)], [known], END + timedelta(minutes=59), "judge")
     (made,) = written([finding(3)], [known], END + timedelta(minutes=60), "judge")
     assert "judge" == made.cause
-    assert "it is the judge that changed" in made.description
+    assert "The judge explains it." in made.description
+    assert {"cause": "judge"} == evidence_of(made)["cause"]
 
 
 @pytest.mark.parametrize("status", [ACCEPTED, DISMISSED])
