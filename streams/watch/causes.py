@@ -20,8 +20,8 @@ from streams.watch.findings import DRIFT, UP, Finding
 from streams.watch.measured import TIERS
 
 CAUSES = {
-    "judge": "The judge changed, not the agent: the anchors moved with it.",
-    "agent": "The agent changed: anchors or rules exclude the judge.",
+    "judge": "The anchors moved with it: it is the judge that changed, not the agent.",
+    "agent": "The judge is as it was, as far as anchors or rules tell: it is the agent that changed.",
 }
 """What changed, in words, for incidents that keep no numbers of it."""
 _UNKNOWN = "The anchors do not tell agent from judge"
