@@ -23,6 +23,9 @@ from streams.watch.incidents import decided, decided_changes, due, record_of
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
 from streams.watch.rules import ALL_RULES, LOOK_BACK, Case
+from streams.watch.run_evidence import gather_runs
+from streams.watch.run_measures import measure_runs
+from streams.watch.run_rules import RUNS, RunCase, by_runs, decided_runs
 
 CauseOf = Callable[[str, Finding], Explanation]
 """Told a project and a finding: what changed, agent or judge, or why that is not known."""
@@ -35,7 +38,7 @@ class Checked:
     project: str
     as_of: datetime
     looked: ProjectCheck | None
-    """What was looked at; None where there were no scores of the last days."""
+    """What was looked at; None where there were neither scores nor runs of the last days."""
     baseline: Baseline | None
     """In force after the check; None without scores."""
     is_new_baseline: bool
@@ -47,6 +50,24 @@ class Checked:
     """Those of them that are new."""
     worsened: tuple[Incident, ...]
     """Those of them that are open and got more severe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is to look at in one project: scores, finished runs, or both."""
+
+    project: str
+    as_of: datetime
+    scores: Case | None
+    runs: RunCase | None
+    baseline: Baseline | None
+    """In force at the check."""
+
+    def evidence(self, cursor: duckdb.DuckDBPyConnection, finding: Finding) -> dict[str, Any]:
+        """What an incident of a finding carries."""
+        if finding.rule == RUNS or self.scores is None:
+            return gather_runs(cursor, finding, self.project, self.as_of)
+        return gather(cursor, finding, self.scores.measured, self.baseline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +84,7 @@ class Checker:
         windows = [self.policy.for_project(project).settings.baseline_window_days for project in projects]
         since = as_of.date() - timedelta(days=max([LOOK_BACK, *windows]))
         measured, parameters = measure(cursor, projects, since, as_of)
+        runs, run_parameters = measure_runs(cursor, projects, since, as_of)
         pending = _pending(cursor, projects)
         for project in projects:
             incidents = {one.incident_id: one for one in known.incidents.get(project, ())}
@@ -70,13 +92,23 @@ class Checker:
             missed = [row for row in pending if row["incident_id"] in incidents.keys() - known.unlanded]
             late = [_reconciled(incidents[row["incident_id"]], row) for row in missed]
             incidents.update({one.incident_id: one for one in late})
-            baseline, found = known.baselines.get(project), measured.get(project)
-            if found is None or not found.has_scores:
+            baseline, found, ran = known.baselines.get(project), measured.get(project), runs.get(project)
+            scored = found if found is not None and found.has_scores else None
+            if scored is None and ran is None:
                 yield Checked(project, as_of, None, baseline, False, (), tuple(late), (), ())
                 continue
-            fresh = self.baseline(found) if needs_another(baseline, found, incidents.values()) else None
-            case = Case(found, fresh or baseline, decided_changes(list(incidents.values())), parameters)
-            yield self._checked(cursor, case, list(incidents.values()), late, is_new=fresh is not None)
+            fresh = None
+            if scored is not None and needs_another(baseline, scored, incidents.values()):
+                fresh = self.baseline(scored)
+            all_known = list(incidents.values())
+            seen = Seen(
+                project,
+                as_of,
+                None if scored is None else Case(scored, fresh or baseline, decided_changes(all_known), parameters),
+                None if ran is None else RunCase(ran, decided_runs(all_known), run_parameters),
+                fresh or baseline,
+            )
+            yield self._checked(cursor, seen, all_known, late, is_new=fresh is not None)
 
     def baseline(self, measured: Measured, days: int | None = None) -> Baseline | None:
         """The baseline of what was measured, over so many days or the policy's window."""
@@ -86,20 +118,18 @@ class Checker:
     def _checked(
         self,
         cursor: duckdb.DuckDBPyConnection,
-        case: Case,
+        seen: Seen,
         known: Sequence[Incident],
         late: Sequence[Incident],
         *,
         is_new: bool,
     ) -> Checked:
         """Apply the rules to one project."""
-        measured, project = case.measured, case.measured.project
-        rules = self.policy.for_project(project).settings.incident_rules
-        findings = tuple(finding for name, rule in ALL_RULES.items() if name in rules for finding in rule(case))
+        project, as_of = seen.project, seen.as_of
+        findings = tuple(self._findings(seen))
         opened, worsened, others = [], [], list(late)
-        for one in due(findings, known, measured.as_of, lambda finding: self.cause_of(project, finding)):
-            evidence = gather(cursor, one.lead, measured, case.baseline)
-            made = record_of(one, project, measured.as_of, evidence)
+        for one in due(findings, known, as_of, lambda finding: self.cause_of(project, finding)):
+            made = record_of(one, project, as_of, seen.evidence(cursor, one.lead))
             if one.before is None:
                 opened.append(made)
             elif made.status == OPEN and worse(made.severity, one.before.severity):
@@ -107,19 +137,28 @@ class Checker:
             else:
                 others.append(made)
         made_all = (*others, *worsened, *opened)
-        looked = self._looked(measured, len(findings))
-        return Checked(
-            project, measured.as_of, looked, case.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened)
-        )
+        looked = self._looked(seen, len(findings))
+        return Checked(project, as_of, looked, seen.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened))
 
-    def _looked(self, measured: Measured, findings: int) -> ProjectCheck:
-        window = self.policy.for_project(measured.project).settings.baseline_window_days
+    def _findings(self, seen: Seen) -> Iterator[Finding]:
+        """What the rules of a project's policy find, in the scores first."""
+        rules = self.policy.for_project(seen.project).settings.incident_rules
+        if seen.scores is not None:
+            for name, rule in ALL_RULES.items():
+                if name in rules:
+                    yield from rule(seen.scores)
+        if seen.runs is not None and RUNS in rules:
+            yield from by_runs(seen.runs)
+
+    def _looked(self, seen: Seen, findings: int) -> ProjectCheck:
+        window = self.policy.for_project(seen.project).settings.baseline_window_days
+        reach = seen.scores.measured.reach if seen.scores is not None else seen.runs.runs.reach if seen.runs is not None else 0
         return ProjectCheck(
-            project=measured.project,
-            checked_at=measured.as_of,
-            days=min(window, measured.reach),
+            project=seen.project,
+            checked_at=seen.as_of,
+            days=min(window, reach),
             baseline_days=window,
-            exchanges=measured.window(window).exchanges,
+            exchanges=0 if seen.scores is None else seen.scores.measured.window(window).exchanges,
             findings=findings,
         )
 

@@ -15,11 +15,14 @@ SEVERITIES = (WARNING, CRITICAL)
 
 
 class Key(NamedTuple):
-    """What there is one open incident for, within a project."""
+    """What moved, and which way: a series of a project, or of one of its agents."""
 
     type: str
     tier: str | None
+    """Name of the series: a tier, or of runs `trust`, `unsafe` or `failure:<type>`; None for the rate of anomalies."""
     direction: str | None
+    agent: str | None = None
+    """Whose runs they are; None for a series of the whole project."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ DEFAULTS = {
     "costCapPerSession": 1.0,
     "heartbeatInterval": 300000,
     "baselineWindowDays": 14,
-    "incidentRules": ("sequential", "consecutive_days", "rate_ratio"),
+    "incidentRules": ("sequential", "consecutive_days", "rate_ratio", "runs"),
     "retentionDays": 90,
     "anchors": {"enabled": True, "count": 20, "intervalHours": 24},
     "detectors": {
