@@ -130,11 +130,11 @@ def rounds_of(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime |
 def cause_of(store: Store, project: str, tier: str | None, moved: Moved | None) -> Attribution:
     """What moved a tier of a project: agent or judge, or why that is not known. `moved` is on the tier's own scale.
 
-    Tier 1 is rules, which do not change by themselves: there it is the agent.
+    Tier 1 and the diagnosis of runs are rules, which do not change by themselves: there it is the agent.
     """
-    if tier == "tier1":
+    if tier is not None and tier not in TIERS:
         return Attribution(cause="agent", reason="rules")
-    if tier is None or tier not in TIERS or moved is None or not moved.size > 0:
+    if tier is None or moved is None or not moved.size > 0:
         return Attribution(cause=None, reason="no_size")
     _, lowest, highest = TIERS[tier]
     scale = highest - lowest

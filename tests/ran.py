@@ -22,7 +22,7 @@ def failure(name: str) -> FailureCause:
     )  # fmt: skip
 
 
-def run(name: str, at: datetime, *, bad: bool = False, kind: str = "cost_explosion", **fields: Any) -> Diagnosis:
+def ended_run(name: str, at: datetime, *, bad: bool = False, kind: str = "cost_explosion", **fields: Any) -> Diagnosis:
     """The diagnosis of a run that ended at a time; a bad one is unsafe and has a failure."""
     values: dict[str, Any] = {"ended_at": at, "closed_at": at, "agent": "desk"}
     if bad:
@@ -43,7 +43,7 @@ def runs(
     """Runs of so many days up to the end of the history, of which a share (by days before the end) is bad."""
     chance = random.Random(seed)
     return [
-        run(
+        ended_run(
             f"{name}-{back}-{number}",
             END - timedelta(days=back, minutes=30 * number + 5),
             bad=chance.random() < share(back),

@@ -22,7 +22,7 @@ from service.api.projects import project_row
 from service.dashboard.exchange_words import SAMPLING
 from service.dashboard.incident_charts import chart_of
 from service.dashboard.incident_queries import found_again
-from service.dashboard.incident_words import EXPLAINED, NAMES, Figure, cause_in_words, figures
+from service.dashboard.incident_words import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.documents import Document
@@ -31,7 +31,7 @@ from service.runs import Wanted, worst_runs
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
 from streams.watch.baselines import OPEN
-from streams.watch.incidents import STATUSES, evidence_of, seen_by_rules
+from streams.watch.incidents import STATUSES, evidence_of, key_of, seen_by_rules
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50
@@ -135,6 +135,8 @@ async def incident(
         "sightings": _sightings(found),
         "since": since_of(found),
         "cause": cause_in_words(found.cause, evidence),
+        "tier": None if found.tier is None else tier_name(found.tier),
+        "agent": key_of(found).agent,
         "sampling": SAMPLING,
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
@@ -155,7 +157,8 @@ def since_of(incident: Incident) -> str | None:
 def _runs(incident: Incident, evidence: Document) -> Wanted | None:
     """The runs that ended in the days of an incident, of the agents that moved it; None where the evidence does not say which."""
     seen = seen_by_rules(incident).values()
-    agents = sorted({one["agent"] for one in evidence["exchanges"] if isinstance(one.get("agent"), str)})
+    moved = [*evidence["exchanges"], *evidence["runs"]]
+    agents = sorted({one["agent"] for one in moved if isinstance(one.get("agent"), str)})
     if not seen or not agents:
         return None
     since, until = min(one["since"] for one in seen), max(one["until"] for one in seen)
@@ -184,6 +187,6 @@ def _sightings(incident: Incident) -> list[Sighting]:
 def _evidence(incident: Incident) -> Document:
     """What else the incident carries, each part as empty as it may be."""
     found = evidence_of(incident)
-    lists = {name: found.get(name) or [] for name in ("exchanges", "samplingMix", "queries")}
+    lists = {name: found.get(name) or [] for name in ("exchanges", "runs", "samplingMix", "queries")}
     maps = {name: found.get(name) or {} for name in ("baseline", "madeWith", "policies", "cause")}
     return {**lists, **maps, "note": found.get("note")}

@@ -86,8 +86,7 @@ def explained(tier: str | None, moved: Moved | None, found: Attribution) -> Expl
         numbers |= {"judgeChange": _shown(found.judge), "judgeInterval": [_shown(found.low), _shown(found.high)]}
     if moved is not None:
         numbers["tierChange"] = _shown(_signed(moved))
-    name = TIERS.get(tier or "", tier or "")
-    words = _words(name, moved, found)
+    words = _words(TIERS.get(tier or "", "The diagnosis of runs"), moved, found)
     return Explanation(found.cause, words, {**numbers, "words": words})
 
 

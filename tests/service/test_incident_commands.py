@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ran import runs, worse_since
 from watched import fallen, history, put, steady
 
 from analytics.queries import query_records
@@ -79,11 +80,14 @@ def test_a_check_that_had_nothing_to_look_at_does_not_say_that_all_is_well(
 ) -> None:
     """A year later the same database has no exchanges of late: nothing was found because nothing was looked at."""
     assert 0 == run(["check-drift", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)])
-    assert "No project was checked: none has exchanges in the 7 days before 2027-11-01 12:00 UTC." in capsys.readouterr().out
+    assert (
+        "No project was checked: none has exchanges or runs in the 7 days before 2027-11-01 12:00 UTC."
+        in capsys.readouterr().out
+    )
     assert 0 == run(["check-drift", "--project", "ops", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)])
     told = capsys.readouterr().out
     assert "0 projects checked, nothing found in 0; 0 new incidents" in told
-    assert "Not checked, no exchanges in the 7 days before: ops" in told
+    assert "Not checked, no exchanges or runs in the 7 days before: ops" in told
     assert 0 == run(["incidents", "list", "--project", "ops", "--db", str(database)])
     assert "Not checked yet." in capsys.readouterr().err
 
@@ -168,3 +172,20 @@ def test_on_a_terminal_the_reason_is_asked_for(
     run(["incidents", "show", incident, "--json", *of])
     decisions = json.loads(capsys.readouterr().out.splitlines()[-1])["decisions"]
     assert ["a new prompt", "as planned"] == [one["comment"] for one in decisions]
+
+
+def test_an_incident_of_runs_is_shown_with_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A database with transcripts alone is watched, too."""
+    path = tmp_path / "runs.duckdb"
+    with Store(path) as store:
+        put(store, "diagnoses", runs(worse_since(8)))
+    assert 0 == run(["check-drift", "--as-of", AS_OF, "--db", str(path)])
+    assert "Share of unsafe runs of desk rose" in " ".join(capsys.readouterr().out.split())
+    assert 0 == run(["incidents", "list", "--db", str(path), "--json"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    unsafe = next(row for row in rows if row["tier"] == "unsafe")
+    assert 0 == run(["incidents", "show", unsafe["id"], "--db", str(path)])
+    told = capsys.readouterr().out
+    assert "The runs that moved it most" in told
+    assert "cost_explosion" in told
+    assert "run_days, watched_runs, incident_runs" in " ".join(told.split())

@@ -16,6 +16,7 @@ from browsers import Elements, cookie, from_page, signed_in
 from builders import START, incident
 from hypothesis import given
 from hypothesis import strategies as st
+from ran import ended_run
 from watched import fallen, history, put, steady
 
 from analytics.outbox import Outbox
@@ -30,6 +31,7 @@ from service.dashboard.links import Links
 from service.dashboard.project_incidents import FIRST_MOVED, MAX_REASON, PAGE
 from service.watched import incident_records
 from streams.watch.rules import ALL_RULES
+from streams.watch.run_rules import RUNS
 
 LINKS = Links()
 LIST = LINKS.incidents("ops")
@@ -235,6 +237,65 @@ def test_an_incident_without_evidence_is_still_a_page(
     page = shown(call, tokens.root, found(store, type=kind, tier=tier, metadata=evidence))
     assert "The evidence does not say on which days it was." in page
     assert LINKS.deciding("ops", "i1") in page
+
+
+def of_runs(**changes: Any) -> dict[str, Any]:
+    """The evidence of an incident about runs."""
+    seen = {
+        "since": "2026-09-26", "until": "2026-10-01", "title": "Share of unsafe runs rose", "size": 0.8, "severity": "critical", "agent": "scout",
+        "meanBefore": 0.1, "meanAfter": 0.9, "change": 0.8, "changeInterval": [0.7, 0.9], "sigma": 0.3, "runsBefore": 20, "runsAfter": 10,
+        "logEvidence": 20.0, "firstDay": "2026-09-26", "firstDayInterval": ["2026-09-26", "2026-09-27"], "series": 3,
+        "days": [{"day": "2026-09-26", "average": 1.0, "count": 2}],
+    }  # fmt: skip
+    moved = {
+        "runId": "run_007", "connection": "local", "sessionId": "s<b>", "agent": "scout", "endedAt": "2026-09-27T09:00:00Z", "value": 1.0, "moved": 0.9,
+        "trustScore": 88, "readinessLevel": "unsafe_for_production", "primaryFailure": "cost_explosion", "failures": ["cost_explosion", "odd"],
+    }  # fmt: skip
+    query = {"name": "incident_runs", "parameters": {"project": "ops", "agent": "scout"}, "sql": "SELECT 1"}
+    return {
+        "agent": "scout", "rules": {"runs": seen}, "runs": [moved], "madeWith": {"rule_version": "diagnosis-1"}, "queries": [query], **changes
+    }  # fmt: skip
+
+
+def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whoever is woken by it opens the worst run first."""
+    put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
+    page = shown(
+        call,
+        tokens.root,
+        found(store, metadata=json.dumps(of_runs()), rule="runs", tier="unsafe", direction="up", cause="agent"),
+    )
+    read = words(page)
+    for one in (
+        "of Share of unsafe runs, agent scout", "Share of unsafe runs by day", "Evidence over all runs", "Mean before 0.100 20 runs", "Mean after 0.900 10 runs",
+        "an alarm from 8 760 to 1 on", "The runs that moved it most", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
+        "The runs that moved it most", "The agent changed",
+    ):  # fmt: skip
+        assert one in read, one
+    assert LINKS.run("ops", "run_007") in page
+    assert "<b>" not in page
+    assert "What was judged, before and after" not in read
+
+
+def test_an_incident_of_trust_is_drawn_from_0_to_100(call: Call, tokens: Tokens, store: Store) -> None:
+    """As trust is."""
+    put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
+    page = shown(call, tokens.root, found(store, metadata=json.dumps(of_runs()), rule="runs", tier="trust", direction="down"))
+    assert "Trust by day" in words(page)
+    assert "88.00" in words(page)
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        ({"words": "Too few rounds since the change, 1 of 2."}, "Cause not known. Too few rounds since the change, 1 of 2."),
+        ({"words": 7}, "Cause not known. The anchors do not tell agent from judge"),
+        (None, "Cause not known. The anchors do not tell agent from judge"),
+    ],
+)
+def test_a_cause_that_is_not_known_says_why(call: Call, tokens: Tokens, store: Store, kept: Any, told: str) -> None:
+    """Whoever reads it knows what to wait for; an incident of an earlier version says less."""
+    assert told in words(shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"cause": kept}))))
 
 
 def test_a_spike_is_told_by_its_rates(call: Call, tokens: Tokens, store: Store) -> None:
@@ -444,8 +505,8 @@ def test_the_pages_lead_to_the_sign_in(call: Call, store: Store) -> None:
 
 def test_every_rule_is_explained() -> None:
     """A rule that nobody can read about is not to be decided on."""
-    assert set(ALL_RULES) == set(EXPLAINED) == set(NAMES)
-    assert all(figures(rule, {}) for rule in ALL_RULES)
+    assert {*ALL_RULES, RUNS} == set(EXPLAINED) == set(NAMES)
+    assert all(figures(rule, {}) for rule in NAMES)
 
 
 @given(st.floats(-1e6, 1e6))

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from ran import failure, run, runs, session_ids, worse_since
+from ran import ended_run, failure, runs, session_ids, worse_since
 from watched import END, fallen, history, put
 
 from analytics.queries import query_rows
@@ -210,7 +210,7 @@ def test_many_runs_are_added_up_and_still_found(store: Store) -> None:
 
 def test_a_failure_that_occurs_once_is_no_series(store: Store) -> None:
     """Nothing can have changed."""
-    odd = run("odd", END - DAY, bad=True, kind="skill_failure")
+    odd = ended_run("odd", END - DAY, bad=True, kind="skill_failure")
     put(store, "diagnoses", [*runs(lambda _: 0.2), odd])
     with contextlib.closing(store.cursor()) as cursor:
         measured, _ = measure_runs(cursor, ["ops"], SINCE, END)
