@@ -97,7 +97,7 @@ _OWN: dict[str, dict[str, Rule]] = {
     "Review": {
         "project": Named(optional=True),
         "kind": OneOf(("human_score", "incident_decision", "dead_letter")),
-        "status": OneOf(("open", "accepted", "dismissed", "retried")),
+        "status": OneOf(("open", "acknowledged", "resolved", "new_normal", "dismissed", "accepted", "retried")),
         "score": Between(1, 5),
     },
     "SessionClosed": {"reason": OneOf(("explicit", "idle"))},

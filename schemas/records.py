@@ -678,11 +678,11 @@ class Incident(Record, frozen=True, kw_only=True):
     type: str
     """drift or anomaly_spike."""
     tier: str | None = None
-    """Tier it concerns."""
+    """Series that leads it: a tier, or of runs trust, unsafe or failure:<type>."""
     direction: str | None = None
     """up or down."""
     status: str
-    """open, accepted or dismissed."""
+    """open, acknowledged, resolved or dismissed. accepted, in older records, is resolved as the new normal."""
     severity: str
     """warning or critical."""
     title: str
@@ -696,15 +696,33 @@ class Incident(Record, frozen=True, kw_only=True):
     detected_at: datetime
     """As-of time of the check, UTC."""
     resolved_at: datetime | None = None
-    """When it was accepted or dismissed, UTC."""
+    """When it was resolved or dismissed, UTC."""
     resolved_by: str | None = None
-    """Who did."""
+    """Who did; driftline where it recovered by itself."""
     rule: str = "consecutive_days"
     """Rule that found it: consecutive_days, sequential or rate_ratio."""
     cause: str | None = None
     """What changed, as far as anchors tell: agent or judge; null where none were judged."""
     checked_at: datetime | None = None
     """As-of time of the check that this revision rests on, UTC."""
+    confidence: str = "confirmed"
+    """suspected or confirmed. Alerts are for confirmed ones."""
+    confirmed_at: datetime | None = None
+    """As-of time of the check that confirmed it, UTC; null while it is suspected, and in records of versions without suspicion."""
+    agent: str | None = None
+    """Agent whose runs the leading series is of; null for a series of the whole project."""
+    acknowledged_at: datetime | None = None
+    """When somebody took it on, UTC."""
+    acknowledged_by: str | None = None
+    """Who has it."""
+    resolution: str | None = None
+    """Why it is resolved: recovered, vanished (it was only suspected), fixed (a person says so) or new_normal."""
+    first_day: datetime | None = None
+    """First day of the change, its midnight UTC."""
+    last_day: datetime | None = None
+    """Last day of the change once that is over, its midnight UTC."""
+    decided_at: datetime | None = None
+    """When a person decided on it last, UTC."""
 
 
 class Judgement(Record, frozen=True, kw_only=True):
@@ -851,7 +869,7 @@ class Review(Record, frozen=True, kw_only=True):
     score: int | None = None
     """Human score, 1 to 5."""
     status: str | None = None
-    """New state: of an incident open, accepted or dismissed; of a dead letter retried."""
+    """New state: of an incident open, acknowledged, resolved, new_normal or dismissed (accepted, in older records, is new_normal); of a dead letter retried."""
     comment: str | None = None
     """In the reviewer's words."""
     occurred_at: datetime

@@ -16,7 +16,7 @@ from service.dashboard.charts import Band, Chart, Point, line
 from service.dashboard.incident_words import tier_name
 from service.dashboard.rendering import share
 from streams.watch.baselines import OPEN
-from streams.watch.incidents import key_of, seen_by_rules
+from streams.watch.incidents import seen_by_rules
 from streams.watch.run_measures import TRUST
 from streams.watch.run_rules import RUNS
 
@@ -48,7 +48,7 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
 
 def _values(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, float | None]:
     if incident.rule == RUNS:
-        of_runs = {"agent": key_of(incident).agent or "", "series": incident.tier}
+        of_runs = {"agent": incident.agent or "", "series": incident.tier}
         return {row["day"]: row["mean"] for row in query_rows(cursor, "run_days", {**asked, **of_runs})}
     return _anomalies(cursor, asked) if incident.tier is None else _averages(cursor, asked, incident)
 

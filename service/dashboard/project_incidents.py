@@ -31,7 +31,7 @@ from service.runs import Wanted, worst_runs
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
 from streams.watch.baselines import OPEN
-from streams.watch.incidents import STATUSES, evidence_of, key_of, seen_by_rules
+from streams.watch.incidents import STATUSES, evidence_of, seen_by_rules
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50
@@ -136,7 +136,7 @@ async def incident(
         "since": since_of(found),
         "cause": cause_in_words(found.cause, evidence),
         "tier": None if found.tier is None else tier_name(found.tier),
-        "agent": key_of(found).agent,
+        "agent": found.agent,
         "sampling": SAMPLING,
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,

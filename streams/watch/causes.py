@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 from audit.anchor_shift import FEWEST_ROUNDS
@@ -55,13 +54,13 @@ def moved_by(finding: Finding) -> Moved | None:
         change, low, high = _mean_of_days(finding), None, None
     if change is None or not change:
         return None
-    first, last = numbers.get("firstDayInterval") or (None, None)
+    earliest, latest = finding.first_days
     return Moved(
         direction=finding.key.direction,
         size=abs(change),
         error=0.0 if low is None or high is None else abs(high - low) / (2 * _NORMAL),
-        earliest=date.fromisoformat(first) if first else finding.since,
-        latest=date.fromisoformat(last) if last else finding.since,
+        earliest=earliest,
+        latest=latest,
         until=finding.after[1],
     )
 

@@ -14,6 +14,7 @@ import duckdb
 
 from analytics.queries import query_rows
 from audit.policy import Policy
+from audit.reference import Reference
 from schemas.records import Baseline, Incident, ProjectCheck
 from streams.watch.baselines import OPEN, baseline_of, needs_another
 from streams.watch.causes import Explanation
@@ -25,7 +26,7 @@ from streams.watch.measured import Measured, measure
 from streams.watch.rules import ALL_RULES, LOOK_BACK, Case
 from streams.watch.run_evidence import gather_runs
 from streams.watch.run_measures import measure_runs
-from streams.watch.run_rules import RUNS, RunCase, by_runs, decided_runs
+from streams.watch.run_rules import RUNS, RunCase, by_runs, run_references
 
 CauseOf = Callable[[str, Finding], Explanation]
 """Told a project and a finding: what changed, agent or judge, or why that is not known."""
@@ -101,11 +102,12 @@ class Checker:
             if scored is not None and needs_another(baseline, scored, incidents.values()):
                 fresh = self.baseline(scored)
             all_known = list(incidents.values())
+            references = {series: Reference(since=day) for series, day in decided_changes(all_known).items()}
             seen = Seen(
                 project,
                 as_of,
-                None if scored is None else Case(scored, fresh or baseline, decided_changes(all_known), parameters),
-                None if ran is None else RunCase(ran, decided_runs(all_known), run_parameters),
+                None if scored is None else Case(scored, fresh or baseline, references, parameters),
+                None if ran is None else RunCase(ran, run_references(all_known), run_parameters),
                 fresh or baseline,
             )
             yield self._checked(cursor, seen, all_known, late, is_new=fresh is not None)

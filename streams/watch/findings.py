@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 DRIFT, SPIKE = "drift", "anomaly_spike"
 UP, DOWN = "up", "down"
+MEAN, SPREAD = "mean", "spread"
 WARNING, CRITICAL = "warning", "critical"
 SEVERITIES = (WARNING, CRITICAL)
 """From the lesser to the worse."""
@@ -59,6 +60,19 @@ class Finding:
     looked: Looked
     known_level: bool = False
     """Whether the rule measures from the level that the last decision was about: what it finds is then no repetition of that."""
+    confirmed: bool = True
+    """Whether it is certain enough to wake somebody; else it is suspected, and only shown."""
+    interval: tuple[date, date] | None = None
+    """The first and the last day that may be the first one of the change; None where the rule does not say: `since` alone."""
+    fell_too: bool = False
+    """Whether it raised no alarm of its own and only moved with others that did."""
+    kind: str = MEAN
+    """What moved: the mean of the series, or its spread."""
+
+    @property
+    def first_days(self) -> tuple[date, date]:
+        """The days that may be the first one of the change, both ends included."""
+        return self.interval or (self.since, self.since)
 
 
 def worse(severity: str, than: str) -> bool:

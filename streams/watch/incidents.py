@@ -34,8 +34,6 @@ MOST_DAYS = 90
 """Days that are kept of those that have left a rule's window."""
 DECIDED_SIZES = "decidedSizes"
 """In the evidence: how large the change was when a person decided on it, by rule."""
-AGENT = "agent"
-"""In the evidence: whose runs it is about."""
 CAUSE = "cause"
 """In the evidence: agent or judge, or why that is not known, with its numbers."""
 CauseOf = Callable[[Finding], Explanation]
@@ -89,7 +87,7 @@ def _due(key: Key, findings: list[Finding], known: Sequence[Incident], as_of: da
 
 def key_of(incident: Incident) -> Key:
     """What it is about."""
-    return Key(incident.type, incident.tier, incident.direction, evidence_of(incident).get(AGENT))
+    return Key(incident.type, incident.tier, incident.direction, incident.agent)
 
 
 def evidence_of(incident: Incident) -> dict[str, Any]:
@@ -133,6 +131,7 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]
         type=kind,
         tier=tier,
         direction=direction,
+        agent=agent,
         status=OPEN,
         severity=made.severity,
         title=lead.title,
@@ -152,9 +151,7 @@ def _described(made: Due, evidence: Mapping[str, Any]) -> str:
 
 
 def _metadata(made: Due, evidence: Mapping[str, Any]) -> str:
-    return canonical_json(
-        {**evidence, AGENT: made.lead.key.agent, CAUSE: dict(made.explanation.numbers), "rules": rules_of(made)}
-    )
+    return canonical_json({**evidence, CAUSE: dict(made.explanation.numbers), "rules": rules_of(made)})
 
 
 def rules_of(made: Due) -> dict[str, Any]:

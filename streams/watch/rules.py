@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from audit import drift, spikes
+from audit.reference import NO_DECISION, Reference
 from audit.sequential import WINDOW_DAYS, Change, find_change
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
@@ -26,8 +27,8 @@ class Case:
 
     measured: Measured
     baseline: Baseline | None
-    decided: Mapping[str, date]
-    """For a tier the first day of the change that a person has decided on last."""
+    references: Mapping[str, Reference]
+    """For a series which of its days count; all of them where it is not named."""
     parameters: Mapping[str, Any]
     """Of the query that the measures come from."""
 
@@ -35,6 +36,10 @@ class Case:
     def looked(self) -> Looked:
         """Where the rules look."""
         return Looked(QUERY, {**self.parameters, "projects": [self.measured.project]})
+
+    def reference(self, series: str) -> Reference:
+        """Which days of a series count."""
+        return self.references.get(series, NO_DECISION)
 
 
 Rule = Callable[[Case], Iterator[Finding]]
@@ -95,7 +100,7 @@ def by_evidence(case: Case) -> Iterator[Finding]:
     """Changes of a tier's mean that are more than chance, by the weighted scores of sessions; needs no baseline record."""
     as_of = case.measured.as_of.date()
     for tier, name in TIERS.items():
-        units, since = case.measured.units(tier), case.decided.get(tier)
+        units, since = case.measured.units(tier), case.reference(tier).since
         found = find_change(units, as_of, since=since) if units else None
         if found is not None:
             yield _change(case, (tier, name), found, units[0].at.date() if since is None else since)
@@ -134,7 +139,8 @@ def _change(case: Case, tier: tuple[str, str], found: Change, start: date) -> Fi
         after=(midnight(found.first_day), _end(until, case.measured.as_of)),
         expected=found.mean_before,
         looked=case.looked,
-        known_level=column in case.decided,
+        interval=(earliest, latest),
+        known_level=case.reference(column).since is not None,
     )
 
 

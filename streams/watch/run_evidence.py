@@ -32,7 +32,6 @@ def gather_runs(cursor: duckdb.DuckDBPyConnection, finding: Finding, project: st
     days = {**asked, "as_of": as_of, "days": (as_of.date() - finding.before[0].date()).days + 1}
     return {
         "rule": finding.rule,
-        "agent": finding.key.agent,
         "note": None,
         "baseline": None,
         "madeWith": finding.numbers.get("madeWith", {}),

@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
+from audit.reference import NO_DECISION, Reference
 from audit.sequential import ALARM, Change, find_change
 from schemas.records import Incident
 from streams.watch.findings import DRIFT, UP, Finding, Key, Looked
-from streams.watch.incidents import decided_changes, key_of
+from streams.watch.incidents import decided_changes
 from streams.watch.measured import midnight
 from streams.watch.run_measures import FAILURE, QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns
 
 RUNS = "runs"
 """Name of the rule."""
-Decided = Mapping[tuple[str | None, str], date]
-"""By agent and series the first day that counts after a decision."""
 _SHOWN = 3
 _ROSE, _FELL = "rose", "fell"
 
@@ -34,7 +33,8 @@ class RunCase:
     """What the rule is asked about."""
 
     runs: ProjectRuns
-    decided: Decided
+    references: Mapping[tuple[str | None, str], Reference]
+    """By agent and series which of its days count; all of them where it is not named."""
     parameters: Mapping[str, Any]
     """Of the query that the measures come from."""
 
@@ -42,6 +42,10 @@ class RunCase:
     def looked(self) -> Looked:
         """Where the rule looks."""
         return Looked(QUERY, {**self.parameters, "projects": [self.runs.project]})
+
+    def reference(self, agent: AgentRuns, series: str) -> Reference:
+        """Which days of a series of an agent count."""
+        return self.references.get((agent.agent, series), NO_DECISION)
 
 
 def by_runs(case: RunCase) -> Iterator[Finding]:
@@ -52,13 +56,17 @@ def by_runs(case: RunCase) -> Iterator[Finding]:
             yield _finding(case, agent, series, change)
 
 
-def decided_runs(known: Iterable[Incident]) -> dict[tuple[str | None, str], date]:
-    """By agent and series the day from which its runs are known to a person; as for tiers, but an agent's decisions are its own."""
+def run_references(known: Iterable[Incident]) -> dict[tuple[str | None, str], Reference]:
+    """By agent and series which days count; as for tiers, but the decisions on an agent are its own."""
     by_agent: dict[str | None, list[Incident]] = {}
     for one in known:
         if one.rule == RUNS:
-            by_agent.setdefault(key_of(one).agent, []).append(one)
-    return {(agent, series): day for agent, some in by_agent.items() for series, day in decided_changes(some).items()}
+            by_agent.setdefault(one.agent, []).append(one)
+    return {
+        (agent, series): Reference(since=day)
+        for agent, incidents in by_agent.items()
+        for series, day in decided_changes(incidents).items()
+    }
 
 
 def series_name(series: str) -> str:
@@ -68,14 +76,15 @@ def series_name(series: str) -> str:
 
 
 def _change(case: RunCase, agent: AgentRuns, series: str) -> Change | None:
-    since = case.decided.get((agent.agent, series))
-    found = find_change(agent.units(series), case.runs.as_of.date(), since=since)
+    reference = case.reference(agent, series)
+    units = [one for one in agent.units(series) if reference.counts(one.at.date())]
+    found = find_change(units, case.runs.as_of.date(), since=reference.since)
     needed = math.log(ALARM) + math.log(len(agent.series))
     return found if found is not None and found.log_evidence >= needed else None
 
 
 def _finding(case: RunCase, agent: AgentRuns, series: str, found: Change) -> Finding:
-    since = case.decided.get((agent.agent, series))
+    since = case.reference(agent, series).since
     start = since or agent.first_day or found.first_day
     until = found.seen_at.date()
     earliest, latest = found.earliest_day, found.latest_day
@@ -112,6 +121,7 @@ def _finding(case: RunCase, agent: AgentRuns, series: str, found: Change) -> Fin
         after=(midnight(found.first_day), _end(until, case.runs.as_of)),
         expected=found.mean_before,
         looked=case.looked,
+        interval=(earliest, latest),
         known_level=since is not None,
     )
 

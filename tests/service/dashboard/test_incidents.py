@@ -263,7 +263,7 @@ def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, 
     page = shown(
         call,
         tokens.root,
-        found(store, metadata=json.dumps(of_runs()), rule="runs", tier="unsafe", direction="up", cause="agent"),
+        found(store, metadata=json.dumps(of_runs()), rule="runs", tier="unsafe", direction="up", cause="agent", agent="scout"),
     )
     read = words(page)
     for one in (
@@ -280,7 +280,11 @@ def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, 
 def test_an_incident_of_trust_is_drawn_from_0_to_100(call: Call, tokens: Tokens, store: Store) -> None:
     """As trust is."""
     put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
-    page = shown(call, tokens.root, found(store, metadata=json.dumps(of_runs()), rule="runs", tier="trust", direction="down"))
+    page = shown(
+        call,
+        tokens.root,
+        found(store, metadata=json.dumps(of_runs()), rule="runs", tier="trust", direction="down", agent="scout"),
+    )
     assert "Trust by day" in words(page)
     assert "88.00" in words(page)
 

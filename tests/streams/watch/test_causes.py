@@ -38,8 +38,8 @@ def finding(numbers: dict[str, Any], **changes: Any) -> Finding:
 
 def test_a_finding_with_an_interval_moves_by_its_change() -> None:
     """The evidence over all sessions estimates size and first day, each with an interval."""
-    numbers = {"change": -0.1, "changeInterval": [-0.149, -0.051], "firstDayInterval": ["2026-11-08", "2026-11-11"]}
-    found = moved_by(finding(numbers))
+    numbers = {"change": -0.1, "changeInterval": [-0.149, -0.051]}
+    found = moved_by(finding(numbers, interval=(date(2026, 11, 8), date(2026, 11, 11))))
     assert found is not None
     assert ("down", 0.1, date(2026, 11, 8), date(2026, 11, 11)) == (found.direction, found.size, found.earliest, found.latest)
     assert pytest.approx(0.025, abs=1e-3) == found.error

@@ -145,7 +145,7 @@ def test_the_evidence_has_the_runs_and_the_queries_that_find_them_again(store: S
     put(store, "diagnoses", runs(worse_since(8)))
     unsafe = next(one for one in checked(store).opened if one.tier == "unsafe")
     evidence = evidence_of(unsafe)
-    assert ("desk", 10) == (evidence["agent"], len(evidence["runs"]))
+    assert ("desk", 10) == (unsafe.agent, len(evidence["runs"]))
     assert all(one["readinessLevel"] == "unsafe_for_production" and one["runId"].startswith("run_") for one in evidence["runs"])
     assert "r" == evidence["madeWith"]["rule_version"]
     with contextlib.closing(store.cursor()) as cursor:
@@ -171,7 +171,7 @@ def test_what_was_decided_for_one_agent_is_not_decided_for_another(store: Store)
     for one in checked(store).opened:
         decide(store, one)
     put(store, "diagnoses", runs(worse_since(6), name="other", agent="night"))
-    assert {"night"} == {evidence_of(one)["agent"] for one in checked(store).opened}
+    assert {"night"} == {one.agent for one in checked(store).opened}
 
 
 def decide(store: Store, incident: Incident) -> None:

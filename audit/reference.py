@@ -1,0 +1,43 @@
+"""The reference of a series: which of its days say what is normal, after what people decided and what is over.
+
+A decision that a change is "the new normal" moves the reference: it begins with the first day of that change. Days of a change that is
+over are cut out of it, so that a dip that was mended neither lowers what is expected nor hides the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+
+Span = tuple[date, date]
+"""A span of days, the first and the last one included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Which days of a series count."""
+
+    since: date | None = None
+    """The first day that counts, after the decision that a change is the new normal; None: all of them."""
+    cut: tuple[Span, ...] = ()
+    """The days of changes that are over, oldest first, apart from each other."""
+
+    def counts(self, day: date) -> bool:
+        """Whether a day is to be looked at."""
+        return (self.since is None or day >= self.since) and not any(first <= day <= last for first, last in self.cut)
+
+
+NO_DECISION = Reference()
+"""The reference of a series on which nothing was decided: all its days count."""
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Spans as few as can be: those that overlap, or follow each other without a day between, are one."""
+    found: list[Span] = []
+    for first, last in sorted(spans):
+        if found and first.toordinal() <= found[-1][1].toordinal() + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)
