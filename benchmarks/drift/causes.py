@@ -85,7 +85,7 @@ LINES = (
     Line("both, the agent by -0.08 and the judge by -0.02: judge", Judge(-0.02, agent=-0.08, before=14, since=7), _is("judge"), most=0.05),
     Line("both, the agent by -0.02 and the judge by -0.08: agent", Judge(-0.08, agent=-0.02, before=14, since=7), _is("agent"), most=0.05),
     Line("both by -0.05: agent", Judge(-0.05, agent=-0.05), _is("agent"), most=0.05),
-    Line("the agent by -0.05, the judge by +0.05 the other way: judge", Judge(0.02, agent=-0.07, before=14, since=7), _is("judge"), most=0.05),
+    Line("the agent by -0.07, the judge by +0.02 the other way: judge", Judge(0.02, agent=-0.07, before=14, since=7), _is("judge"), most=0.05),
 )  # fmt: skip
 
 

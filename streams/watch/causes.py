@@ -71,7 +71,8 @@ def _mean_of_days(finding: Finding) -> float | None:
     count = sum(one["count"] for one in days)
     if not count or finding.expected is None:
         return None
-    return math.fsum(one["average"] * one["count"] for one in days) / count - finding.expected
+    total: float = math.fsum(one["average"] * one["count"] for one in days)
+    return total / float(count) - finding.expected
 
 
 def explained(tier: str | None, moved: Moved | None, found: Attribution) -> Explanation:
