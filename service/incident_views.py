@@ -89,7 +89,7 @@ def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
         yield _exchanges_table(evidence["exchanges"])
     if evidence.get("runs"):
         yield Text("\nThe runs that moved it most", style="bold")
-        yield _runs_table(evidence["runs"])
+        yield _runs_table([one for one in evidence["runs"] if "runId" in one])
     if evidence.get("queries"):
         names = ", ".join(query["name"] for query in evidence["queries"])
         yield Text(f"\nFound by the queries {names}; --json shows them with their parameters.", style="dim")

@@ -189,4 +189,6 @@ def _evidence(incident: Incident) -> Document:
     found = evidence_of(incident)
     lists = {name: found.get(name) or [] for name in ("exchanges", "runs", "samplingMix", "queries")}
     maps = {name: found.get(name) or {} for name in ("baseline", "madeWith", "policies", "cause")}
+    # What was erased since has left a mark in its place.
+    lists["runs"] = [one for one in lists["runs"] if isinstance(one, dict) and "runId" in one]
     return {**lists, **maps, "note": found.get("note")}

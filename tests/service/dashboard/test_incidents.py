@@ -277,6 +277,16 @@ def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, 
     assert "What was judged, before and after" not in read
 
 
+def test_runs_that_were_erased_leave_the_page(call: Call, tokens: Tokens, store: Store) -> None:
+    """Their place in the evidence holds a mark."""
+    page = shown(
+        call,
+        tokens.root,
+        found(store, metadata=json.dumps(of_runs(runs=[{"erased": True}])), rule="runs", tier="unsafe", direction="up"),
+    )
+    assert "The runs that moved it most None are recorded." in words(page)
+
+
 def test_an_incident_of_trust_is_drawn_from_0_to_100(call: Call, tokens: Tokens, store: Store) -> None:
     """As trust is."""
     put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
