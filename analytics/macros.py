@@ -117,6 +117,17 @@ _SCORE_DAYS = f"""
 }"""
 
 
+def reading_statements() -> Iterator[str]:
+    """The statements that make the macros by which views read words of versions before."""
+    accepted = "status = 'accepted'"
+    macros = {
+        "incident_status(status)": f"(CASE WHEN {accepted} THEN 'resolved' ELSE status END)",
+        "incident_resolution(status, resolution)": f"coalesce(resolution, CASE WHEN {accepted} THEN 'new_normal' END)",
+    }
+    for name, text in macros.items():
+        yield f"CREATE OR REPLACE MACRO log.{name} AS {text}"
+
+
 def macro_statements() -> Iterator[str]:
     """The statements that make the macros, or make them again."""
     macros = {

@@ -17,7 +17,7 @@ STATUSES = (WAITING, DELIVERED, GIVEN_UP)
 
 _SETTLED = (
     "DELETE FROM log.alerts WHERE status <> ? AND settled_at < ? "
-    "AND subject_id NOT IN (SELECT incident_id FROM main.incidents WHERE status = 'open')"
+    "AND subject_id NOT IN (SELECT incident_id FROM main.incidents WHERE status IN ('open', 'acknowledged'))"
 )
 
 
@@ -54,7 +54,7 @@ class Outbox:
             return list(query_records(cursor, "due_alerts", Alert, {"as_of": now}))
 
     def untold(self, since: datetime) -> list[Incident]:
-        """Open incidents that were seen since then, and of which nobody was told at their severity."""
+        """Live incidents that were seen since then, and of which nobody was told at their severity and confidence."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return list(query_records(cursor, "untold_incidents", Incident, {"since": since}))
 

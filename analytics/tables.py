@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from analytics.current import current_first
-from analytics.macros import macro_statements
+from analytics.macros import macro_statements, reading_statements
 from schemas.errors import StoreError
 from schemas.registry import Json, RecordSchema, current_schemas
 
@@ -38,6 +38,13 @@ KEPT = {"scores": ("project", "exchange_at")}
 """What every revision has alike, by table: a query that asks for it then meets only the rows of which it is true."""
 
 
+READ_AS = {
+    "incidents": {
+        "status": "log.incident_status(status)",
+        "resolution": "log.incident_resolution(status, resolution)",
+    }
+}
+"""Columns that views read otherwise than they were written: words of versions before, whose rows stay as they are."""
 DIGEST = "views_digest"
 """Macro that answers the digest of the views and macros that a file has."""
 COMMENT = "COMMENT ON "
@@ -117,7 +124,8 @@ def view_statements(schema: RecordSchema) -> Iterator[str]:
     """The statements that make the view of a record type: the current revision of each identity."""
     if not schema.topics:
         return
-    columns = ", ".join(quote(name) for name in columns_of(schema))
+    read_as = READ_AS.get(schema.table, {})
+    columns = ", ".join(f"{read_as[name]} AS {quote(name)}" if name in read_as else quote(name) for name in columns_of(schema))
     latest = ""
     # A record that travels on two topics is in the table twice.
     if schema.has_revisions or len(schema.topics) > 1:
@@ -158,6 +166,7 @@ def migration_statements(existing: dict[str, dict[str, str]], made: str | None =
             yield from comment_statements(schema)
             changed = True
     views = [
+        *reading_statements(),
         *(statement for schema in current_schemas().values() for statement in view_statements(schema)),
         *macro_statements(),
     ]

@@ -110,7 +110,9 @@ class Policy(PolicyModel):
         price, cap = price_of(settings.judge_model, self.prices), settings.cost_cap_per_session
         content = {
             "settings": settings.model_dump(
-                mode="json", by_alias=True, exclude={"methodology", "anchors", "incident_rules", "detectors"}
+                mode="json",
+                by_alias=True,
+                exclude={"methodology", "anchors", "incident_rules", "alert_on_suspected", "detectors"},
             ),
             "methodology": [methodology.name, methodology.digest],
             "redaction": self.redaction.model_dump(mode="json", by_alias=True),

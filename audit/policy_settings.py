@@ -78,6 +78,8 @@ class ProjectSettings(PolicyModel):
     )
     """What makes incidents: changes of a tier beyond chance, days in a row off the baseline, anomaly spikes, and changes of an agent's
     finished runs beyond chance (trust, unsafe runs, types of failure). None: nothing does."""
+    alert_on_suspected: bool = False
+    """Whether alerts go out about suspected incidents, too; without it only about confirmed ones."""
     retention_days: Days | None = 90
     """Days of event time for which exchanges, and what belongs to them, are kept; null keeps them for ever."""
     anchors: Anchors = Anchors()

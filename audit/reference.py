@@ -25,7 +25,11 @@ class Reference:
 
     def counts(self, day: date) -> bool:
         """Whether a day is to be looked at."""
-        return (self.since is None or day >= self.since) and not any(first <= day <= last for first, last in self.cut)
+        return (self.since is None or day >= self.since) and not self.cuts(day)
+
+    def cuts(self, day: date) -> bool:
+        """Whether a day belongs to a change that is over."""
+        return any(first <= day <= last for first, last in self.cut)
 
 
 NO_DECISION = Reference()

@@ -150,6 +150,7 @@ def summary_document(project: str, row: Row, baseline: Document | None) -> Docum
         },
         "baseline": baseline,
         "openIncidents": row.get("open_incidents", 0),
+        "suspectedIncidents": row.get("suspected_incidents", 0),
     }
 
 

@@ -9,8 +9,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from audit.drift import DAYS
+from schemas.records import Incident
 from service.terminal import MISSING, SEVERITY_STYLES, counted, plain, table
 from streams.watch.checking import Checked
+from streams.watch.states import ACKNOWLEDGED, CONFIRMED
 
 Row = Mapping[str, Any]
 _ID = 8
@@ -24,8 +26,8 @@ def incidents_table(rows: Sequence[Row]) -> RenderableType:
             row["id"][:_ID],
             row["detectedAt"][:16].replace("T", " "),
             row["project"],
-            row["severity"],
-            row["status"],
+            row["severity"] if row["confidence"] == CONFIRMED else f"{row['severity']}?",
+            _state(row),
             row["cause"] or MISSING,
             row["rule"],
             row["title"],
@@ -71,13 +73,16 @@ def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
     evidence = document["metadata"]
     yield Text(plain(document["title"]), style=SEVERITY_STYLES.get(document["severity"], "") or "bold")
     yield Text(
-        f"{document['id']}  project {document['project']}  {document['severity']}  {document['status']}"
+        f"{document['id']}  project {document['project']}  {document['confidence']} {document['severity']}  {_state(document)}"
         f"  found {document['detectedAt']} by {document['rule']}"
     )
     yield Text(plain(document["description"], 2000))
     for one in decisions:
         why = f": {plain(one['comment'], 300)}" if one["comment"] else ""
         yield Text(f"{one['at']}  {one['status']} by {plain(one['by'], 64)}{why}")
+    if len(document["moved"]) > 1:
+        yield Text("\nWhat moved", style="bold")
+        yield _moved_table(document["moved"])
     for rule, seen in evidence.get("rules", {}).items():
         yield Text(f"\n{rule}: {plain(seen.get('title'), 300)}", style="bold")
         yield _days_table(seen.get("days", ()))
@@ -93,6 +98,37 @@ def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
     if evidence.get("queries"):
         names = ", ".join(query["name"] for query in evidence["queries"])
         yield Text(f"\nFound by the queries {names}; --json shows them with their parameters.", style="dim")
+
+
+def state_words(incident: Incident) -> str:
+    """The state of an incident, with who has it and why it is resolved."""
+    return _words(incident.status, incident.acknowledged_by, incident.resolved_by, incident.resolution)
+
+
+def _state(row: Row) -> str:
+    return _words(row["status"], row["acknowledgedBy"], row["resolvedBy"], row["resolution"])
+
+
+def _words(status: str, holder: str | None, resolver: str | None, resolution: str | None) -> str:
+    who = holder if status == ACKNOWLEDGED else resolver
+    why = "" if resolution is None else f" ({resolution.replace('_', ' ')})"
+    return f"{status}{why}" + (f" by {plain(who, 64)}" if who else "")
+
+
+def _moved_table(moved: Sequence[Row]) -> RenderableType:
+    cells = [
+        [
+            one["name"],
+            one["direction"] or MISSING,
+            MISSING if one["from"] is None else f"{one['from']:.3f}",
+            MISSING if one["to"] is None else f"{one['to']:.3f}",
+            one["since"],
+            " to ".join(one["interval"]),
+            "moved too" if one["fellToo"] else f"{'confirmed' if one['confirmed'] else 'suspected'} {one['severity']}",
+        ]
+        for one in moved
+    ]
+    return table(["series", "went", "from", "to", "since", "first day within", "alarm"], cells, right=["from", "to"])
 
 
 def _days_table(days: Sequence[Row]) -> RenderableType:

@@ -24,7 +24,10 @@ check; learning: the history is shorter than a whole baseline's; quiet: nothing 
 Row = Mapping[str, Any]
 RECENT_DAYS = 7
 """Days that count as the last ones of a project."""
-COUNTS = ("exchanges", "scores", "scored", "anomalies", "simulated", "open_incidents", "critical_incidents", "runs")
+COUNTS = (
+    *("exchanges", "scores", "scored", "anomalies", "simulated", "runs"),
+    *("open_incidents", "critical_incidents", "acknowledged_incidents", "suspected_incidents"),
+)
 """What the query `projects` counts of a project altogether."""
 _RECENT = ("recent_scores", "recent_anomalies", "recent_scored", "recent_unscored", "recent_unsafe_runs")
 _UNKNOWN = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from analytics.queries import query_records, query_rows
 from schemas.records import Baseline, Incident, TierStatistics
 from service.documents import Document, iso_time
 from streams.watch.checking import Checked
-from streams.watch.incidents import evidence_of
+from streams.watch.moves import Moved, evidence_of, listed, moved_of, series_of
 
 NO_BASELINE = "There is no baseline: the project has had no scores within the window."
 _SHOWN = 3
@@ -43,7 +43,7 @@ def baseline_document(baseline: Baseline | None, schema_version: str) -> Documen
 
 def incident_document(incident: Incident, *, with_sql: bool = True) -> Document:
     """The document of an incident; without `with_sql` its queries are named and their texts left out."""
-    evidence = evidence_of(incident)
+    evidence, moved = evidence_of(incident), moved_of(incident)
     if not with_sql:
         evidence["queries"] = [_named(query) for query in evidence.get("queries", ())]
     return {
@@ -62,6 +62,15 @@ def incident_document(incident: Incident, *, with_sql: bool = True) -> Document:
         "direction": incident.direction,
         "rule": incident.rule,
         "cause": incident.cause,
+        "confidence": incident.confidence,
+        "confirmedAt": iso_time(incident.confirmed_at),
+        "resolution": incident.resolution,
+        "acknowledgedAt": iso_time(incident.acknowledged_at),
+        "acknowledgedBy": incident.acknowledged_by,
+        "agent": incident.agent,
+        "firstDay": _day(incident.first_day) or _first_day(moved),
+        "lastDay": _day(incident.last_day),
+        "moved": listed(moved, series_of(incident), with_rules=False),
         "baselineId": incident.baseline_id,
         "checkedAt": iso_time(incident.checked_at),
         "revision": incident.revision,
@@ -72,14 +81,23 @@ def incident_records(
     cursor: duckdb.DuckDBPyConnection,
     project: str | None,
     *,
-    status: str | None = None,
+    statuses: Collection[str] = (),
     kind: str | None = None,
+    confidence: str | None = None,
     before: tuple[datetime, str] | None = None,
     limit: int = 100,
 ) -> list[Incident]:
-    """The incidents of a project (None for all), newest first, after the one that was shown last."""
+    """The incidents of a project (None for all) in some states (none: in any), newest first, after the one that was shown last."""
     at, identity = before or (None, None)
-    values = {"project": project, "status": status, "type": kind, "before_at": at, "before_id": identity, "limit": limit}
+    values = {
+        "project": project,
+        "statuses": list(statuses) or None,
+        "type": kind,
+        "confidence": confidence,
+        "before_at": at,
+        "before_id": identity,
+        "limit": limit,
+    }
     return list(query_records(cursor, "project_incidents", Incident, values))
 
 
@@ -105,7 +123,11 @@ def check_document(checked: Checked, schema_version: str) -> Document:
                 "type": one.key.type,
                 "tier": one.key.tier,
                 "direction": one.key.direction,
+                "agent": one.key.agent,
+                "kind": one.kind,
                 "severity": one.severity,
+                "confirmed": one.confirmed,
+                "interval": [f"{day}" for day in one.first_days],
                 "since": f"{one.since}",
                 "until": f"{one.until}",
                 "title": one.title,
@@ -116,6 +138,15 @@ def check_document(checked: Checked, schema_version: str) -> Document:
         "incidents": [incident_document(one, with_sql=False) for one in checked.incidents],
         "opened": [one.incident_id for one in checked.opened],
     }
+
+
+def _day(at: datetime | None) -> str | None:
+    return None if at is None else f"{at:%Y-%m-%d}"
+
+
+def _first_day(moved: Sequence[Moved]) -> str | None:
+    """The first day as the evidence has it; records of older versions have no other."""
+    return f"{moved[0].since}" if moved else None
 
 
 def _tier(statistics: TierStatistics) -> Document:

@@ -11,7 +11,11 @@ WITH decisions AS (
 )
 SELECT
     d.* EXCLUDE (is_newest),
-    d.is_newest AND (i.status <> d.status OR (d.status <> 'open' AND i.resolved_at IS DISTINCT FROM d.occurred_at)) AS pending
+    -- An incident resolves itself as well, so its state does not say which decision it knows. Records of older versions have no decided_at.
+    d.is_newest AND CASE
+        WHEN i.decided_at IS NOT NULL THEN i.decided_at < d.occurred_at
+        WHEN d.status = 'open' THEN i.status <> 'open'
+        ELSE i.resolved_at IS DISTINCT FROM d.occurred_at END AS pending
 FROM decisions AS d
 JOIN incidents AS i USING (incident_id)
 ORDER BY d.occurred_at, d.review_id

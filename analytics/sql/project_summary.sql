@@ -79,9 +79,11 @@ WITH kept AS (
     WHERE $project IS NULL OR project = $project
     GROUP BY project
     UNION ALL BY NAME
-    SELECT project, count(*) AS open_incidents
+    SELECT
+        project, count(*) FILTER (confidence = 'confirmed') AS open_incidents,
+        count(*) FILTER (confidence = 'suspected') AS suspected_incidents
     FROM incidents
-    WHERE status = 'open' AND ($project IS NULL OR project = $project)
+    WHERE status IN ('open', 'acknowledged') AND ($project IS NULL OR project = $project)
     GROUP BY project
 )
 SELECT
@@ -96,7 +98,8 @@ SELECT
     CASE WHEN any_value(nano_usd) IS NOT NULL OR coalesce(any_value(unknown_costs), 0) = 0
         THEN coalesce(any_value(nano_usd), 0) / 1e9 END AS cost_usd,
     coalesce(any_value(unknown_costs), 0) AS unknown_costs,
-    coalesce(any_value(simulated), 0) AS simulated, coalesce(any_value(open_incidents), 0) AS open_incidents
+    coalesce(any_value(simulated), 0) AS simulated, coalesce(any_value(open_incidents), 0) AS open_incidents,
+    coalesce(any_value(suspected_incidents), 0) AS suspected_incidents
 FROM parts
 GROUP BY project
 ORDER BY project

@@ -1,5 +1,5 @@
 -- purpose: every project with what tells how it is: what came of its exchanges altogether and lately and what that cost, its incidents, its runs, its newest check
--- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs: in as many days up to its newest run; checked_at, check_days, baseline_days and check_findings: of its newest check for drift that had scores to look at, NULL without one
+-- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs: in as many days up to its newest run; open_incidents, critical_incidents: confirmed ones that are open or acknowledged, acknowledged_incidents those of them that somebody has, suspected_incidents beside them; checked_at, check_days, baseline_days and check_findings: of its newest check for drift that had scores to look at, NULL without one
 -- parameters: $project (NULL for all), $as_of (days that begin then or later are not lately), $days
 WITH altogether AS MATERIALIZED (
     SELECT
@@ -48,9 +48,13 @@ WITH altogether AS MATERIALIZED (
     WHERE $project IS NULL OR project = $project
     GROUP BY project
     UNION ALL BY NAME
-    SELECT project, count(*) AS open_incidents, count(*) FILTER (severity = 'critical') AS critical_incidents
+    SELECT
+        project, count(*) FILTER (confidence = 'confirmed') AS open_incidents,
+        count(*) FILTER (confidence = 'confirmed' AND severity = 'critical') AS critical_incidents,
+        count(*) FILTER (confidence = 'confirmed' AND status = 'acknowledged') AS acknowledged_incidents,
+        count(*) FILTER (confidence = 'suspected') AS suspected_incidents
     FROM incidents
-    WHERE status = 'open' AND ($project IS NULL OR project = $project)
+    WHERE status IN ('open', 'acknowledged') AND ($project IS NULL OR project = $project)
     GROUP BY project
     UNION ALL BY NAME
     SELECT project, count(*) AS runs
@@ -83,6 +87,8 @@ SELECT
     any_value(recent_tier1) AS recent_tier1, any_value(recent_tier2) AS recent_tier2,
     any_value(recent_tier2_5) AS recent_tier2_5, any_value(recent_tier3) AS recent_tier3,
     coalesce(any_value(open_incidents), 0) AS open_incidents, coalesce(any_value(critical_incidents), 0) AS critical_incidents,
+    coalesce(any_value(acknowledged_incidents), 0) AS acknowledged_incidents,
+    coalesce(any_value(suspected_incidents), 0) AS suspected_incidents,
     coalesce(any_value(runs), 0) AS runs, any_value(last_exchange_at) AS last_exchange_at, any_value(last_run_at) AS last_run_at,
     any_value(checked_at) AS checked_at, any_value(check_days) AS check_days, any_value(baseline_days) AS baseline_days,
     any_value(check_findings) AS check_findings

@@ -1,10 +1,12 @@
--- purpose: open incidents that were seen of late, and of which no alert was ever made at the severity that they have now
+-- purpose: live incidents that were seen of late, and of which no alert was ever made at the severity and the confidence that they have now
 -- grain: one row an incident, in its latest revision
 -- parameters: $since
 SELECT i.*
 FROM incidents AS i
-WHERE i.status = 'open' AND coalesce(i.checked_at, i.detected_at) >= $since::TIMESTAMP
+WHERE i.status IN ('open', 'acknowledged') AND coalesce(i.checked_at, i.detected_at) >= $since::TIMESTAMP
     AND NOT EXISTS (
-        FROM log.alerts AS a WHERE a.kind = 'incident' AND a.subject_id = i.incident_id AND a.severity = i.severity
+        FROM log.alerts AS a
+        WHERE a.kind = 'incident' AND a.subject_id = i.incident_id AND a.severity = i.severity
+            AND (i.confirmed_at IS NULL OR a.created_at >= i.confirmed_at)
     )
 ORDER BY i.detected_at, i.incident_id

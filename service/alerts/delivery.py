@@ -1,6 +1,7 @@
 """Delivering alerts: the chore that tells of new incidents and posts what waits in the outbox.
 
-1. Incidents are found by looking: those that are open and of which no alert was made. So none is lost to a kill between the two.
+1. Incidents are found by looking: those that are live, that the project is to be told of, and of which no alert was made. So none is lost
+   to a kill between the two.
 2. Few alerts that are due go out one by one; when there are many, one digest holds them all: at the end of quiet hours, or when a
    whole fleet falls silent.
 3. An alert is delivered at least once: a kill between the post and its note sends it again, under the same id.
@@ -62,7 +63,7 @@ class Delivery:
     async def _tell_of_incidents(self) -> None:
         since = self._alerts.now() - RECENT
         incidents = await asyncio.to_thread(self._alerts.outbox.untold, since)
-        await self._alerts.raise_alerts([incident_notice(incident) for incident in incidents])
+        await self._alerts.raise_alerts([incident_notice(one) for one in incidents if self._alerts.wants(one)])
 
     async def _give_up_orphans(self, due: Sequence[Alert]) -> None:
         """Settle what was meant for a channel that the settings no longer name."""

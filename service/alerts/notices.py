@@ -12,6 +12,8 @@ from audit.fingerprints import stable_id
 from audit.telemetry import Silence
 from schemas.records import Incident
 from service.api.settings import API
+from streams.watch.moves import moved_of
+from streams.watch.states import SUSPECTED
 
 Severity = Literal["warning", "critical"]
 MOST_NAMED = 10
@@ -48,7 +50,8 @@ class Notice:
 
 
 def incident_notice(incident: Incident) -> Notice:
-    """What is told of an incident: once, and once more when it becomes critical."""
+    """What is told of an incident: once, and once more when it becomes critical, or is confirmed after it was told as suspected."""
+    is_suspected = incident.confidence == SUSPECTED
     details = {
         "type": incident.type,
         "tier": incident.tier,
@@ -56,15 +59,19 @@ def incident_notice(incident: Incident) -> Notice:
         "rule": incident.rule,
         "cause": incident.cause,
         "status": incident.status,
+        "confidence": incident.confidence,
+        "agent": incident.agent,
+        "acknowledgedBy": incident.acknowledged_by,
+        "moved": [one.key.series for one in moved_of(incident)],
         "baselineId": incident.baseline_id,
         "detectedAt": incident.detected_at.isoformat(),
     }
     return Notice(
         INCIDENT,
         incident.incident_id,
-        incident.severity,
+        f"suspected {incident.severity}" if is_suspected else incident.severity,
         _severity(incident.severity),
-        incident.title,
+        f"Suspected: {incident.title}" if is_suspected else incident.title,
         incident.description,
         incident.project,
         f"{API}/{quote(incident.project, safe='')}/incidents/{quote(incident.incident_id, safe='')}",

@@ -10,14 +10,16 @@ from typing import Literal
 
 from analytics.outbox import WAITING, Outbox
 from analytics.store import Store
+from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.records import Alert
+from schemas.records import Alert, Incident
 from service.alerts.channels import Channel, channels_of
 from service.alerts.notices import Notice
 from service.alerts.quiet import QuietHours, quiet_hours_of
 from service.settings import Settings
 from service.workspace import Clock
 from streams.auditing import Auditing
+from streams.watch.states import CONFIRMED
 
 Held = Literal["warning", "all"]
 """What waits for the end of the quiet hours: warnings alone, or everything."""
@@ -35,6 +37,7 @@ class Alerts:
         *,
         quiet: QuietHours | None = None,
         held: Held = "warning",
+        policy: Policy | None = None,
     ) -> None:
         self.channels = tuple(channels)
         self.outbox = Outbox(store)
@@ -42,6 +45,7 @@ class Alerts:
         self._redactor = redactor
         self._quiet = quiet
         self._held = held
+        self._policy = policy
 
     async def raise_alerts(self, notices: Sequence[Notice]) -> int:
         """Have people told of these; durable on return. What was told before is left out, so that raising twice changes nothing.
@@ -51,6 +55,12 @@ class Alerts:
         if not self.channels or not notices:
             return 0
         return await asyncio.to_thread(lambda: self.outbox.put(self._entries(notices)))
+
+    def wants(self, incident: Incident) -> bool:
+        """Whether people are told of an incident: of a confirmed one, and of a suspected one where the project's policy says so."""
+        if incident.confidence == CONFIRMED:
+            return True
+        return self._policy is not None and self._policy.for_project(incident.project).settings.alert_on_suspected
 
     def not_before(self, severity: str, moment: datetime) -> datetime:
         """When an alert may go out that is ready at a moment: then, or when the quiet hours are over."""
@@ -89,4 +99,6 @@ def open_alerts(engine: Auditing, settings: Settings) -> Alerts:
     """Alerts about what is in an engine's store, by the settings."""
     quiet = None if settings.quiet_hours is None else quiet_hours_of(settings.quiet_hours)
     channels = channels_of(settings)
-    return Alerts(engine.store, channels, engine.redactor, engine.now, quiet=quiet, held=settings.quiet_for)
+    return Alerts(
+        engine.store, channels, engine.redactor, engine.now, quiet=quiet, held=settings.quiet_for, policy=engine.policy
+    )

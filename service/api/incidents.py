@@ -21,10 +21,13 @@ from service.api.settings import API
 from service.documents import Document
 from service.watched import check_document, decisions_on, incident_document, incident_records
 from streams.reviewing import MAX_COMMENT
+from streams.watch.states import ACCEPTED, RESOLVED, confidence_of, current_status, decision_of, shows
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])
 PROJECT = f"{API}/{{project}}"
-IncidentStatus = Literal["open", "accepted", "dismissed"]
+IncidentStatus = Literal["open", "acknowledged", "resolved", "dismissed"]
+GivenStatus = Literal["open", "acknowledged", "resolved", "dismissed", "accepted"]
+"""States as callers name them: `accepted` is what versions before called resolved as the new normal."""
 IncidentType = Literal["drift", "anomaly_spike"]
 IncidentId = Annotated[Id, Path(description="Id of the incident.")]
 NO_INCIDENT = "the project has no incident of this id"
@@ -33,11 +36,40 @@ NO_INCIDENT = "the project has no incident of this id"
 class DecisionBody(OperatorBody):
     """What is decided on an incident."""
 
-    status: IncidentStatus = Field(
-        description="accepted: it is being looked into; dismissed: nothing is to be done; open: again."
+    status: GivenStatus = Field(
+        description="acknowledged: you have it, and it stays red; resolved: it is over or fixed; dismissed: it was no change that matters; "
+        "open: again. accepted, of older versions: resolved with newNormal."
     )
-    resolved_by: Id | None = Field(None, alias="resolvedBy", description="Who decides; without it the name of the operator.")
+    new_normal: bool = Field(
+        False,
+        alias="newNormal",
+        description="With resolved: this is the new normal. The reference begins with the first day of the change.",
+    )
+    resolved_by: Id | None = Field(
+        None, alias="resolvedBy", description="Who decides, or has it; without it the name of the operator."
+    )
     comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = Field(None, description="Why.")
+
+
+class MovedAnswer(Answer):
+    """A series that moved in an incident."""
+
+    series: str
+    tier: str | None
+    agent: str | None
+    direction: str | None
+    kind: Literal["mean", "spread"]
+    name: str
+    before: float | None = Field(alias="from")
+    after: float | None = Field(alias="to")
+    since: str
+    interval: list[str] = Field(description="The first and the last day that may be the first one of the change.")
+    until: str
+    severity: Literal["warning", "critical"]
+    rule: str
+    confirmed: bool
+    fell_too: bool = Field(description="It raised no alarm of its own.")
+    leads: bool
 
 
 class IncidentAnswer(ProjectAnswer):
@@ -60,6 +92,15 @@ class IncidentAnswer(ProjectAnswer):
     direction: str | None = Field(description="up or down.")
     rule: str = Field(description="Rule that found it.", examples=["sequential", "consecutive_days", "rate_ratio"])
     cause: str | None = Field(description="What changed, as far as anchors tell: agent or judge.")
+    confidence: Literal["suspected", "confirmed"] = Field(description="Alerts are for confirmed ones.")
+    confirmed_at: Moment | None
+    resolution: str | None = Field(description="Why it is resolved: recovered, vanished, fixed or new_normal.")
+    acknowledged_at: Moment | None
+    acknowledged_by: str | None = Field(description="Who has it.")
+    agent: str | None = Field(description="Whose runs the leading series is of; null for a series of the whole project.")
+    first_day: str | None
+    last_day: str | None = Field(description="Last day of the change, once it is over.")
+    moved: list[MovedAnswer] = Field(description="What moved, the series that leads first.")
     baseline_id: str | None
     checked_at: Moment | None
     revision: int
@@ -68,7 +109,7 @@ class IncidentAnswer(ProjectAnswer):
 class DecisionAnswer(Answer):
     """What was decided on an incident: by whom, when and why."""
 
-    status: IncidentStatus
+    status: GivenStatus | Literal["new_normal"]
     by: str
     comment: str | None
     at: Moment
@@ -97,6 +138,10 @@ class FindingAnswer(Answer):
     tier: str | None
     direction: str | None
     severity: Literal["warning", "critical"]
+    agent: str | None
+    kind: Literal["mean", "spread"]
+    confirmed: bool
+    interval: list[str]
     since: str
     until: str
     title: str
@@ -123,7 +168,8 @@ async def incidents(
     project: VisibleProject,
     services: Services,
     *,
-    status: Annotated[IncidentStatus | None, Query(description="Only those in this state.")] = None,
+    status: Annotated[list[GivenStatus] | None, Query(description="Only those in this state, or in one of several.")] = None,
+    confirmed: Annotated[bool | None, Query(description="Only confirmed ones, or with false only suspected ones.")] = None,
     kind: Annotated[IncidentType | None, Query(alias="type", description="Only those of this type.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -132,7 +178,15 @@ async def incidents(
     found = await services.ask(
         lambda reading: [
             incident_document(one, with_sql=False)
-            for one in incident_records(reading, project, status=status, kind=kind, before=after(cursor), limit=limit + 1)
+            for one in incident_records(
+                reading,
+                project,
+                statuses=[current_status(one) for one in status or ()],
+                kind=kind,
+                confidence=confidence_of(confirmed=confirmed),
+                before=after(cursor),
+                limit=limit + 1,
+            )
         ]
     )
     shown, following = page_of(found, limit, _place)
@@ -153,15 +207,21 @@ async def incident(_: Reader, project: VisibleProject, services: Services, incid
 async def decide(
     caller: Reviewer, project: VisibleProject, services: Services, incident_id: IncidentId, body: DecisionBody
 ) -> OneIncidentAnswer:
-    """Accept, dismiss or re-open an incident. 409 where another open incident is about the same change."""
+    """Acknowledge, resolve, dismiss or re-open an incident. 409 where another live incident is about the same change.
+
+    400 for newNormal with a state other than resolved: only what is resolved can be the new normal.
+    """
+    if body.new_normal and body.status not in {RESOLVED, ACCEPTED}:
+        raise ApiError(400, "invalid", "newNormal: goes with the status resolved only")
+    decision = decision_of(body.status, new_normal=body.new_normal)
     who = services.engine.redactor.redact(body.resolved_by or caller.name)[0]
     comment = services.engine.redactor.redact(body.comment)[0] if body.comment else None
     with durable_or_refused():
-        found = await services.watch.decide(project, incident_id, body.status, who, comment, entered_by=caller.name)
+        found = await services.watch.decide(project, incident_id, decision, who, comment, entered_by=caller.name)
     if found is None:
         raise ApiError(404, "not_found", NO_INCIDENT)
-    if found.status != body.status:
-        raise ApiError(409, "conflict", "another open incident is about the same tier and direction")
+    if not shows(found, decision):
+        raise ApiError(409, "conflict", "another live incident is about the same tier and direction")
     return await _with_decisions(services, incident_document(found))
 
 

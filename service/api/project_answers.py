@@ -145,3 +145,4 @@ class SummaryAnswer(ProjectAnswer):
     scores: ScoreFigures
     baseline: dict[str, Any] | None
     open_incidents: int
+    suspected_incidents: int

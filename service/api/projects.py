@@ -77,8 +77,10 @@ class ProjectHealthAnswer(ProjectAnswer):
     scored: int = Field(description="Of the scores, those that every tier asked for has.")
     anomalies: int
     simulated: int = Field(description="Of the scores, those that rest on a simulated judge.")
-    open_incidents: int
+    open_incidents: int = Field(description="Confirmed incidents that are open or acknowledged.")
     critical_incidents: int
+    acknowledged_incidents: int = Field(description="Those of the open ones that somebody has.")
+    suspected_incidents: int = Field(description="Suspected ones, beside the open ones; they count for nothing.")
     runs: int
     last_exchange_at: Moment | None
     last_run_at: Moment | None = Field(description="When the newest run ended.")

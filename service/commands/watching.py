@@ -19,7 +19,7 @@ from schemas.errors import InputError
 from schemas.records import Incident
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows
 from service.commands.sessions import of_project, opened_to_show
-from service.incident_views import check_view, incident_view, incidents_table
+from service.incident_views import check_view, incident_view, incidents_table, state_words
 from service.known_projects import require_known
 from service.project_checks import Row, check_row, check_rows, moment_words, unchecked_words
 from service.terminal import out, plain
@@ -27,9 +27,18 @@ from service.watched import check_document, decisions_on, incident_document, inc
 from service.workspace import Workspace, open_workspace
 from streams.reviewing import MAX_COMMENT
 from streams.store_log import StoreLog
-from streams.watch.baselines import OPEN
 from streams.watch.checking import Checked
-from streams.watch.incidents import ACCEPTED, DISMISSED, STATUSES
+from streams.watch.states import (
+    ACKNOWLEDGED,
+    DISMISSED,
+    NEW_NORMAL,
+    OPEN,
+    RESOLVED,
+    STATUSES,
+    confidence_of,
+    current_status,
+    shows,
+)
 from streams.watch.watching import Watch
 
 incidents_app = typer.Typer(no_args_is_help=True, help="Drift and anomaly spikes that were found, and what people decided.")
@@ -84,21 +93,30 @@ def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) 
 def list_incidents(
     project: Project = None,
     status: Annotated[
-        str | None, typer.Option("--status", metavar="STATE", help=f"Only those in this state: {', '.join(STATUSES)}.")
+        list[str] | None,
+        typer.Option(
+            "--status", metavar="STATE", help=f"Only those in this state, or in one of several: {', '.join(STATUSES)}."
+        ),
+    ] = None,
+    confirmed: Annotated[
+        bool | None, typer.Option("--confirmed/--suspected", help="Only confirmed ones, or only suspected ones.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 50,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """List the incidents, newest first."""
-    if status is not None and status not in STATUSES:
-        raise InputError(f"--status {plain(status, 40)} is no state", hint=f"There are: {', '.join(STATUSES)}.")
+    wanted = [current_status(one) for one in status or ()]
+    for one in wanted:
+        if one not in STATUSES:
+            raise InputError(f"--status {plain(one, 40)} is no state", hint=f"There are: {', '.join(STATUSES)}.")
+    confidence = confidence_of(confirmed=confirmed)
     with opened_to_show(database, project) as workspace:
         cursor = workspace.store.cursor()
-        found = incident_records(cursor, project, status=status, limit=limit)
+        found = incident_records(cursor, project, statuses=wanted, confidence=confidence, limit=limit)
         checks = [] if found else _checks(workspace, project)
     rows = [incident_document(one, with_sql=False) for one in found]
-    state = "" if status is None else f"{status} "
+    state = "".join(f"{one} " for one in [" or ".join(wanted), confidence] if one)
     none = f"no {state}incident{of_project(project)}. {unchecked_words(checks)}"
     show_rows(rows, incidents_table, as_json=as_json, none=none)
 
@@ -122,15 +140,37 @@ def show_incident(incident: IncidentId, database: Database = None, as_json: AsJs
         out.print(incident_view(document, decisions))
 
 
-@incidents_app.command("accept")
+@incidents_app.command("acknowledge")
+def acknowledge(
+    incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None
+) -> None:
+    """Take an incident on: it has your name, stays red, and changes no baseline."""
+    _decide(incident, ACKNOWLEDGED, by, reason, database, as_of)
+
+
+@incidents_app.command("resolve")
+def resolve(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
+    """Resolve an incident: it is fixed. Its days say nothing of what is normal; if it goes on, it is found again."""
+    _decide(incident, RESOLVED, by, reason, database, as_of)
+
+
+@incidents_app.command("new-normal")
+def new_normal(
+    incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None
+) -> None:
+    """Resolve an incident as the new normal: what is compared begins with the first day of the change."""
+    _decide(incident, NEW_NORMAL, by, reason, database, as_of)
+
+
+@incidents_app.command("accept", hidden=True)
 def accept(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
-    """Accept an incident: it is real, and being looked into."""
-    _decide(incident, ACCEPTED, by, reason, database, as_of)
+    """Resolve an incident as the new normal, as versions before called it."""
+    _decide(incident, NEW_NORMAL, by, reason, database, as_of)
 
 
 @incidents_app.command("dismiss")
 def dismiss(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
-    """Dismiss an incident: nothing is to be done about it."""
+    """Dismiss an incident: it was no change that matters. What was seen of it opens nothing again."""
     _decide(incident, DISMISSED, by, reason, database, as_of)
 
 
@@ -140,19 +180,19 @@ def reopen(incident: IncidentId, by: Who = None, reason: Reason = None, database
     _decide(incident, OPEN, by, reason, database, as_of)
 
 
-def _decide(incident: str, status: str, by: str | None, reason: str | None, database: Path | None, as_of: str | None) -> None:
+def _decide(incident: str, decision: str, by: str | None, reason: str | None, database: Path | None, as_of: str | None) -> None:
     why = _reason(reason)  # asked for before the database is held
     with open_workspace(settings_of(database), now=clock_of(as_of), writes=True) as workspace:
         found = _found(workspace, incident)
         said = workspace.redactor.redact(why)[0]
         who = by or getpass.getuser()
-        made = asyncio.run(_watch(workspace).decide(found.project, found.incident_id, status, who, said))
-    if made is None or made.status != status:
+        made = asyncio.run(_watch(workspace).decide(found.project, found.incident_id, decision, who, said))
+    if made is None or not shows(made, decision):
         raise InputError(
-            f"incident {found.incident_id} cannot be opened again: another one is open for the same tier and direction",
-            hint="`driftline incidents list --status open` lists it.",
+            f"incident {found.incident_id} cannot be opened again: another one is live for the same tier and direction",
+            hint="`driftline incidents list --status open --status acknowledged` lists it.",
         )
-    out.print(f"{made.incident_id} is {made.status}: {made.title}", markup=False, soft_wrap=True)
+    out.print(f"{made.incident_id} is {state_words(made)}: {made.title}", markup=False, soft_wrap=True)
 
 
 def _reason(given: str | None) -> str:

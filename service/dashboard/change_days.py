@@ -7,9 +7,9 @@ from datetime import date
 from typing import Any
 
 from schemas.records import Incident
-from streams.watch.baselines import OPEN
-from streams.watch.findings import DOWN, UP
-from streams.watch.incidents import DISMISSED, seen_by_rules
+from streams.watch.findings import DOWN, MEAN, UP
+from streams.watch.moves import Moved, moved_of
+from streams.watch.states import DISMISSED, VANISHED, is_live
 
 Seen = Mapping[str, Any]
 """What a rule saw, as the evidence of an incident has it."""
@@ -20,6 +20,7 @@ _EXPECTED = {
     "runs": ("meanBefore", "sigma"),
     "consecutive_days": ("mean", "stddev"),
     "rate_ratio": ("baselineRate", ""),
+    "moved_too": ("meanBefore", "sigma"),
 }
 """Where a rule's finding has what was to be expected, and its spread."""
 
@@ -31,43 +32,52 @@ def expected_of(rule: str, seen: Seen) -> tuple[float, float] | None:
 
 
 def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float] | None:
-    """The first day of the newest open change of a tier, and the tier's mean before it; None without one."""
-    is_open = (one for one in incidents if one.tier == tier and one.status == OPEN)
-    for incident in sorted(is_open, key=lambda one: one.detected_at, reverse=True):
-        for rule, seen in sorted(seen_by_rules(incident).items(), key=lambda one: one[0] != incident.rule):
-            expected = expected_of(rule, seen)
-            if expected is not None:
-                return date.fromisoformat(seen["since"]), expected[0]
+    """The first day of the newest live change of a tier, and the tier's mean before it; None without one."""
+    live = (one for one in incidents if is_live(one))
+    for incident in sorted(live, key=lambda one: one.detected_at, reverse=True):
+        for moved in _entries(incident, tier):
+            for rule, seen in [(moved.rule, moved.seen), *moved.rules.items()]:
+                expected = expected_of(rule, seen)
+                if expected is not None:
+                    return date.fromisoformat(seen["since"]), expected[0]
     return None
 
 
-def days_of(incident: Incident, values: Days) -> frozenset[str]:
-    """The days that show an incident, by the measure that it is about.
+def days_of(incident: Incident, values: Days, name: str | None = None) -> frozenset[str]:
+    """The days that show an incident, by the measure that it is about: of a tier that moved in it, or of what leads it.
 
     A day does when a rule tells of it, and it lies off what was to be expected, on the incident's side: by one sigma of the rule that
     weighs evidence or by half of the change, whichever is less. Where the evidence has no numbers, each day that it names does.
     """
     return frozenset(
         day
-        for rule, seen in seen_by_rules(incident).items()
+        for moved in _entries(incident, name or incident.tier or incident.type)
+        for rule, seen in moved.rules.items()
         for day, value in values.items()
-        if value is not None and seen["since"] <= day <= seen["until"] and _shows(incident.direction, rule, seen, day, value)
+        if value is not None and seen["since"] <= day <= seen["until"] and _shows(moved.key.direction, rule, seen, day, value)
     )
 
 
 def marked_days(name: str, incidents: Sequence[Incident], values: Days) -> frozenset[str]:
     """The days that show an incident of a tier, or of a type that has none, such as anomaly_spike."""
-    return frozenset().union(*(days_of(one, values) for one in _about(name, incidents)))
+    return frozenset().union(*(days_of(one, values, name) for one in _about(name, incidents)))
 
 
 def telling(name: str, incidents: Sequence[Incident], values: Days, days: Collection[str]) -> list[Incident]:
     """The incidents of a tier, or of a type that has none, that some of these days show."""
-    return [one for one in _about(name, incidents) if not days_of(one, values).isdisjoint(days)]
+    return [one for one in _about(name, incidents) if not days_of(one, values, name).isdisjoint(days)]
 
 
 def _about(name: str, incidents: Sequence[Incident]) -> Iterator[Incident]:
-    """What was dismissed was none."""
-    return (one for one in incidents if one.status != DISMISSED and name == (one.tier or one.type))
+    """What was dismissed was none, and what was only suspected and vanished neither."""
+    shown = (one for one in incidents if one.status != DISMISSED and one.resolution != VANISHED)
+    return (one for one in shown if _entries(one, name))
+
+
+def _entries(incident: Incident, name: str) -> list[Moved]:
+    """What moved in an incident of a tier of the project, or of a type that has none."""
+    means = (one for one in moved_of(incident) if one.series.kind == MEAN and one.key.agent is None)
+    return [one for one in means if name == (one.key.tier or one.key.type)]
 
 
 def _shows(direction: str | None, rule: str, seen: Seen, day: str, value: float) -> bool:
@@ -76,7 +86,7 @@ def _shows(direction: str | None, rule: str, seen: Seen, day: str, value: float)
         return True
     mean, sigma = expected
     off = {UP: value - mean, DOWN: mean - value}.get(direction or "", abs(value - mean))
-    if rule in ("sequential", "runs"):
+    if rule in {"sequential", "runs", "moved_too"}:
         # A change may be smaller than one sigma where there are many scores.
         return off > min(sigma, abs(_number(seen, "change") or 0.0) / 2)
     return off > 0 and (rule != "consecutive_days" or day in {one.get("day") for one in seen.get("days") or []})

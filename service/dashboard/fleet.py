@@ -69,6 +69,7 @@ def _card(row: dict[str, Any], worst: int, *, has_judge: bool) -> dict[str, Any]
 def _square(row: dict[str, Any], *, has_judge: bool) -> tuple[str, str, str]:
     """What the square of a project needs: where it leads, its health, and its words."""
     incidents = f", {row['open_incidents']} open" if row["open_incidents"] else ""
+    incidents += f", {row['suspected_incidents']} suspected" if row["suspected_incidents"] else ""
     why = reason_words(row, RECENT_DAYS, has_judge=has_judge) if row["reasons"] else []
     words = "; ".join((f"{row['project']}: {TERMS[row['health']]}{incidents}", *why))
     return Links().project(row["project"]), row["health"], words
@@ -96,6 +97,7 @@ def _tiers(row: dict[str, Any]) -> list[tuple[str, float]]:
 def _totals(cards: list[dict[str, Any]]) -> dict[str, int]:
     counts = {health: sum(card["health"] == health for card in cards) for health in _WORST}
     sums = {
-        name: sum(card[name] for card in cards) for name in ("open_incidents", "exchanges", "scored", "anomalies", "simulated")
+        name: sum(card[name] for card in cards)
+        for name in ("open_incidents", "suspected_incidents", "exchanges", "scored", "anomalies", "simulated")
     }
     return counts | sums

@@ -15,10 +15,10 @@ from service.dashboard.change_days import days_of, expected_of
 from service.dashboard.charts import Band, Chart, Point, line
 from service.dashboard.incident_words import tier_name
 from service.dashboard.rendering import share
-from streams.watch.baselines import OPEN
-from streams.watch.incidents import seen_by_rules
+from streams.watch.moves import seen_by_rules
 from streams.watch.run_measures import TRUST
 from streams.watch.run_rules import RUNS
+from streams.watch.states import is_live
 
 BEFORE, AFTER = timedelta(days=28), timedelta(days=21)
 """Time that is shown before the change, and after an incident that was decided on."""
@@ -35,7 +35,7 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     if told is None:
         return None
     first, last = date.fromisoformat(told["since"]), date.fromisoformat(told["until"])
-    end = now if incident.status == OPEN else min(now, datetime.combine(last, datetime.min.time(), UTC) + AFTER)
+    end = now if is_live(incident) else min(now, datetime.combine(last, datetime.min.time(), UTC) + AFTER)
     days = min(max((end.date() - first + BEFORE).days + 1, 1), MOST_DAYS)
     asked = {"project": incident.project, "as_of": end, "days": days}
     values = _values(cursor, asked, incident)

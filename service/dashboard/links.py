@@ -102,8 +102,8 @@ class Links:
         """Where a person's score of an exchange is sent, by the id of the judge's."""
         return f"/api/audit/{quote(project)}/scores/{_part(score)}/human"
 
-    def incidents(self, project: str, **asked: str | None) -> str:
-        """The incidents of a project: of a `status` and a `type`, from a `cursor` on; None is any."""
+    def incidents(self, project: str, **asked: str | Sequence[str] | None) -> str:
+        """The incidents of a project: of a `status` or several, a `type` and `confirmed` or not, from a `cursor` on; None is any."""
         return _asked(f"{self.project(project)}/incidents", asked)
 
     def deciding(self, project: str, incident: str) -> str:

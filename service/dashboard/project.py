@@ -37,6 +37,7 @@ from service.dashboard.window import LENGTHS, Asked, AskedDays, Window, window_o
 from service.dashboard.words import TERMS
 from service.project_checks import RECENT_DAYS, check_by_hand, check_words
 from service.watched import incident_records
+from streams.watch.states import CONFIRMED, LIVE, is_live
 
 router = APIRouter(include_in_schema=False)
 _links = Links()
@@ -81,13 +82,14 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "check_by_hand": check_by_hand(row),
         "checked_days": DAYS,
         "has_data": has_data,
-        "is_empty": not (has_data or row["runs"] or row["open_incidents"]),
+        "is_empty": not (has_data or row["runs"] or row["open_incidents"] or row["suspected_incidents"]),
         "counts": row,
         "details": _links.details(project) + window_of(asked, today).query,
         "opened": row["open_incidents"],
+        "suspected": row["suspected_incidents"],
         "unknown_asked": asked.unknown,
         "listed": _listed(opened),
-        "has_decided": any(one.status != "open" for one in latest),
+        "has_decided": any(not is_live(one) for one in latest),
         "wraps": settings.wrap_quality_scoring,
         "acted": days.acted,
         **_window_values(days.window, today),
@@ -142,14 +144,14 @@ async def _has_costs(services: ApiContext, project: str, asked: AskedDays, today
 
 
 def _incidents(cursor: duckdb.DuckDBPyConnection, project: str) -> tuple[list[Incident], list[Incident]]:
-    """The open incidents, and the latest of all."""
-    return incident_records(cursor, project, status="open", limit=_OPEN), incident_records(cursor, project, limit=_LATEST)
+    """The live incidents, and the latest of all."""
+    return incident_records(cursor, project, statuses=LIVE, limit=_OPEN), incident_records(cursor, project, limit=_LATEST)
 
 
 def _listed(opened: Sequence[Incident]) -> list[tuple[Incident, str | None, list[Incident]]]:
     """The worst of the open incidents, each with its first day and the others that began on it: what moved together may have one cause."""
     since = {one.incident_id: since_of(one) for one in opened}
-    worst = sorted(opened, key=lambda one: one.severity != "critical")[:_LISTED]
+    worst = sorted(opened, key=lambda one: (one.confidence != CONFIRMED, one.severity != "critical"))[:_LISTED]
     return [(one, since[one.incident_id], _beside(one, worst, since)) for one in worst]
 
 

@@ -15,7 +15,7 @@ from audit.drift import DAYS
 from schemas.records import Incident
 from service.api.context import Services
 from service.api.errors import ApiError
-from service.api.incidents import IncidentStatus, IncidentType
+from service.api.incidents import GivenStatus, IncidentType
 from service.api.models import Id
 from service.api.paging import Cursor, Place, after, page_of
 from service.api.projects import project_row
@@ -30,8 +30,8 @@ from service.project_checks import check_by_hand, check_words
 from service.runs import Wanted, worst_runs
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
-from streams.watch.baselines import OPEN
-from streams.watch.incidents import STATUSES, evidence_of, seen_by_rules
+from streams.watch.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
+from streams.watch.states import STATUSES, confidence_of, current_status, is_live
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50
@@ -44,12 +44,13 @@ USUAL = {
         "We look into it.",
         "The agent was changed; this is its effect.",
         "The change is wanted.",
+        "It is fixed.",
         "The judge changed, not the agent.",
         "Test traffic.",
     ),
     False: ("It has come back.", "It is more than we thought.", "Decided by mistake."),
 }
-"""Usual reasons of a decision, on an incident that is open and on one that is decided."""
+"""Usual reasons of a decision, on an incident that is live and on one that is decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +76,19 @@ async def incidents(
     project: ShownProject,
     services: Services,
     *,
-    status: Annotated[IncidentStatus | None, Query()] = None,
+    status: Annotated[list[GivenStatus] | None, Query()] = None,
+    confirmed: Annotated[bool | None, Query()] = None,
     kind: Annotated[IncidentType | None, Query(alias="type")] = None,
     cursor: Cursor = None,
 ) -> HTMLResponse:
     """The incidents of a project, newest first."""
+    wanted = [current_status(one) for one in status or ()]
 
     def asked(reading: duckdb.DuckDBPyConnection) -> list[Incident]:
-        return incident_records(reading, project, status=status, kind=kind, before=after(cursor), limit=PAGE + 1)
+        confidence, place = confidence_of(confirmed=confirmed), after(cursor)
+        return incident_records(
+            reading, project, statuses=wanted, kind=kind, confidence=confidence, before=place, limit=PAGE + 1
+        )
 
     row = await project_row(services, project)
     shown, following = page_of(await services.ask(asked), PAGE, lambda one: Place(one.detected_at, one.incident_id))
@@ -91,7 +97,7 @@ async def incidents(
         "incidents": [(one, since_of(one)) for one in shown],
         "following": following,
         "is_first": cursor is None,
-        "asked": {"status": status, "type": kind},
+        "asked": {"status": wanted, "type": kind, "confirmed": None if confirmed is None else f"{confirmed}".lower()},
         "statuses": STATUSES,
         "types": TYPES,
         "rules": NAMES,
@@ -131,7 +137,9 @@ async def incident(
         "again": found_again(found, evidence),
         "may_ask": "query" in viewer.scopes and viewer.project is None,
         "runs": runs,
-        "usual": USUAL[found.status == OPEN],
+        "usual": USUAL[is_live(found)],
+        "is_live": is_live(found),
+        "moved": listed(moved_of(found), series_of(found), with_rules=False),
         "sightings": _sightings(found),
         "since": since_of(found),
         "cause": cause_in_words(found.cause, evidence),

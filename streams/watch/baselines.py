@@ -1,7 +1,7 @@
 """Baselines: what is normal for a project, over a window that ends with the moment they are computed at.
 
 A baseline is computed anew when it is older than a day, or when the scores it would rest on were made with something else. While an
-incident of drift is open it is left as it was before: a baseline that has taken in the changed days would call them normal.
+incident of drift is open or acknowledged it is left as it was before: a baseline that has taken in the changed days would call them normal.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from audit.policy import Policy
 from schemas.records import Baseline, Incident
 from streams.watch.findings import DRIFT
 from streams.watch.measured import Measured
+from streams.watch.states import is_live
 
 FRESH = timedelta(days=1)
 """How old a baseline may be before another one is computed."""
-OPEN = "open"
 
 
 def baseline_of(measured: Measured, policy: Policy, days: int) -> Baseline | None:
@@ -50,5 +50,5 @@ def needs_another(baseline: Baseline | None, measured: Measured, incidents: Iter
     """Whether a baseline is to be computed by itself."""
     if baseline is None or not is_comparable(baseline, measured):
         return True
-    held = any(one.type == DRIFT and one.status == OPEN for one in incidents)
+    held = any(one.type == DRIFT and is_live(one) for one in incidents)
     return not held and measured.as_of - baseline.computed_at > FRESH

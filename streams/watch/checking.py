@@ -14,19 +14,23 @@ import duckdb
 
 from analytics.queries import query_rows
 from audit.policy import Policy
-from audit.reference import Reference
 from schemas.records import Baseline, Incident, ProjectCheck
-from streams.watch.baselines import OPEN, baseline_of, needs_another
+from streams.watch.baselines import baseline_of, needs_another
 from streams.watch.causes import Explanation
+from streams.watch.companions import MovedToo, moved_too
 from streams.watch.evidence import gather
 from streams.watch.findings import Finding, worse
-from streams.watch.incidents import decided, decided_changes, due, record_of
+from streams.watch.incidents import Due, decided, due, record_of
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
+from streams.watch.moves import Series, evidence_of, moved_of
+from streams.watch.recovery import levels_of, no_levels, over, vanished
+from streams.watch.references import references_of
 from streams.watch.rules import ALL_RULES, LOOK_BACK, Case
 from streams.watch.run_evidence import gather_runs
 from streams.watch.run_measures import measure_runs
-from streams.watch.run_rules import RUNS, RunCase, by_runs, run_references
+from streams.watch.run_rules import RUNS, RunCase, by_runs
+from streams.watch.states import OPEN, decision_of, is_live
 
 CauseOf = Callable[[str, Finding], Explanation]
 """Told a project and a finding: what changed, agent or judge, or why that is not known."""
@@ -64,6 +68,11 @@ class Seen:
     baseline: Baseline | None
     """In force at the check."""
 
+    @property
+    def moved_too(self) -> MovedToo:
+        """The tiers that moved along with a change; none where there are no scores."""
+        return moved_too(self.scores) if self.scores is not None else lambda *_: ()
+
     def evidence(self, cursor: duckdb.DuckDBPyConnection, finding: Finding) -> dict[str, Any]:
         """What an incident of a finding carries."""
         if finding.rule == RUNS or self.scores is None:
@@ -98,19 +107,22 @@ class Checker:
             if scored is None and ran is None:
                 yield Checked(project, as_of, None, baseline, False, (), tuple(late), (), ())
                 continue
+            # What is over is so before the rules look: its days are cut out, and the way back is no change.
+            levels = levels_of(scored) if scored is not None else no_levels
+            ended = [one for incident in incidents.values() if (one := over(incident, levels, as_of)) is not None]
+            incidents.update({one.incident_id: one for one in ended})
             fresh = None
             if scored is not None and needs_another(baseline, scored, incidents.values()):
                 fresh = self.baseline(scored)
-            all_known = list(incidents.values())
-            references = {series: Reference(since=day) for series, day in decided_changes(all_known).items()}
+            references = references_of(incidents.values())
             seen = Seen(
                 project,
                 as_of,
                 None if scored is None else Case(scored, fresh or baseline, references, parameters),
-                None if ran is None else RunCase(ran, run_references(all_known), run_parameters),
+                None if ran is None else RunCase(ran, references, run_parameters),
                 fresh or baseline,
             )
-            yield self._checked(cursor, seen, all_known, late, is_new=fresh is not None)
+            yield self._checked(cursor, seen, incidents, [*late, *ended], is_new=fresh is not None)
 
     def baseline(self, measured: Measured, days: int | None = None) -> Baseline | None:
         """The baseline of what was measured, over so many days or the policy's window."""
@@ -121,23 +133,32 @@ class Checker:
         self,
         cursor: duckdb.DuckDBPyConnection,
         seen: Seen,
-        known: Sequence[Incident],
-        late: Sequence[Incident],
+        known: Mapping[str, Incident],
+        others: Sequence[Incident],
         *,
         is_new: bool,
     ) -> Checked:
-        """Apply the rules to one project."""
+        """Apply the rules to one project; `others` are revisions that are to be written whatever they find."""
         project, as_of = seen.project, seen.as_of
         findings = tuple(self._findings(seen))
-        opened, worsened, others = [], [], list(late)
-        for one in due(findings, known, as_of, lambda finding: self.cause_of(project, finding)):
-            made = record_of(one, project, as_of, seen.evidence(cursor, one.lead))
+        dues = due(
+            findings,
+            list(known.values()),
+            as_of,
+            lambda finding: self.cause_of(project, finding),
+            seen.moved_too,
+        )
+        opened, worsened, others = [], [], list(others)
+        for one in dues:
+            evidence = seen.evidence(cursor, one.lead) if _is_to_gather(one) else _kept(one)
+            made = record_of(one, project, as_of, evidence)
             if one.before is None:
                 opened.append(made)
             elif made.status == OPEN and worse(made.severity, one.before.severity):
                 worsened.append(made)
             else:
                 others.append(made)
+        others += [gone for gone in self._gone(known, findings, as_of) if gone is not None]
         made_all = (*others, *worsened, *opened)
         looked = self._looked(seen, len(findings))
         return Checked(project, as_of, looked, seen.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened))
@@ -152,6 +173,13 @@ class Checker:
         if seen.runs is not None and RUNS in rules:
             yield from by_runs(seen.runs)
 
+    def _gone(self, known: Mapping[str, Incident], findings: Sequence[Finding], as_of: datetime) -> Iterator[Incident | None]:
+        """What was only suspected, and is not seen any more."""
+        seen = {Series(one.key, one.kind) for one in findings}
+        for incident in known.values():
+            if seen.isdisjoint(one.series for one in moved_of(incident)):
+                yield vanished(incident, as_of)
+
     def _looked(self, seen: Seen, findings: int) -> ProjectCheck:
         window = self.policy.for_project(seen.project).settings.baseline_window_days
         reach = seen.scores.measured.reach if seen.scores is not None else seen.runs.runs.reach if seen.runs is not None else 0
@@ -165,9 +193,19 @@ class Checker:
         )
 
 
+def _is_to_gather(made: Due) -> bool:
+    """Whether evidence is gathered anew: not for what was decided on, and not about a series that does not lead."""
+    return made.before is None or (made.is_about_lead and is_live(made.before))
+
+
+def _kept(made: Due) -> dict[str, Any]:
+    """The evidence that an incident has."""
+    return {} if made.before is None else evidence_of(made.before)
+
+
 def _reconciled(incident: Incident, row: Mapping[str, Any]) -> Incident:
     """The incident as a decision left it that came through without its revision."""
-    return decided(incident, row["status"], row["reviewer"], row["occurred_at"])
+    return decided(incident, decision_of(row["status"]), row["reviewer"], row["occurred_at"])
 
 
 def _pending(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str]) -> list[dict[str, Any]]:

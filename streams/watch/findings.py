@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 DRIFT, SPIKE = "drift", "anomaly_spike"
 UP, DOWN = "up", "down"
+RISING_IS_BAD = ("unsafe", "failure:")
+"""How the names of series begin of which more is worse."""
 MEAN, SPREAD = "mean", "spread"
 WARNING, CRITICAL = "warning", "critical"
 SEVERITIES = (WARNING, CRITICAL)
@@ -24,6 +26,18 @@ class Key(NamedTuple):
     direction: str | None
     agent: str | None = None
     """Whose runs they are; None for a series of the whole project."""
+
+    @property
+    def series(self) -> str:
+        """What references and decisions know it by."""
+        name = self.tier or self.type
+        return name if self.agent is None else f"{name} of {self.agent}"
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it moved for the worse: down for what should be high, up for what should be low."""
+        rising_is_bad = self.type == SPIKE or (self.tier or "").startswith(RISING_IS_BAD)
+        return (self.direction == UP) == rising_is_bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +82,11 @@ class Finding:
     """Whether it raised no alarm of its own and only moved with others that did."""
     kind: str = MEAN
     """What moved: the mean of the series, or its spread."""
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it moved for the worse; a wider spread is worse, wherever the mean went."""
+        return self.key.direction == UP if self.kind == SPREAD else self.key.is_worse
 
     @property
     def first_days(self) -> tuple[date, date]:

@@ -1,16 +1,17 @@
 """Incidents of findings: what is new, what goes on, what a person has decided on already. Pure: the same input makes the same records.
 
-1. There is one open incident for each type, tier and direction, whichever rules see it. It stays open until a person decides.
-2. An open incident gets another revision when it got worse or goes on for another day, and at most once an hour when only numbers
-   changed. Its severity is the worst it had, and it keeps all of its days.
-3. What a person has decided on opens nothing new while it goes on: the decided incident takes up the days, so that the next check knows
-   them. It opens one when it got worse (critical instead of warning, or half as large again), or had ended and came back.
+1. There is one open incident for each change, whichever series and rules see it (`streams.watch.grouping`). It ends when it has recovered
+   (`streams.watch.recovery`), or when a person decides on it (`streams.watch.states`).
+2. A live incident gets another revision when it got worse, was confirmed, another series joined it, or it goes on for another day, and at
+   most once an hour when only numbers changed. Its severity is the worst it had, what is confirmed stays so, and it keeps all of its days.
+3. It is told by the worst of its confirmed series. Series without an alarm of their own that moved along are listed.
+4. What a person has dismissed, or called the new normal, opens nothing new while it goes on: the decided incident takes up the days, so
+   that the next check knows them. It opens one when it got worse (critical instead of warning, or half as large again), or had ended and
+   came back.
 """
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -20,26 +21,22 @@ import msgspec
 
 from audit.fingerprints import canonical_json, stable_id
 from schemas.records import Incident
-from streams.watch.baselines import OPEN
-from streams.watch.causes import Explanation
-from streams.watch.findings import DRIFT, SEVERITIES, Finding, Key, worse
+from streams.watch.causes import UNEXPLAINED, Explanation, combined
+from streams.watch.companions import MovedToo
+from streams.watch.findings import DRIFT, SEVERITIES, Finding, Key
+from streams.watch.grouping import DECIDED_SIZES, Group, grouped
+from streams.watch.measured import midnight
+from streams.watch.moves import Moved, Series, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
+from streams.watch.states import CONFIRMED, DISMISSED, OPEN, SUSPECTED, is_live, with_decision
 
-ACCEPTED, DISMISSED = "accepted", "dismissed"
-STATUSES = (OPEN, ACCEPTED, DISMISSED)
-MUCH_LARGER = 1.5
-"""So many times as large as it was when a person decided on it, a change has got worse."""
 NUMBERS_AGAIN = timedelta(hours=1)
 """How often an incident is written again for its numbers alone."""
-MOST_DAYS = 90
-"""Days that are kept of those that have left a rule's window."""
-DECIDED_SIZES = "decidedSizes"
-"""In the evidence: how large the change was when a person decided on it, by rule."""
 CAUSE = "cause"
 """In the evidence: agent or judge, or why that is not known, with its numbers."""
+NAMED = 2
+"""Series that a title names besides the one that leads; more are counted."""
 CauseOf = Callable[[Finding], Explanation]
 """Told a finding: what changed, agent or judge, or why that is not known."""
-ESTIMATING = "sequential"
-"""The rule that looks at all days each time, and may find another first day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +44,11 @@ class Due:
     """An incident that is to be written: for the first time, or once more."""
 
     lead: Finding
-    """The finding that tells of it."""
-    findings: tuple[Finding, ...]
-    """All findings about it, one a rule."""
-    severity: str
+    """The finding that tells of it, or one of those that were made now where another tells of it still."""
+    moved: tuple[Moved, ...]
+    """What moved, now and before."""
+    leads: Series
+    """The series that tells of it."""
     before: Incident | None
     """Its latest revision; None for a new one."""
     explanation: Explanation
@@ -61,71 +59,151 @@ class Due:
         """What changed, as far as anybody can tell: agent or judge."""
         return self.explanation.cause
 
+    @property
+    def alarms(self) -> list[Moved]:
+        """The series that raised an alarm."""
+        return [one for one in self.moved if not one.fell_too]
 
-def due(findings: Sequence[Finding], known: Sequence[Incident], as_of: datetime, cause_of: CauseOf) -> list[Due]:
+    @property
+    def severity(self) -> str:
+        """The worst that any of them had."""
+        so_far = [] if self.before is None else [self.before.severity]
+        return max([*so_far, *(one.severity for one in self.alarms)], key=SEVERITIES.index)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it is certain."""
+        was = self.before is not None and self.before.confidence == CONFIRMED
+        return was or any(one.confirmed for one in self.alarms)
+
+    @property
+    def first_day(self) -> date:
+        """The first day of the change."""
+        return next(one.since for one in self.moved if one.series == self.leads)
+
+    @property
+    def is_about_lead(self) -> bool:
+        """Whether the series that tells of it was found now: its evidence is gathered again."""
+        return self.leads == Series(self.lead.key, self.lead.kind)
+
+    @property
+    def tells(self) -> bool:
+        """Whether what was found now tells of it: its title and description are made again."""
+        before = self.before
+        goes_on = before is not None and series_of(before) == self.leads
+        return self.is_about_lead and (not goes_on or before is None or before.rule == self.lead.rule)
+
+
+def due(
+    findings: Sequence[Finding],
+    known: Sequence[Incident],
+    as_of: datetime,
+    cause_of: CauseOf,
+    moved_too: MovedToo = lambda *_: (),
+) -> list[Due]:
     """The incidents that findings of one project make, given all that are known of it; none that would say nothing new."""
-    sighted: dict[Key, list[Finding]] = defaultdict(list)
-    for finding in findings:
-        sighted[finding.key].append(finding)
-    found = (_due(key, sightings, known, as_of, cause_of) for key, sightings in sighted.items())
-    return [one for one in found if one is not None]
+    found = [_due(group, cause_of, moved_too) for group in grouped(findings, known)]
+    return [one for one in found if one.before is None or _says_more(one, one.before, as_of)]
 
 
-def _due(key: Key, findings: list[Finding], known: Sequence[Incident], as_of: datetime, cause_of: CauseOf) -> Due | None:
-    same = sorted((one for one in known if key_of(one) == key), key=lambda one: (one.status == OPEN, one.detected_at))
-    before = same[-1] if same else None
-    if before is not None and before.status != OPEN:
-        fresh = [one for one in findings if not _goes_on(before, one)]
-        if fresh:
-            findings, before = fresh, None
-    lead = next((one for one in findings if before is not None and one.rule == before.rule), findings[0])
-    so_far = [before.severity] if before is not None else []
-    severity = max([*so_far, *(one.severity for one in findings)], key=SEVERITIES.index)
-    made = Due(lead, tuple(findings), severity, before, cause_of(lead))
-    return made if before is None or _says_more(made, before, as_of) else None
+def _due(group: Group, cause_of: CauseOf, moved_too: MovedToo) -> Due:
+    before = group.incident
+    earlier = [] if before is None else moved_of(before)
+    moved = merged(earlier, group.findings)
+    lead = _lead(group.findings, before, moved)
+    leads = Series(lead.key, lead.kind)
+    was = None if before is None else series_of(before)
+    if was is not None and any(one.series == was for one in moved) and not _outranks(leads, was, moved):
+        leads = was
+        own = [one for one in group.findings if Series(one.key, one.kind) == was]
+        lead = next((one for one in own if one.rule == _rule(before)), next(iter(own), lead))
+    made = Due(lead, tuple(moved), leads, before, _explained(group.findings, cause_of))
+    if lead.key.type != DRIFT or (before is not None and not is_live(before)):
+        return made
+    is_worse = next(one.key.is_worse for one in moved if one.series == leads)
+    tiers = {one.key.tier or "" for one in made.alarms}
+    return Due(lead, tuple(merged(moved, moved_too(made.first_day, is_worse, tiers))), leads, before, made.explanation)
 
 
-def key_of(incident: Incident) -> Key:
-    """What it is about."""
-    return Key(incident.type, incident.tier, incident.direction, incident.agent)
+def _rule(incident: Incident | None) -> str | None:
+    return None if incident is None else incident.rule
 
 
-def evidence_of(incident: Incident) -> dict[str, Any]:
-    """The evidence an incident carries; empty where it carries none that can be read."""
-    try:
-        found = json.loads(incident.metadata)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def _lead(findings: Sequence[Finding], before: Incident | None, moved: Sequence[Moved]) -> Finding:
+    """The finding that tells of a change: of the worst confirmed series, by the rule that told before, else by the first one."""
+    best = max(findings, key=lambda one: _rank(Series(one.key, one.kind), moved))
+    of_series = [one for one in findings if one.key == best.key and one.kind == best.kind]
+    return next((one for one in of_series if one.rule == _rule(before)), of_series[0])
+
+
+def _rank(series: Series, moved: Sequence[Moved]) -> tuple[bool, int, float]:
+    found = next(one for one in moved if one.series == series)
+    level = found.level
+    off = 0.0 if level is None else abs(level.after - level.before) / max(level.sigma, 0.001)
+    return found.confirmed, SEVERITIES.index(found.severity), off
+
+
+def _outranks(series: Series, other: Series, moved: Sequence[Moved]) -> bool:
+    """Whether a series is worse than the one that leads; not by numbers alone, which change every hour."""
+    return _rank(series, moved)[:2] > _rank(other, moved)[:2]
+
+
+def _explained(findings: Sequence[Finding], cause_of: CauseOf) -> Explanation:
+    """What changed, by all series that raised an alarm; of several findings of one series the first one tells."""
+    explanations: dict[Key, Explanation] = {}
+    for one in findings:
+        if not one.fell_too and explanations.get(one.key, UNEXPLAINED) is UNEXPLAINED:
+            explanations[one.key] = cause_of(one)
+    return combined(
+        {
+            key.tier if key.agent is None and key.tier else key.series: one
+            for key, one in sorted(explanations.items(), key=lambda pair: str(pair[0]))
+        }
+    )
 
 
 def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]) -> Incident:
     """The record of an incident that is due, with its evidence; the same as-of gives the same record."""
     if made.before is None:
         return _first(made, project, as_of, evidence)
-    before, lead = made.before, made.lead
-    if before.status != OPEN:
+    before = made.before
+    if not is_live(before):
         kept = _metadata(made, evidence_of(before))
-        return msgspec.structs.replace(before, revision=before.revision + 1, metadata=kept, checked_at=as_of)
-    tells = lead.rule == before.rule
+        again = None if before.status == DISMISSED else before.last_day
+        return msgspec.structs.replace(before, revision=before.revision + 1, metadata=kept, checked_at=as_of, last_day=again)
+    tells, key = made.tells, made.leads.key
     return msgspec.structs.replace(
         before,
         revision=before.revision + 1,
+        tier=key.tier,
+        direction=key.direction,
+        agent=key.agent,
+        rule=made.lead.rule if tells else before.rule,
         severity=made.severity,
-        title=lead.title if tells else before.title,
+        title=_title(made) if tells else before.title,
         description=_described(made, evidence) if tells else before.description,
         metadata=_metadata(made, evidence),
         cause=made.cause,
         checked_at=as_of,
+        confidence=CONFIRMED if made.is_confirmed else before.confidence,
+        confirmed_at=before.confirmed_at or (as_of if made.is_confirmed and before.confidence != CONFIRMED else None),
+        first_day=midnight(made.first_day),
     )
 
 
 def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]) -> Incident:
     lead = made.lead
     kind, tier, direction, agent = lead.key
-    whose = () if agent is None else (agent,)
+    named = [
+        project,
+        kind,
+        tier or "",
+        direction or "",
+        *([agent] if agent else []),
+        *([lead.kind] if lead.kind != "mean" else []),
+    ]
     return Incident(
-        incident_id=stable_id("incident", project, kind, tier or "", direction or "", *whose, as_of.isoformat()),
+        incident_id=stable_id("incident", *named, as_of.isoformat()),
         revision=0,
         project=project,
         type=kind,
@@ -134,7 +212,7 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]
         agent=agent,
         status=OPEN,
         severity=made.severity,
-        title=lead.title,
+        title=_title(made),
         description=_described(made, evidence),
         metadata=_metadata(made, evidence),
         baseline_id=(evidence.get("baseline") or {}).get("id"),
@@ -142,117 +220,74 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]
         rule=lead.rule,
         cause=made.cause,
         checked_at=as_of,
+        confidence=CONFIRMED if made.is_confirmed else SUSPECTED,
+        confirmed_at=as_of if made.is_confirmed else None,
+        first_day=midnight(made.first_day),
     )
 
 
+def _title(made: Due) -> str:
+    """The title of the finding that tells of it, with the names of what moved as well."""
+    names = list(dict.fromkeys(one.name for one in made.moved if one.series != made.leads))
+    if len(names) > NAMED:
+        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} more"]
+    return made.lead.title + (f"; with it {' and '.join(names)}" if names else "")
+
+
 def _described(made: Due, evidence: Mapping[str, Any]) -> str:
-    parts = [made.lead.description, evidence.get("note"), made.explanation.words if made.cause else None]
+    others = [str(one.seen.get("title", "")) for one in made.moved if one.series != made.leads]
+    also = f"It moved with: {'; '.join(one for one in others if one)}." if any(others) else None
+    parts = [made.lead.description, also, evidence.get("note"), made.explanation.words if made.cause else None]
     return " ".join(part for part in parts if part)
 
 
 def _metadata(made: Due, evidence: Mapping[str, Any]) -> str:
-    return canonical_json({**evidence, CAUSE: dict(made.explanation.numbers), "rules": rules_of(made)})
+    lead = next(one for one in made.moved if one.series == made.leads)
+    cause = {CAUSE: dict(made.explanation.numbers)}
+    return canonical_json({**evidence, **cause, "rules": dict(lead.rules), "moved": listed(made.moved, made.leads)})
 
 
-def rules_of(made: Due) -> dict[str, Any]:
-    """What each rule has seen of an incident, now or when it last did."""
-    earlier = {} if made.before is None else seen_by_rules(made.before)
-    return {**earlier, **{one.rule: _seen(one, earlier.get(one.rule)) for one in made.findings}}
-
-
-def decided(incident: Incident, status: str, who: str, at: datetime) -> Incident:
-    """The next revision of an incident after a decision: resolved by whom and when, or open again."""
-    is_open, evidence = status == OPEN, evidence_of(incident)
-    sizes = {} if is_open else {rule: seen.get("size") for rule, seen in seen_by_rules(incident).items()}
+def decided(incident: Incident, decision: str, who: str, at: datetime) -> Incident:
+    """The next revision of an incident after a decision, with how large the change was then."""
+    sizes = {} if decision == OPEN else _sizes(incident)
     return msgspec.structs.replace(
-        incident,
+        with_decision(incident, decision, who, at),
         revision=incident.revision + 1,
-        status=status,
-        metadata=canonical_json({**evidence, DECIDED_SIZES: sizes}),
-        resolved_at=None if is_open else at,
-        resolved_by=None if is_open else who,
+        metadata=canonical_json({**evidence_of(incident), DECIDED_SIZES: sizes}),
     )
 
 
-def decided_changes(known: Sequence[Incident]) -> dict[str, date]:
-    """For each tier the day from which its scores are known to a person: the first one of the last change of it that was decided on.
-
-    Where that change was over when the decision came, it is the day of the decision: what held then is what is known.
-    """
-    latest: dict[str, date] = {}
-    resolved = (one for one in known if one.type == DRIFT and one.status != OPEN and one.tier and one.resolved_at)
-    for one in sorted(resolved, key=lambda one: (one.resolved_at, one.incident_id)):
-        first, last = _days(one)
-        at = (one.resolved_at or one.detected_at).date()
-        latest[one.tier or ""] = at if first is None or last is None or last < at - timedelta(days=2) else first
-    return latest
-
-
-def _seen(finding: Finding, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a finding says, with the days that the rule saw before and that have left its window."""
-    seen = {
-        "severity": finding.severity,
-        "since": f"{finding.since}",
-        "until": f"{finding.until}",
-        "size": round(finding.size, 3),
-        "title": finding.title,
-        "description": finding.description,
-        **finding.numbers,
+def _sizes(incident: Incident) -> dict[str, Any]:
+    moved = {
+        f"{one.key.series} {one.series.kind} {rule}": seen.get("size")
+        for one in moved_of(incident)
+        for rule, seen in one.rules.items()
     }
-    days = seen.get("days", [])
-    if earlier is None or not days or finding.rule == ESTIMATING:
-        return seen
-    gone = [one for one in earlier.get("days", []) if one["day"] < days[0]["day"]][-MOST_DAYS:]
-    return {**seen, "since": min(seen["since"], earlier["since"]), "days": [*gone, *days]}
-
-
-def seen_by_rules(incident: Incident) -> dict[str, dict[str, Any]]:
-    """What each rule has seen of an incident, as far as its evidence can be read."""
-    rules = evidence_of(incident).get("rules")
-    return {name: seen for name, seen in rules.items() if _has_days(seen)} if isinstance(rules, dict) else {}
-
-
-def _has_days(seen: Any) -> bool:
-    try:
-        return bool(date.fromisoformat(seen["since"]) <= date.fromisoformat(seen["until"]))
-    except (TypeError, KeyError, ValueError):
-        return False
-
-
-def _days(incident: Incident) -> tuple[date | None, date | None]:
-    """The first and the last day that an incident shows."""
-    seen = seen_by_rules(incident).values()
-    days = [date.fromisoformat(one[end]) for one in seen for end in ("since", "until")]
-    return (min(days), max(days)) if days else (None, None)
-
-
-def _goes_on(before: Incident, finding: Finding) -> bool:
-    """Whether a finding is but the change that a person has decided on, no worse than it was."""
-    _, last = _days(before)
-    if finding.known_level or last is None or finding.since > last + timedelta(days=1):
-        return False
-    if worse(finding.severity, before.severity):
-        return False
-    sizes = evidence_of(before).get(DECIDED_SIZES)
-    size = sizes.get(finding.rule) if isinstance(sizes, dict) else None
-    return not isinstance(size, (int, float)) or finding.size < MUCH_LARGER * size
+    return {**{rule: seen.get("size") for rule, seen in seen_by_rules(incident).items()}, **moved}
 
 
 def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
     """Whether another revision would say something new that is worth one."""
     if before.checked_at is not None and as_of < before.checked_at:
         return False  # a look back, or a clock that was set back: what was seen later is not to be undone
-    earlier, now = seen_by_rules(before), rules_of(made)
-    if _ends(earlier) != _ends(now):
+    earlier, lead = moved_of(before), series_of(before)
+    if _ends(earlier) != _ends(made.moved):
         return True
-    if before.status != OPEN:
+    if not is_live(before):
         return False
+    if (made.severity, made.is_confirmed) != (before.severity, before.confidence == CONFIRMED):
+        return True
     aged = before.checked_at is None or as_of - before.checked_at >= NUMBERS_AGAIN
+    said = [canonical_json(listed(one, lead)) + canonical_json(_of_lead(one, lead)) for one in (earlier, made.moved)]
     explains_more = canonical_json(dict(made.explanation.numbers)) != canonical_json(evidence_of(before).get(CAUSE))
-    changed = made.cause != before.cause or explains_more or canonical_json(earlier) != canonical_json(now)
-    return made.severity != before.severity or (aged and changed)
+    return aged and (made.cause != before.cause or explains_more or made.leads != lead or said[0] != said[1])
 
 
-def _ends(rules: Mapping[str, Any]) -> dict[str, Any]:
-    """The last day that each rule sees."""
-    return {name: seen.get("until") for name, seen in rules.items()}
+def _of_lead(moved: Sequence[Moved], lead: Series) -> list[Any]:
+    return [dict(one.rules) for one in moved if one.series == lead]
+
+
+def _ends(moved: Sequence[Moved]) -> dict[Series, dict[str, Any]]:
+    """The last day that each rule sees of each series that raised an alarm."""
+    alarms = [one for one in moved if not one.fell_too]
+    return {one.series: {name: seen.get("until") for name, seen in one.rules.items()} for one in alarms}

@@ -53,7 +53,8 @@ def by_consecutive_days(case: Case) -> Iterator[Finding]:
         known: TierStatistics = getattr(case.baseline, tier)
         if known.mean is None or known.stddev is None:
             continue
-        counts = case.measured.days(tier)
+        reference = case.reference(tier)
+        counts = {one: count for one, count in case.measured.days(tier).items() if not reference.cuts(one.day)}
         found = drift.consecutive_days(list(counts), known.mean, known.stddev, case.measured.as_of.date())
         for one in {one.direction: one for one in found}.values():
             yield _run(case, case.baseline, (tier, name), one, counts)

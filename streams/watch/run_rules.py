@@ -9,16 +9,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
 from audit.reference import NO_DECISION, Reference
 from audit.sequential import ALARM, Change, find_change
-from schemas.records import Incident
 from streams.watch.findings import DRIFT, UP, Finding, Key, Looked
-from streams.watch.incidents import decided_changes
 from streams.watch.measured import midnight
 from streams.watch.run_measures import FAILURE, QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns
 
@@ -33,8 +31,8 @@ class RunCase:
     """What the rule is asked about."""
 
     runs: ProjectRuns
-    references: Mapping[tuple[str | None, str], Reference]
-    """By agent and series which of its days count; all of them where it is not named."""
+    references: Mapping[str, Reference]
+    """For a series which of its days count; all of them where it is not named."""
     parameters: Mapping[str, Any]
     """Of the query that the measures come from."""
 
@@ -45,7 +43,7 @@ class RunCase:
 
     def reference(self, agent: AgentRuns, series: str) -> Reference:
         """Which days of a series of an agent count."""
-        return self.references.get((agent.agent, series), NO_DECISION)
+        return self.references.get(Key(DRIFT, series, None, agent.agent).series, NO_DECISION)
 
 
 def by_runs(case: RunCase) -> Iterator[Finding]:
@@ -54,19 +52,6 @@ def by_runs(case: RunCase) -> Iterator[Finding]:
         found = [(one, change) for one in agent.series if (change := _change(case, agent, one)) is not None]
         for series, change in sorted(found, key=lambda pair: -pair[1].log_evidence):
             yield _finding(case, agent, series, change)
-
-
-def run_references(known: Iterable[Incident]) -> dict[tuple[str | None, str], Reference]:
-    """By agent and series which days count; as for tiers, but the decisions on an agent are its own."""
-    by_agent: dict[str | None, list[Incident]] = {}
-    for one in known:
-        if one.rule == RUNS:
-            by_agent.setdefault(one.agent, []).append(one)
-    return {
-        (agent, series): Reference(since=day)
-        for agent, incidents in by_agent.items()
-        for series, day in decided_changes(incidents).items()
-    }
 
 
 def series_name(series: str) -> str:

@@ -22,13 +22,14 @@ from audit.fingerprints import stable_id
 from schemas.records import Baseline, Incident, ProjectCheck, Review
 from streams.anchors import cause_of
 from streams.store_log import Log
-from streams.watch.baselines import OPEN
 from streams.watch.causes import Explanation, explained, moved_by
 from streams.watch.checking import Checked, Checker
-from streams.watch.findings import Finding, Key
-from streams.watch.incidents import decided, key_of
+from streams.watch.findings import Finding
+from streams.watch.incidents import decided
 from streams.watch.known import Published
 from streams.watch.measured import measure
+from streams.watch.moves import Series, moved_of, series_of
+from streams.watch.states import ACKNOWLEDGED, LIVE, is_live, shows
 
 DECISION = "incident_decision"
 """The kind of review that decides on an incident."""
@@ -85,35 +86,39 @@ class Watch:
         self,
         project: str,
         incident_id: str,
-        status: str,
+        decision: str,
         who: str,
         comment: str | None = None,
         *,
         entered_by: str | None = None,
     ) -> Incident | None:
-        """Accept, dismiss or re-open an incident; answers it as it is then, None where there is none.
+        """Decide on an incident (`states.DECISIONS`); answers it as it is then, None where there is none.
 
         A decision that somebody enters for somebody else says so for as long as it is kept.
 
-        It stays as it is where it is in that state already, and where it is to be open again while another one of its kind is.
+        It stays as it is where it is in that state already, except that somebody else may acknowledge it, and where it is to be open
+        or acknowledged again while another live incident has what moved in it.
         """
         async with self._turn:
             current = await self.incident(project, incident_id)
-            if current is None or current.status == status:
+            taken_over = decision == ACKNOWLEDGED and current is not None and current.acknowledged_by != who
+            if current is None or (shows(current, decision) and not taken_over):
                 return current
-            if status == OPEN and await self._is_open(project, key_of(current)):
+            if decision in LIVE and not is_live(current) and await self._is_taken(project, current):
                 return current
             now = self._log.now()
             reviewer = who if entered_by in {None, who} else f"{who} (entered by {entered_by})"
-            await self._log.publish("reviews", [_review(current, status, reviewer, comment, now)])
-            made = decided(current, status, who, now)
+            await self._log.publish("reviews", [_review(current, decision, reviewer, comment, now)])
+            made = decided(current, decision, who, now)
             await self._publish([], [made])
         return made
 
-    async def _is_open(self, project: str, key: Key) -> bool:
-        """Whether there is an open incident of a kind."""
+    async def _is_taken(self, project: str, incident: Incident) -> bool:
+        """Whether another live incident has a series that raised an alarm in this one."""
         known = await asyncio.to_thread(self._read, lambda cursor: self._published.read(cursor, [project]))
-        return any(one.status == OPEN and key_of(one) == key for one in known.incidents.get(project, ()))
+        own = _alarmed(incident)
+        live = (one for one in known.incidents.get(project, ()) if is_live(one) and one.incident_id != incident.incident_id)
+        return any(not own.isdisjoint(_alarmed(other)) for other in live)
 
     def _cause(self, project: str, finding: Finding) -> Explanation:
         tier, moved = finding.key.tier, moved_by(finding)
@@ -147,14 +152,19 @@ class Watch:
         self._published.note(baselines, incidents)
 
 
-def _review(incident: Incident, status: str, who: str, comment: str | None, now: datetime) -> Review:
+def _alarmed(incident: Incident) -> set[Series]:
+    """The series that raised an alarm in an incident; the one that leads did."""
+    return {one.series for one in moved_of(incident) if not one.fell_too} | {series_of(incident)}
+
+
+def _review(incident: Incident, decision: str, who: str, comment: str | None, now: datetime) -> Review:
     return Review(
-        review_id=stable_id("review", incident.incident_id, status, who, now.isoformat()),
+        review_id=stable_id("review", incident.incident_id, decision, who, now.isoformat()),
         project=incident.project,
         kind=DECISION,
         subject_id=incident.incident_id,
         reviewer=who,
-        status=status,
+        status=decision,
         comment=comment,
         occurred_at=now,
         ingested_at=now,

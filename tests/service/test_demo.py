@@ -176,9 +176,8 @@ def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Sh
     lines = [line for line in shown.part("In short") if " of support-desk " in line]
     assert "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24" in lines
     assert any(line.startswith("demo: Trust of support-desk fell to ") for line in lines)
-    with Store(shown.database) as store:
-        agents = store.cursor().execute("SELECT DISTINCT agent FROM incidents WHERE rule = 'runs'").fetchall()
-    assert [("support-desk",)] == agents
+    of_runs = [line for line in shown.part("In short") if line.startswith("demo: ") and not line.startswith("demo: Tier ")]
+    assert of_runs == lines
 
 
 def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from watched import END
 
+from audit.reference import Reference
 from schemas.records import Incident
 from streams.watch.causes import UNEXPLAINED, Explanation
 from streams.watch.findings import CRITICAL, DOWN, DRIFT, WARNING, Finding, Key, Looked
-from streams.watch.incidents import ACCEPTED, DISMISSED, decided, decided_changes, due, evidence_of, record_of
+from streams.watch.incidents import decided, due, record_of
+from streams.watch.moves import evidence_of
+from streams.watch.references import references_of
+from streams.watch.states import DISMISSED, NEW_NORMAL
 
 RUNS, EVIDENCE = "consecutive_days", "sequential"
 TODAY = END.date()
@@ -72,11 +76,11 @@ def test_rules_that_see_one_change_make_one_incident() -> None:
     assert {EVIDENCE, RUNS} == set(evidence_of(made)["rules"])
 
 
-def test_tiers_directions_and_types_are_apart() -> None:
-    """They are other changes."""
-    others = [Key(DRIFT, "tier2", "up"), Key(DRIFT, "tier3", DOWN), Key("anomaly_spike", None, "up")]
+def test_directions_and_types_are_apart_and_tiers_are_one() -> None:
+    """What got worse on the same days is one change; what got better, and a spike, are others."""
+    others = [Key(DRIFT, "tier2_5", "up"), Key(DRIFT, "tier3", DOWN), Key("anomaly_spike", None, "up")]
     made = written([finding(3), *(finding(3, key=key) for key in others)])
-    assert 4 == len({one.incident_id for one in made})
+    assert 3 == len({one.incident_id for one in made})
 
 
 def test_what_is_known_is_not_written_again() -> None:
@@ -127,10 +131,10 @@ def test_another_cause_is_told_within_the_hour() -> None:
     assert {"cause": "judge"} == evidence_of(made)["cause"]
 
 
-@pytest.mark.parametrize("status", [ACCEPTED, DISMISSED])
-def test_what_was_decided_goes_on_without_a_new_incident(status: str) -> None:
+@pytest.mark.parametrize(("decision", "status"), [(NEW_NORMAL, "resolved"), (DISMISSED, "dismissed")])
+def test_what_was_decided_goes_on_without_a_new_incident(decision: str, status: str) -> None:
     """Week after week: each check takes up the day, so that the next one knows that it goes on."""
-    known = [decided(opened(finding(3)), status, "ann", END)]
+    known = [decided(opened(finding(3)), decision, "ann", END)]
     for day in range(1, 30):
         made = written([finding(6 - day, -day)], known, END + day * DAY)
         assert [(known[0].incident_id, status, "ann")] == [(one.incident_id, one.status, one.resolved_by) for one in made]
@@ -179,13 +183,15 @@ def test_re_opened_is_as_open_as_before() -> None:
     assert (again.incident_id, 3) == (made.incident_id, made.revision)
 
 
-def test_a_level_that_was_decided_on_is_what_is_known() -> None:
-    """From the first day of the change on, or from the decision where it was over by then."""
-    going_on = decided(opened(finding(5, rule=EVIDENCE)), ACCEPTED, "ann", END + DAY)
-    over = decided(opened(finding(9, 6, key=Key(DRIFT, "tier3", DOWN))), ACCEPTED, "ann", END)
+def test_the_new_normal_moves_the_reference_of_what_goes_on() -> None:
+    """From the first day of the change on; of one that was over by then the days are cut out, and what is open changes nothing."""
+    going_on = decided(opened(finding(5, rule=EVIDENCE)), NEW_NORMAL, "ann", END + DAY)
+    over = decided(opened(finding(9, 6, key=Key(DRIFT, "tier3", DOWN))), NEW_NORMAL, "ann", END)
     still_open = opened(finding(3, key=Key(DRIFT, "tier1", DOWN)))
-    spike = decided(opened(finding(3, key=Key("anomaly_spike", None, "up"))), ACCEPTED, "ann", END)
-    assert {"tier2": TODAY - 5 * DAY, "tier3": TODAY} == decided_changes([going_on, over, still_open, spike])
+    assert {
+        "tier2": Reference(since=TODAY - 5 * DAY),
+        "tier3": Reference(cut=((TODAY - 9 * DAY, TODAY - 6 * DAY),)),
+    } == references_of([going_on, over, still_open])
 
 
 def test_evidence_that_cannot_be_read_is_none() -> None:
@@ -194,7 +200,7 @@ def test_evidence_that_cannot_be_read_is_none() -> None:
     for metadata in ("", "[]", "{", '{"rules": {"x": 1}}', '{"rules": []}', '{"rules": {"x": {"since": "?"}}}'):
         odd = Incident(**{name: getattr(broken, name) for name in broken.__struct_fields__} | {"metadata": metadata})
         assert written([finding(3)], [odd], END + DAY)
-        assert date(2026, 11, 2) == decided_changes([odd])["tier2"]
+        assert {} == references_of([odd])
 
 
 @given(

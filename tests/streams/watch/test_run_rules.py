@@ -20,9 +20,10 @@ from audit.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
 from streams.store_log import StoreLog
 from streams.watch.checking import Checked
-from streams.watch.incidents import DISMISSED, evidence_of
+from streams.watch.moves import evidence_of, moved_of
 from streams.watch.run_measures import measure_runs
 from streams.watch.run_rules import RunCase, by_runs, series_name
+from streams.watch.states import DISMISSED
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)
@@ -133,19 +134,19 @@ def test_a_project_with_runs_and_no_scores_is_checked_and_gets_incidents(store: 
     made = checked(store)
     assert made.looked is not None
     assert (14, 0) == (made.looked.days, made.looked.exchanges)
-    assert {"trust", "unsafe", "failure:cost_explosion"} == {one.tier for one in made.opened}
-    unsafe = next(one for one in made.opened if one.tier == "unsafe")
-    assert ("drift", "up", "runs", "open") == (unsafe.type, unsafe.direction, unsafe.rule, unsafe.status)
-    assert "of desk rose to" in unsafe.title
+    (one,) = made.opened
+    assert ("drift", "runs", "open", "desk", "agent") == (one.type, one.rule, one.status, one.agent, one.cause)
+    assert {"trust", "unsafe", "failure:cost_explosion"} == {series.key.tier for series in moved_of(one)}
+    assert "of desk" in one.title
     assert made.baseline is None
 
 
 def test_the_evidence_has_the_runs_and_the_queries_that_find_them_again(store: Store) -> None:
     """A person opens the worst run first."""
     put(store, "diagnoses", runs(worse_since(8)))
-    unsafe = next(one for one in checked(store).opened if one.tier == "unsafe")
-    evidence = evidence_of(unsafe)
-    assert ("desk", 10) == (unsafe.agent, len(evidence["runs"]))
+    (made,) = checked(store).opened
+    evidence = evidence_of(made)
+    assert ("desk", 10) == (made.agent, len(evidence["runs"]))
     assert all(one["readinessLevel"] == "unsafe_for_production" and one["runId"].startswith("run_") for one in evidence["runs"])
     assert "r" == evidence["madeWith"]["rule_version"]
     with contextlib.closing(store.cursor()) as cursor:
@@ -158,16 +159,16 @@ def test_the_evidence_has_the_runs_and_the_queries_that_find_them_again(store: S
 
 
 def test_a_check_that_is_repeated_opens_nothing_twice(store: Store) -> None:
-    """Each series of each agent has one open incident."""
+    """One change is one incident, however many series of however many agents it moved."""
     put(store, "diagnoses", [*runs(worse_since(8)), *runs(worse_since(8), name="other", agent="night")])
-    first = checked(store)
-    assert len(first.opened) == len({one.incident_id for one in first.opened}) == 6
+    (made,) = checked(store).opened
+    assert {"desk", "night"} == {one.key.agent for one in moved_of(made)}
     assert () == checked(store, at=END + timedelta(minutes=1)).opened
 
 
 def test_what_was_decided_for_one_agent_is_not_decided_for_another(store: Store) -> None:
     """Both have a series of the same name."""
-    put(store, "diagnoses", runs(worse_since(8)))
+    put(store, "diagnoses", runs(worse_since(16)))
     for one in checked(store).opened:
         decide(store, one)
     put(store, "diagnoses", runs(worse_since(6), name="other", agent="night"))

@@ -18,7 +18,8 @@ from schemas.records import Incident, Record, Review, Score
 from streams.engine_state import Published
 from streams.store_log import StoreLog
 from streams.watch.checking import Checked
-from streams.watch.incidents import ACCEPTED, DISMISSED, evidence_of
+from streams.watch.moves import evidence_of
+from streams.watch.states import DISMISSED, NEW_NORMAL, RESOLVED
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)
@@ -179,11 +180,11 @@ def test_numbers_alone_are_written_once_an_hour(store: Store) -> None:
     assert 1 == len(checked(store, END + HOUR).incidents)
 
 
-@pytest.mark.parametrize("status", [ACCEPTED, DISMISSED])
-def test_a_change_that_was_decided_on_opens_nothing_while_it_goes_on(store: Store, status: str) -> None:
+@pytest.mark.parametrize(("decision", "status"), [(NEW_NORMAL, RESOLVED), (DISMISSED, DISMISSED)])
+def test_a_change_that_was_decided_on_opens_nothing_while_it_goes_on(store: Store, decision: str, status: str) -> None:
     """Whoever dismissed it has seen it; to be told again tomorrow teaches nobody anything."""
     put(store, "scores", history(fallen(16), 50, end=END + 10 * DAY))
-    decide(store, checked(store).incidents[0], status)
+    decide(store, checked(store).incidents[0], decision)
     for day in range(11):
         checked(store, END + day * DAY)
     assert [("drift", "tier2", "down", status)] == incidents(store)
@@ -209,7 +210,7 @@ def test_a_decision_without_its_incident_is_made_good_by_the_next_check(store: S
     checked(store)
     with Store(None) as other:
         put(other, "scores", history(fallen(6), 40))
-        wanted = decide(other, checked(other).incidents[0], ACCEPTED)
+        wanted = decide(other, checked(other).incidents[0], NEW_NORMAL)
         frame = other.read("reviews", 0, 10)["Review"].drop("_offset")
         (said,) = (msgspec.convert(row, Review) for row in frame.to_dicts())
     put(store, "reviews", [said])

@@ -1,0 +1,108 @@
+"""Series that moved along: tiers without an alarm of their own whose scores went the same way since the first day of an incident.
+
+A tier that is judged once a day has too few sessions to raise an alarm on the day on which its neighbours do. Whoever reads the incident
+wants to know all the same that it fell, too: it does where the mean since then lies off the mean before in the incident's direction by
+more than chance, 95 % on one side. That is no test that wakes anybody, and looks only where an alarm has been raised already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import date, timedelta
+from typing import NamedTuple
+
+from audit.looks import Unit
+from audit.reference import Reference
+from streams.watch.findings import DOWN, DRIFT, UP, WARNING, Finding, Key
+from streams.watch.measured import TIERS, midnight
+from streams.watch.moves import MOVED_TOO
+from streams.watch.recovery import CERTAIN
+from streams.watch.rules import Case
+
+FEWEST_BEFORE = 10
+"""Sessions before the change that it takes to know what was normal."""
+MovedToo = Callable[[date, bool, Collection[str]], Sequence[Finding]]
+"""Told the first day of a change, whether it is one for the worse, and the tiers that raised an alarm: the other tiers that moved so."""
+_FELL = {UP: "rose", DOWN: "fell"}
+
+
+class _Side(NamedTuple):
+    """The sessions on one side of the first day."""
+
+    scores: int
+    units: int
+    mean: float
+    variance: float
+    """Of a session's mean, as a population."""
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of a session's mean, by the sample."""
+        return math.sqrt(self.variance * self.units / max(self.units - 1, 1))
+
+
+def moved_too(case: Case) -> MovedToo:
+    """The tiers of a project that moved along."""
+
+    def found(first: date, is_worse: bool, known: Collection[str]) -> Sequence[Finding]:
+        direction = DOWN if is_worse else UP
+        return [one for tier in TIERS if tier not in known for one in _moved(case, tier, first, direction)]
+
+    return found
+
+
+def _moved(case: Case, tier: str, first: date, direction: str) -> Iterator[Finding]:
+    units = case.measured.units(tier)
+    before = _side([one for one in units if one.at.date() < first], case.reference(tier))
+    after = _side([one for one in units if one.at.date() >= first], Reference())
+    if before is None or after is None or before.units < FEWEST_BEFORE:
+        return
+    off = before.mean - after.mean if direction == DOWN else after.mean - before.mean
+    if off > max(CERTAIN * before.sigma * math.sqrt(1 / before.units + 1 / after.units), 1e-9):
+        until = max(one.at.date() for one in units if one.at.date() >= first)
+        yield _finding(case, Key(DRIFT, tier, direction), (first, until), (before, after))
+
+
+def _side(units: Sequence[Unit], reference: Reference) -> _Side | None:
+    """What sessions add up to, those that the reference leaves out apart; None without any."""
+    counted = [one for one in units if reference.counts(one.at.date())]
+    weight = sum(one.weight for one in counted)
+    if not weight:
+        return None
+    mean = sum(one.total for one in counted) / weight
+    variance = sum(one.weight * (one.total / one.weight - mean) ** 2 for one in counted) / weight
+    return _Side(sum(one.scores for one in counted), len(counted), mean, variance)
+
+
+def _finding(case: Case, key: Key, days: tuple[date, date], sides: tuple[_Side, _Side]) -> Finding:
+    (first, until), (before, after) = days, sides
+    name, fell = TIERS[key.tier or ""], _FELL[key.direction or DOWN]
+    return Finding(
+        key=key,
+        rule=MOVED_TOO,
+        severity=WARNING,
+        since=first,
+        until=until,
+        size=abs(after.mean - before.mean),
+        title=f"{name} {fell} too, to {after.mean:.2f} from {before.mean:.2f}",
+        description=(
+            f"Since {first} the mean of {name} is {after.mean:.3f} over {after.scores} scores, {before.mean:.3f} over {before.scores} before. "
+            "It raised no alarm of its own."
+        ),
+        numbers={
+            "meanBefore": round(before.mean, 3),
+            "meanAfter": round(after.mean, 3),
+            "scoresBefore": before.scores,
+            "scoresAfter": after.scores,
+            "sessionsBefore": before.units,
+            "sessionsAfter": after.units,
+            "sigma": round(before.sigma, 3),
+        },
+        before=(midnight(first - timedelta(days=1)), midnight(first)),
+        after=(midnight(first), case.measured.as_of),
+        expected=before.mean,
+        looked=case.looked,
+        confirmed=False,
+        fell_too=True,
+    )

@@ -1,0 +1,288 @@
+"""What moved in an incident: the list of its series in the evidence, each with what every rule saw of it.
+
+The series that leads has its rules beside the list, where records of versions before have them; such a record is a list of one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from typing import Any, NamedTuple
+
+from schemas.records import Incident
+from streams.watch.findings import MEAN, SEVERITIES, SPREAD, UP, Finding, Key
+from streams.watch.measured import TIERS
+
+DAY = timedelta(days=1)
+MOST_DAYS = 90
+"""Days that are kept of those that have left a rule's window."""
+MOST_MOVED = 40
+"""Series that an incident lists: an agent may have many failure types."""
+ESTIMATING = ("sequential", "runs")
+"""The rules that look at all days each time, and may find another first day."""
+MOVED_TOO = "moved_too"
+"""In the place of a rule: the series raised no alarm of its own."""
+_LEVELS = {
+    "sequential": ("meanBefore", "meanAfter"),
+    MOVED_TOO: ("meanBefore", "meanAfter"),
+    "runs": ("meanBefore", "meanAfter"),
+    "rate_ratio": ("baselineRate", "rate"),
+}
+Seen = Mapping[str, Any]
+"""What a rule saw, as evidence has it."""
+
+
+class Series(NamedTuple):
+    """What an entry of the list is about."""
+
+    key: Key
+    kind: str = MEAN
+
+
+class Level(NamedTuple):
+    """Where a series was before, where it went, and the spread of one session's mean."""
+
+    before: float
+    after: float
+    sigma: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A series that moved in an incident."""
+
+    series: Series
+    rule: str
+    """The rule that tells of it."""
+    severity: str
+    """The worst it had."""
+    confirmed: bool
+    fell_too: bool
+    """It raised no alarm of its own."""
+    interval: tuple[date, date]
+    """The days that may be the first one of the change."""
+    rules: Mapping[str, Seen]
+    """What each rule has seen, now or when it last did."""
+
+    @property
+    def key(self) -> Key:
+        """What moved, and which way."""
+        return self.series.key
+
+    @property
+    def seen(self) -> Seen:
+        """What the rule saw that tells of it."""
+        return self.rules.get(self.rule) or next(iter(self.rules.values()))
+
+    @property
+    def since(self) -> date:
+        """Its first day."""
+        return min(date.fromisoformat(one["since"]) for one in self.rules.values())
+
+    @property
+    def until(self) -> date:
+        """The last day that any rule saw it on."""
+        return max(date.fromisoformat(one["until"]) for one in self.rules.values())
+
+    @property
+    def level(self) -> Level | None:
+        """Where it was and went; None where what was seen does not say, and for a spread."""
+        return None if self.series.kind != MEAN else level_of(self.rule, self.key.direction, self.seen)
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return series_name(self.series)
+
+
+def series_name(series: Series) -> str:
+    """What people call a series."""
+    tier, agent = series.key.tier or "", series.key.agent
+    kind, _, failure = tier.partition(":")
+    name = TIERS.get(tier) or {
+        "trust": "Trust",
+        "unsafe": "Unsafe runs",
+        "failure": f"Failures of type {failure.replace('_', ' ')}",
+        "": "Anomalies",
+    }.get(kind, tier)
+    spread = f"Spread of {name}" if series.kind == SPREAD else name
+    return spread if agent is None else f"{spread} ({agent})"
+
+
+def level_of(rule: str, direction: str | None, seen: Seen) -> Level | None:
+    """Where what a rule saw has the level before, after and the spread; None where it does not say."""
+    if rule == "consecutive_days":
+        mean, sigma, deviation = (_number(seen, name) for name in ("mean", "stddev", "deviation"))
+        if mean is None or sigma is None or deviation is None:
+            return None
+        return Level(mean, mean + (deviation * sigma if direction == UP else -deviation * sigma), sigma)
+    before, after = (_number(seen, name) for name in _LEVELS.get(rule, ("", "")))
+    if before is None or after is None:
+        return None
+    if rule == "rate_ratio":
+        return Level(before, after, (max(after * (1 - after), 0.0)) ** 0.5)
+    return Level(before, after, _number(seen, "sigma") or 0.0)
+
+
+def evidence_of(incident: Incident) -> dict[str, Any]:
+    """The evidence an incident carries; empty where it carries none that can be read."""
+    try:
+        found = json.loads(incident.metadata)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def seen_by_rules(incident: Incident) -> dict[str, dict[str, Any]]:
+    """What each rule has seen of the series that leads an incident, as far as its evidence can be read."""
+    return _readable(evidence_of(incident).get("rules"))
+
+
+def series_of(incident: Incident) -> Series:
+    """The series that leads an incident."""
+    kind = next((one.get("kind") for one in _entries(evidence_of(incident)) if one.get("leads")), MEAN)
+    return Series(
+        Key(incident.type, incident.tier, incident.direction, incident.agent), kind if isinstance(kind, str) else MEAN
+    )
+
+
+def moved_of(incident: Incident) -> list[Moved]:
+    """What moved in an incident, the leading series first; of a record without a list the one that it is about."""
+    evidence, lead = evidence_of(incident), series_of(incident)
+    rules = _readable(evidence.get("rules"))
+    listed = [_entry(one, incident.type, rules) for one in _entries(evidence)]
+    found = [one for one in listed if one is not None]
+    if not any(one.series == lead for one in found) and rules:
+        rule = incident.rule if incident.rule in rules else next(iter(rules))
+        since = date.fromisoformat(rules[rule]["since"])
+        known = {"rule": rule, "severity": incident.severity, "confirmed": incident.confidence == "confirmed"}
+        found.append(Moved(series=lead, fell_too=False, interval=(since, since), rules=rules, **known))  # type: ignore[arg-type]
+    return sorted(found, key=lambda one: one.series != lead)
+
+
+def merged(before: Sequence[Moved], findings: Iterable[Finding]) -> list[Moved]:
+    """What moved, with what was found now: a series keeps its days and its worst severity; those that only moved along are as of now."""
+    known = {one.series: one for one in before if not one.fell_too}
+    for finding in findings:
+        series = Series(finding.key, finding.kind)
+        known[series] = _with(known.get(series), series, finding)
+    return list(known.values())[:MOST_MOVED]
+
+
+def listed(moved: Sequence[Moved], lead: Series, *, with_rules: bool = True) -> list[dict[str, Any]]:
+    """The list as JSON; what the rules saw of the leading series stands beside it, and nobody's is there without `with_rules`."""
+    return [
+        _document(one, leads=one.series == lead, with_rules=with_rules)
+        for one in sorted(moved, key=lambda one: (one.series != lead, one.fell_too))
+    ]
+
+
+def _with(earlier: Moved | None, series: Series, finding: Finding) -> Moved:
+    rules = {} if earlier is None else dict(earlier.rules)
+    seen = _seen(finding, rules.get(finding.rule))
+    first = Moved(
+        series=series,
+        rule=finding.rule,
+        severity=finding.severity,
+        confirmed=finding.confirmed,
+        fell_too=finding.fell_too,
+        interval=finding.first_days,
+        rules={**rules, finding.rule: seen},
+    )
+    if earlier is None:
+        return first
+    tells = earlier.rule == finding.rule
+    return replace(
+        earlier,
+        severity=max(earlier.severity, finding.severity, key=SEVERITIES.index),
+        confirmed=earlier.confirmed or finding.confirmed,
+        interval=first.interval if tells else earlier.interval,
+        rules=first.rules,
+    )
+
+
+def _seen(finding: Finding, earlier: Seen | None) -> dict[str, Any]:
+    """What a finding says, with the days that the rule saw before and that have left its window."""
+    seen = {
+        "severity": finding.severity,
+        "since": f"{finding.since}",
+        "until": f"{finding.until}",
+        "size": round(finding.size, 3),
+        "title": finding.title,
+        "description": finding.description,
+        "confirmed": finding.confirmed,
+        **finding.numbers,
+    }
+    days = seen.get("days", [])
+    if earlier is None or not days or finding.rule in ESTIMATING:
+        return seen
+    gone = [one for one in earlier.get("days", []) if one["day"] < days[0]["day"]][-MOST_DAYS:]
+    return {**seen, "since": min(seen["since"], earlier["since"]), "days": [*gone, *days]}
+
+
+def _document(moved: Moved, *, leads: bool, with_rules: bool) -> dict[str, Any]:
+    level = moved.level
+    return {
+        "series": moved.key.series,
+        "tier": moved.key.tier,
+        "agent": moved.key.agent,
+        "direction": moved.key.direction,
+        "kind": moved.series.kind,
+        "name": moved.name,
+        "from": None if level is None else round(level.before, 3),
+        "to": None if level is None else round(level.after, 3),
+        "since": f"{moved.since}",
+        "interval": [f"{day}" for day in moved.interval],
+        "until": f"{moved.until}",
+        "severity": moved.severity,
+        "rule": moved.rule,
+        "confirmed": moved.confirmed,
+        "fellToo": moved.fell_too,
+        "leads": leads,
+        **({} if leads or not with_rules else {"rules": dict(moved.rules)}),
+    }
+
+
+def _entry(entry: Mapping[str, Any], kind: str, lead_rules: Mapping[str, Seen]) -> Moved | None:
+    """One entry of the list; None where it cannot be read."""
+    try:
+        rules = lead_rules if entry.get("leads") else _readable(entry["rules"])
+        key = Key(kind, entry["tier"], entry["direction"], entry["agent"])
+        first, last = (date.fromisoformat(day) for day in entry["interval"])
+        severity = entry["severity"]
+        if not rules or severity not in SEVERITIES:
+            return None
+        return Moved(
+            series=Series(key, entry["kind"]),
+            rule=entry["rule"],
+            severity=severity,
+            confirmed=bool(entry["confirmed"]),
+            fell_too=bool(entry["fellToo"]),
+            interval=(first, last),
+            rules=rules,
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _entries(evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
+    entries = evidence.get("moved")
+    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+
+
+def _readable(rules: Any) -> dict[str, dict[str, Any]]:
+    return {name: seen for name, seen in rules.items() if _has_days(seen)} if isinstance(rules, dict) else {}
+
+
+def _has_days(seen: Any) -> bool:
+    try:
+        return bool(date.fromisoformat(seen["since"]) <= date.fromisoformat(seen["until"]))
+    except (TypeError, KeyError, ValueError):
+        return False
+
+
+def _number(seen: Seen, name: str) -> float | None:
+    value = seen.get(name)
+    return float(value) if isinstance(value, (int, float)) else None

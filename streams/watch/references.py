@@ -1,0 +1,55 @@
+"""The reference of each series, from what is known of its incidents. Pure.
+
+1. "This is the new normal" moves the reference of all series of the incident to their first day. The latest such decision counts.
+2. The days of a change that is over are cut out: of one that recovered, that a person says is fixed, or that was dismissed and ended. The cut
+   begins a day before the most probable first day where the interval of the first day allows that.
+3. A change that was over before somebody called it the new normal is cut out as well: what holds now is what held before it.
+4. What goes on, open, acknowledged or dismissed, changes nothing; neither does what was suspected and vanished.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import date, datetime
+
+from audit.reference import Reference, Span, joined
+from schemas.records import Incident
+from streams.watch.moves import DAY, Moved, moved_of
+from streams.watch.recovery import UNSEEN_DAYS
+from streams.watch.states import NEW_NORMAL, VANISHED, is_live
+
+
+def references_of(known: Iterable[Incident]) -> dict[str, Reference]:
+    """For each series on which something was decided, or of which something is over, the days that count."""
+    since: dict[str, date] = {}
+    cuts: dict[str, list[Span]] = defaultdict(list)
+    decided = [one for one in known if not is_live(one) and one.resolution != VANISHED]
+    for incident in sorted(decided, key=lambda one: (_at(one), one.incident_id)):
+        last = _last_day(incident)
+        for moved in moved_of(incident):
+            first = _first_day(moved)
+            if last is not None:
+                cuts[moved.key.series].append((min(first, last), last))
+            elif incident.resolution == NEW_NORMAL:
+                since[moved.key.series] = moved.since
+    return {series: Reference(since.get(series), joined(cuts.get(series, ()))) for series in since.keys() | cuts.keys()}
+
+
+def _first_day(moved: Moved) -> date:
+    """The first day that is cut out."""
+    return min(moved.since, max(moved.interval[0], moved.since - DAY))
+
+
+def _last_day(incident: Incident) -> date | None:
+    """The last day of a change that is over; None for one that goes on."""
+    if incident.last_day is not None:
+        return incident.last_day.date()
+    seen = [one.until for one in moved_of(incident)]
+    if incident.resolution != NEW_NORMAL or not seen:
+        return None
+    return max(seen) if max(seen) < _at(incident).date() - UNSEEN_DAYS * DAY else None
+
+
+def _at(incident: Incident) -> datetime:
+    return incident.resolved_at or incident.detected_at

@@ -1,0 +1,126 @@
+"""The states of an incident, what people decide on it, and what each decision changes.
+
+| state | it is | counts as red | changes |
+| --- | --- | --- | --- |
+| open | nobody has it | where it is confirmed | nothing |
+| acknowledged | somebody has it, by name | where it is confirmed | nothing: no baseline, no reference |
+| resolved | over, or the new normal | no | its days are cut out of the reference, or the reference begins with its first day |
+| dismissed | no change that matters | no | its days are cut out once it is over; it opens nothing again for what was seen |
+
+`resolution` says why one is resolved: it recovered by itself, it was only suspected and vanished, a person says that it is fixed, or that
+what it found is the new normal. Records of versions before had `accepted`, which moved the reference: they are read as the new normal
+(`analytics.tables`), and the decision may still be called so.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, time
+
+import msgspec
+
+from schemas.records import Incident
+
+OPEN, ACKNOWLEDGED, RESOLVED, DISMISSED = "open", "acknowledged", "resolved", "dismissed"
+STATUSES = (OPEN, ACKNOWLEDGED, RESOLVED, DISMISSED)
+LIVE = frozenset({OPEN, ACKNOWLEDGED})
+"""The states in which a change goes on and nobody has decided what it was."""
+NEW_NORMAL, ACCEPTED = "new_normal", "accepted"
+"""Decisions that resolve an incident and move the reference: today's word, and the one of versions before."""
+DECISIONS = (OPEN, ACKNOWLEDGED, RESOLVED, NEW_NORMAL, DISMISSED)
+"""What a person may decide."""
+RECOVERED, VANISHED, FIXED = "recovered", "vanished", "fixed"
+"""Why an incident is resolved, besides that it is the new normal."""
+SUSPECTED, CONFIRMED = "suspected", "confirmed"
+SYSTEM = "driftline"
+"""Who resolved what resolved itself."""
+
+
+def is_live(incident: Incident) -> bool:
+    """Whether it goes on and waits for a decision."""
+    return incident.status in LIVE
+
+
+def is_red(incident: Incident) -> bool:
+    """Whether it counts against the project: it goes on, and it is certain."""
+    return is_live(incident) and incident.confidence == CONFIRMED
+
+
+def current(incident: Incident) -> Incident:
+    """The record as it is read today: `accepted` is resolved as the new normal."""
+    if incident.status != ACCEPTED:
+        return incident
+    return msgspec.structs.replace(incident, status=RESOLVED, resolution=NEW_NORMAL)
+
+
+def current_status(status: str) -> str:
+    """The state that a name stands for, today's or that of versions before."""
+    return RESOLVED if status == ACCEPTED else status
+
+
+def confidence_of(*, confirmed: bool | None) -> str | None:
+    """The confidence that a caller asks for; None for any."""
+    if confirmed is None:
+        return None
+    return CONFIRMED if confirmed else SUSPECTED
+
+
+def decision_of(status: str, *, new_normal: bool = False) -> str:
+    """The decision that a state asks for; `accepted` is the word of versions before for the new normal."""
+    return NEW_NORMAL if status == ACCEPTED or (new_normal and status == RESOLVED) else status
+
+
+def shows(incident: Incident, decision: str) -> bool:
+    """Whether an incident is as a decision would leave it."""
+    if decision == NEW_NORMAL:
+        return incident.status == RESOLVED and incident.resolution == NEW_NORMAL
+    if decision == RESOLVED:
+        return incident.status == RESOLVED and incident.resolution != NEW_NORMAL
+    return incident.status == decision
+
+
+def with_decision(incident: Incident, decision: str, who: str, at: datetime) -> Incident:
+    """The incident after a decision, its evidence and revision as they were."""
+    clean = msgspec.structs.replace(
+        incident,
+        status=OPEN,
+        decided_at=at,
+        resolved_at=None,
+        resolved_by=None,
+        resolution=None,
+        last_day=None,
+        acknowledged_at=None,
+        acknowledged_by=None,
+    )
+    if decision == OPEN:
+        return clean
+    if decision == ACKNOWLEDGED:
+        return msgspec.structs.replace(clean, status=ACKNOWLEDGED, acknowledged_at=at, acknowledged_by=who)
+    # Who had it stays known after the end of it, and so does the last day of what was over already.
+    kept = msgspec.structs.replace(
+        clean,
+        acknowledged_at=incident.acknowledged_at,
+        acknowledged_by=incident.acknowledged_by,
+        last_day=incident.last_day,
+        resolved_at=at,
+        resolved_by=who,
+    )
+    if decision == DISMISSED:
+        return msgspec.structs.replace(kept, status=DISMISSED)
+    if decision == NEW_NORMAL:
+        return msgspec.structs.replace(kept, status=RESOLVED, resolution=NEW_NORMAL)
+    last = incident.last_day or datetime.combine(at.astimezone(UTC).date(), time(), UTC)
+    return msgspec.structs.replace(kept, status=RESOLVED, resolution=FIXED, last_day=last)
+
+
+def resolved_itself(incident: Incident, resolution: str, at: datetime, last_day: datetime | None) -> Incident:
+    """The next revision of an incident that is over without anybody's doing."""
+    return msgspec.structs.replace(
+        incident,
+        revision=incident.revision + 1,
+        status=RESOLVED,
+        resolution=resolution,
+        resolved_at=at,
+        resolved_by=SYSTEM,
+        last_day=last_day,
+        checked_at=at,
+    )
