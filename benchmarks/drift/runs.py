@@ -59,8 +59,8 @@ LINES = (
         0.125,
     ),
     Line("2 runs a day, failures 5 % to 90 %: found within 7 days", Agent(2, 0.05, 0.9, 30, 37), 7, 0.8),
-    Line("2 runs a day, failures 10 % to 50 %: found within 21 days", Agent(2, 0.1, 0.5, 30, 51), 21, 0.8),
-    Line("8 runs a day, failures 10 % to 30 %: found within 14 days", Agent(8, 0.1, 0.3, 30, 44), 14, 0.8),
+    Line("2 runs a day, failures 10 % to 50 %: found within 35 days", Agent(2, 0.1, 0.5, 30, 65), 35, 0.8),
+    Line("8 runs a day, failures 10 % to 30 %: found within 28 days", Agent(8, 0.1, 0.3, 30, 58), 28, 0.8),
 )
 
 

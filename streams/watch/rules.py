@@ -54,6 +54,8 @@ def by_consecutive_days(case: Case) -> Iterator[Finding]:
         if known.mean is None or known.stddev is None:
             continue
         reference = case.reference(tier)
+        if reference.cuts_into(case.baseline.window_start.date(), case.baseline.window_end.date()):
+            continue  # what it calls normal was measured in part on days of a change that is over
         counts = {one: count for one, count in case.measured.days(tier).items() if not reference.cuts(one.day)}
         found = drift.consecutive_days(list(counts), known.mean, known.stddev, case.measured.as_of.date())
         for one in {one.direction: one for one in found}.values():
@@ -101,7 +103,9 @@ def by_evidence(case: Case) -> Iterator[Finding]:
     """Changes of a tier's mean that are more than chance, by the weighted scores of sessions; needs no baseline record."""
     as_of = case.measured.as_of.date()
     for tier, name in TIERS.items():
-        units, since = case.measured.units(tier), case.reference(tier).since
+        reference = case.reference(tier)
+        units = [unit for unit in case.measured.units(tier) if not reference.cuts(unit.at.date())]
+        since = reference.since
         found = find_change(units, as_of, since=since) if units else None
         if found is not None:
             yield _change(case, (tier, name), found, units[0].at.date() if since is None else since)

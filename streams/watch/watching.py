@@ -29,7 +29,7 @@ from streams.watch.incidents import decided
 from streams.watch.known import Published
 from streams.watch.measured import measure
 from streams.watch.moves import Series, moved_of, series_of
-from streams.watch.states import ACKNOWLEDGED, LIVE, is_live, shows
+from streams.watch.states import ACKNOWLEDGED, LIVE, decision_of, is_live, shows
 
 DECISION = "incident_decision"
 """The kind of review that decides on an incident."""
@@ -99,6 +99,7 @@ class Watch:
         It stays as it is where it is in that state already, except that somebody else may acknowledge it, and where it is to be open
         or acknowledged again while another live incident has what moved in it.
         """
+        decision = decision_of(decision)
         async with self._turn:
             current = await self.incident(project, incident_id)
             taken_over = decision == ACKNOWLEDGED and current is not None and current.acknowledged_by != who

@@ -29,6 +29,32 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
+DECIDED = (
+    ("acknowledge", "acknowledged", "acknowledged by ann"),
+    ("resolve", "resolved", "resolved (fixed) by ann"),
+    ("new-normal", "new_normal", "resolved (new normal) by ann"),
+    ("reopen", "open", "open"),
+    ("accept", "new_normal", "resolved (new normal) by ann"),
+    ("dismiss", "dismissed", "dismissed by ann"),
+)
+"""Commands of decisions, in an order in which each changes something, with the decision they make and how the incident is then."""
+
+
+def test_incidents_are_listed_by_several_states_and_by_confidence(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not over, and what is certain, in one call."""
+    of = ["--db", str(database)]
+    run(["check-drift", "--as-of", AS_OF, *of])
+    capsys.readouterr()
+    for asked, count in (
+        (["--status", "open", "--status", "acknowledged"], 1),
+        (["--status", "resolved"], 0),
+        (["--confirmed"], 1),
+        (["--suspected"], 0),
+    ):
+        assert 0 == run(["incidents", "list", *asked, "--json", *of])
+        assert count == len(capsys.readouterr().out.splitlines()), asked
+
+
 def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From the finding to the decision, as a person types it."""
     of = ["--db", str(database)]
@@ -45,14 +71,14 @@ def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsy
     shown = capsys.readouterr().out
     for expected in ("2026-10-27", "sequential: Tier 2 fell", "consecutive_days: ", "first_turns", "ops-1-1", "daily_averages"):
         assert expected in shown
-    for command, status in (("accept", "accepted"), ("reopen", "open"), ("dismiss", "dismissed")):
+    for command, status, words in DECIDED:
         assert 0 == run(["incidents", command, short, "--by", "ann", "--reason", f"to be {status}", *of])
-        assert f"is {status}: Tier 2 fell" in capsys.readouterr().out
+        assert f"is {words}: Tier 2 fell" in capsys.readouterr().out
     assert 0 == run(["incidents", "show", short, "--json", *of])
     document = json.loads(capsys.readouterr().out)
     assert ("dismissed", "ann") == (document["incident"]["status"], document["incident"]["resolvedBy"])
-    assert ["accepted", "open", "dismissed"] == [one["status"] for one in document["decisions"]]
-    assert ["to be accepted", "to be open", "to be dismissed"] == [one["comment"] for one in document["decisions"]]
+    assert [one[1] for one in DECIDED] == [one["status"] for one in document["decisions"]]
+    assert [f"to be {one[1]}" for one in DECIDED] == [one["comment"] for one in document["decisions"]]
 
 
 def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +159,7 @@ def test_an_incident_is_not_opened_again_beside_another_one(database: Path, caps
     assert "cannot be opened again" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["accept", "dismiss", "reopen"])
+@pytest.mark.parametrize("command", ["acknowledge", "resolve", "new-normal", "accept", "dismiss", "reopen"])
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -90,13 +90,13 @@ def words(page: str) -> str:
 
 
 def many(count: int) -> list[Incident]:
-    """Incidents, a minute after each other, every third one accepted."""
+    """Incidents, a minute after each other, every third one resolved."""
     return [
         incident(
             incident_id=f"i{number:03}",
             title=f"Number {number:03}",
             detected_at=START + timedelta(minutes=number),
-            status="open" if number % 3 else "accepted",
+            status="open" if number % 3 else "resolved",
             type="anomaly_spike" if number % 2 else "drift",
         )
         for number in range(count)
@@ -129,7 +129,9 @@ def test_of_many_long_reasons_each_is_short_and_most_are_folded(call: Call, toke
 def test_whoever_decides_is_told_what_that_did(call: Call, tokens: Tokens, store: Store) -> None:
     """The button that was pressed is gone a moment later: something has to say that it worked."""
     page = shown(call, tokens.root, found(store))
-    assert ["accepted", "dismissed"] == re.findall(r'name="status" value="(\w+)" data-done="[^"]+"', page)
+    assert ["acknowledged", "resolved", "accepted", "dismissed"] == re.findall(
+        r'name="status" value="(\w+)" data-done="[^"]+"', page
+    )
 
 
 def test_a_project_without_incidents_says_what_that_means(call: Call, tokens: Tokens) -> None:
@@ -172,7 +174,7 @@ def test_the_list_is_read_page_by_page_in_the_order_of_time(call: Call, tokens: 
     """Every incident once, the newest first, whatever is filtered; each page has an address."""
     made = many(2 * PAGE + 7)
     put(store, "incidents", made)
-    for asked in ({}, {"status": "accepted"}, {"status": "open", "type": "drift"}):
+    for asked in ({}, {"status": "resolved"}, {"status": "open", "type": "drift"}):
         wanted = [
             one.title[-3:]
             for one in reversed(made)
@@ -434,7 +436,7 @@ def test_a_decision_on_the_page_needs_a_reason(call: Call, tokens: Tokens, store
     (field,) = re.findall(r'<textarea id="reason"[^>]*>', page)
     assert "required" in field
     assert "reason-help" in field
-    assert 5 == page.count("data-reason>")
+    assert 6 == page.count("data-reason>")
     value = from_page(signed_in(call, tokens.root))
     assert 200 == call("PUT", LINKS.deciding("ops", "i1"), json={"status": "accepted"}, headers=value).status_code
 
@@ -460,17 +462,33 @@ def test_a_decision_is_made_told_and_taken_back(call: Call, tokens: Tokens, stor
     """The page offers what can be decided now, and keeps what was decided before, with its reasons."""
     address, value = found(store), signed_in(call, tokens.root)
     offered = r'name="status" value="(\w+)"'
-    assert ["accepted", "dismissed"] == re.findall(offered, shown(call, tokens.root, address))
-    for status, reason in (("dismissed", "A holiday."), ("open", "<b>No holiday.</b>"), ("accepted", "We look.")):
+    assert ["acknowledged", "resolved", "accepted", "dismissed"] == re.findall(offered, shown(call, tokens.root, address))
+    steps = (("dismissed", "A holiday."), ("open", "<b>No holiday.</b>"), ("acknowledged", "We look."))
+    for status, reason in steps:
         body = {"status": status, "comment": reason}
         place = LINKS.deciding("ops", "i1")
         assert 200 == call("PUT", place, json=body, headers=from_page(value)).status_code
     page = shown(call, tokens.root, address)
-    assert ["open", "dismissed"] == re.findall(offered, page)
+    assert ["open", "resolved", "accepted", "dismissed"] == re.findall(offered, page)
     read = words(page)
     assert all(reason in read for reason in ("A holiday.", "<b>No holiday.</b>", "We look.", "Opened again"))
-    assert "Accepted by root" in read
+    assert "root has it since" in read
     assert [] == Elements(page).active()
+
+
+def test_what_is_suspected_is_marked_and_what_moved_is_listed(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whoever looks at it must not take a suspicion for an alarm, and sees all that went with it."""
+    moved = {
+        "tier": "tier3", "agent": None, "direction": "down", "kind": "mean", "leads": False, "severity": "warning",
+        "rule": "moved_too", "confirmed": False, "fellToo": True, "interval": ["2026-09-26", "2026-09-26"],
+        "rules": {"moved_too": {"since": "2026-09-26", "until": "2026-10-01", "meanBefore": 4.5, "meanAfter": 3.25, "sigma": 0.1}},
+    }  # fmt: skip
+    address = found(store, metadata=json.dumps(EVIDENCE | {"moved": [moved]}), confidence="suspected", acknowledged_by=None)
+    read = words(shown(call, tokens.root, address))
+    assert "Suspected" in read
+    assert "What moved" in read
+    assert "Tier 3 4.500 3.250 2026-09-26 2026-09-26 to 2026-09-26 None of its own: it moved too" in read
+    assert "Suspected" in words(shown(call, tokens.root, LIST))
 
 
 def test_who_may_not_review_is_told_so(call: Call, access: AccessStore, store: Store) -> None:
