@@ -139,7 +139,7 @@ async def incident(
         "runs": runs,
         "usual": USUAL[is_live(found)],
         "is_live": is_live(found),
-        "moved": listed(moved_of(found), series_of(found), with_rules=False),
+        "series": listed(moved_of(found), series_of(found), with_rules=False),
         "sightings": _sightings(found),
         "since": since_of(found),
         "cause": cause_in_words(found.cause, evidence),

@@ -55,6 +55,7 @@ DEFAULTS = {
     "costCapPerSession": 1.0,
     "heartbeatInterval": 300000,
     "baselineWindowDays": 14,
+    "alertOnSuspected": False,
     "incidentRules": ("sequential", "consecutive_days", "rate_ratio", "runs"),
     "retentionDays": 90,
     "anchors": {"enabled": True, "count": 20, "intervalHours": 24},
