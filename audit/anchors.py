@@ -7,10 +7,10 @@
    distribution (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005, on exchangeability martingales).
 3. Bets of several sizes begin at every round, each with its part of the stake, so that a late change is found as well.
 4. The chance that a judge that never changes is ever said to have changed is ERROR for a tier, half of it for each direction.
-5. How large the change is, is told by each anchor's mean since the change less its mean before; anchors are independent, rounds are not.
+5. The bets take the verdicts on different anchors to be independent. A judge with moods, harsher with all of them on some days, breaks
+   that. So the change has to be more than rounds differ anyway as well (`audit.anchor_shift`), wherever among them it was looked for.
 
-Assumed is that the verdicts on different anchors are independent. A day on which a judge is harsher with all of them is a change of
-the judge, if a short one. All values are on a scale from 0 to 1.
+All values are on a scale from 0 to 1.
 """
 
 from __future__ import annotations
@@ -19,34 +19,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Literal
+from datetime import datetime
 
-from audit.comparison import PairedSums, paired_interval
+from audit.anchor_shift import FEWEST_ROUNDS, Shift, Verdict, by_round, shift_between, sides
 
 ERROR = 0.01
 """Chance, for ever, that a tier's judge is wrongly said to have changed."""
 MIN_ANCHORS = 8
 """With fewer nobody is said to be the cause."""
-NEGLIGIBLE = 0.05
-"""A change of the judge below this, a twentieth of the scale, does not explain an incident."""
-NEAR = timedelta(days=7)
-"""How far the first day of a change, as an incident estimates it, may be off."""
 UP, DOWN = "up", "down"
 _BETS = (0.15, 0.4, 0.8)
-_RESOLUTION = 0.05
-Cause = Literal["agent", "judge"]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a tier said of an anchor in a round."""
-
-    anchor: str
-    at: datetime
-    """When the round began; the same for all of it."""
-    value: float
-    """0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +43,8 @@ class JudgeChange:
     evidence: float
     """What the better of the two bets has come to; 2 / ERROR is the proof."""
     size: float | None
-    """Mean of the anchors since then less that before; since the last round where nothing changed. None without two rounds."""
+    """Mean of the anchors since then less that before; of the last two rounds where nothing changed. None without
+    two rounds on either side."""
     low: float | None
     high: float | None
     anchors: int
@@ -69,58 +52,33 @@ class JudgeChange:
     rounds: int
 
 
-def judge_change(verdicts: Sequence[Verdict], since: datetime | None = None) -> JudgeChange:
-    """Whether a tier's judge has changed: ever, or with `since` about then, which must not have been chosen by these verdicts."""
-    rounds = _rounds(verdicts)
+def judge_change(verdicts: Sequence[Verdict]) -> JudgeChange:
+    """Whether a tier's judge has ever changed."""
+    rounds = by_round(verdicts)
     times = list(rounds)
-    starts = _starts(times, since)
+    starts = {place: 1 / (place * (place + 1)) for place in range(1, len(times))}
     evidence, direction, found = max(_evidence(rounds, starts, sign) for sign in (1, -1)) if starts else (0.0, 0, 0)
-    changed = evidence >= 2 / ERROR
-    at = times[found] if changed else (since or (times[-1] if len(times) > 1 else None))
-    differences = [] if at is None else list(_differences(rounds, at))
-    size, low, high = _size(differences)
+    place = found if evidence >= 2 / ERROR else max(1, len(times) - FEWEST_ROUNDS)
+    compared = sides(rounds, times[:place], times[place:])
+    shift = shift_between(rounds, compared)
+    reach = math.nan if shift is None else shift.reach()
+    changed = evidence >= 2 / ERROR and shift is not None and _is_beyond_moods(shift, direction, len(times))
     return JudgeChange(
         changed=changed,
         direction=(UP if direction > 0 else DOWN) if changed else None,
         since=times[found] if changed else None,
         evidence=evidence,
-        size=size,
-        low=low,
-        high=high,
-        anchors=len(differences),
+        size=None if shift is None else shift.size,
+        low=None if shift is None else shift.size - reach,
+        high=None if shift is None else shift.size + reach,
+        anchors=len(compared.anchors),
         rounds=len(times),
     )
 
 
-def cause_by(change: JudgeChange, direction: str) -> Cause | None:
-    """What made a tier's scores go in a direction, by what the anchors say of about that time.
-
-    The judge, where it went the same way. The agent, where the judge can have moved that way by a negligible part of the scale at
-    most. None where the anchors say neither, or are too few.
-    """
-    if change.anchors < MIN_ANCHORS or change.low is None or change.high is None:
-        return None
-    if change.changed and change.direction == direction:
-        return "judge"
-    furthest = change.high if direction == UP else -change.low
-    return "agent" if furthest < NEGLIGIBLE else None
-
-
-def _rounds(verdicts: Sequence[Verdict]) -> dict[datetime, dict[str, float]]:
-    """The verdicts of each round by anchor, in order of time."""
-    rounds: dict[datetime, dict[str, float]] = defaultdict(dict)
-    for one in sorted(verdicts, key=lambda one: (one.at, one.anchor)):
-        rounds[one.at][one.anchor] = one.value
-    return rounds
-
-
-def _starts(times: Sequence[datetime], since: datetime | None) -> dict[int, float]:
-    """At which rounds bets begin, and with what part of the stake."""
-    if since is None:
-        return {place: 1 / (place * (place + 1)) for place in range(1, len(times))}
-    places = [place for place, at in enumerate(times) if place and abs(at - since) <= NEAR]
-    places = places or [place for place, at in enumerate(times) if place and at >= since][:1]
-    return {place: 1 / len(places) for place in places}
+def _is_beyond_moods(shift: Shift, direction: int, rounds: int) -> bool:
+    """Whether a shift is more than the differences between rounds, wherever among them it was looked for."""
+    return shift.size * direction > shift.moods_reach(1 - ERROR / rounds)
 
 
 def _evidence(rounds: Mapping[datetime, Mapping[str, float]], starts: Mapping[int, float], sign: int) -> tuple[float, int, int]:
@@ -152,28 +110,3 @@ def _shares(rounds: Mapping[datetime, Mapping[str, float]]) -> Iterator[list[flo
                 shares.append((sum(one < value for one in known) - sum(one > value for one in known)) / (len(known) + 1))
             known.append(value)
         yield shares
-
-
-def _differences(rounds: Mapping[datetime, Mapping[str, float]], at: datetime) -> Iterator[float]:
-    """Of each anchor that was judged before and since: its mean since, less its mean before."""
-    before: dict[str, list[float]] = defaultdict(list)
-    after: dict[str, list[float]] = defaultdict(list)
-    for when, verdicts in rounds.items():
-        for anchor, value in verdicts.items():
-            (before if when < at else after)[anchor].append(value)
-    for anchor in sorted(before.keys() & after.keys()):
-        yield math.fsum(after[anchor]) / len(after[anchor]) - math.fsum(before[anchor]) / len(before[anchor])
-
-
-def _size(differences: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """The mean of the differences with its 95 % interval.
-
-    Two anchors are added, a step to either side of the mean: verdicts are coarse, and a dozen that did not move do not prove that none would.
-    """
-    if len(differences) < 2:
-        return None, None, None
-    mean = math.fsum(differences) / len(differences)
-    interval = paired_interval(PairedSums.of([[one] for one in (*differences, mean - _RESOLUTION, mean + _RESOLUTION)]))
-    if interval is None:
-        return mean, None, None
-    return mean, interval.low, interval.high

@@ -109,6 +109,11 @@ def t_quantile(probability: float, freedom: float) -> float:
     return math.sqrt(max(freedom * (1 - share) / share, 0.0))
 
 
+def beta_quantile(probability: float, a: float, b: float) -> float:
+    """The quantile of a beta distribution: what exact intervals of a share rest on."""
+    return _halving(lambda x: _incomplete_beta(a, b, x) < probability)
+
+
 def _halving(is_below: Callable[[float], bool]) -> float:
     """The place between 0 and 1 up to which a condition holds."""
     low, high = 0.0, 1.0

@@ -33,8 +33,8 @@ class Sampling(PolicyModel):
     """Output tokens beyond which a response is long."""
 
 
-IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio"]
-"""The rules that find drift and anomaly spikes."""
+IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio", "runs"]
+"""The rules that find drift of scores and of runs, and anomaly spikes."""
 
 
 class Anchors(PolicyModel):
@@ -70,8 +70,14 @@ class ProjectSettings(PolicyModel):
     """Milliseconds between two signs of life of a session."""
     baseline_window_days: Days = 14
     """Days of event time a baseline rests on."""
-    incident_rules: Annotated[tuple[IncidentRule, ...], Field(max_length=3)] = ("sequential", "consecutive_days", "rate_ratio")
-    """What makes incidents: changes beyond chance, runs of days off the baseline, anomaly spikes. None: nothing does."""
+    incident_rules: Annotated[tuple[IncidentRule, ...], Field(max_length=4)] = (
+        "sequential",
+        "consecutive_days",
+        "rate_ratio",
+        "runs",
+    )
+    """What makes incidents: changes of a tier beyond chance, days in a row off the baseline, anomaly spikes, and changes of an agent's
+    finished runs beyond chance (trust, unsafe runs, types of failure). None: nothing does."""
     alert_on_suspected: bool = False
     """Whether alerts go out about suspected incidents, too; without it only about confirmed ones."""
     retention_days: Days | None = 90

@@ -31,6 +31,10 @@ class Reference:
         """Whether a day belongs to a change that is over."""
         return any(first <= day <= last for first, last in self.cut)
 
+    def cuts_into(self, first: date, last: date) -> bool:
+        """Whether a window, both ends included, holds days of a change that is over."""
+        return any(begin <= last and first <= end for begin, end in self.cut)
+
 
 NO_DECISION = Reference()
 """The reference of a series on which nothing was decided: all its days count."""

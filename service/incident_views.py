@@ -58,7 +58,7 @@ def check_limits(checked: Sequence[Checked]) -> list[str]:
     short = [one.looked for one in checked if one.looked and one.looked.days < one.looked.baseline_days]
     learning = ", ".join(f"{plain(one.project, 64)} ({one.days} of {one.baseline_days} days)" for one in short)
     lines = {
-        f"Not checked, no exchanges in the {DAYS} days before: {unlooked}": unlooked,
+        f"Not checked, no exchanges or runs in the {DAYS} days before: {unlooked}": unlooked,
         f"No full baseline yet: {learning}": learning,
     }
     return [line for line, names in lines.items() if names]
@@ -92,6 +92,9 @@ def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
     if evidence.get("exchanges"):
         yield Text("\nThe exchanges that moved it most", style="bold")
         yield _exchanges_table(evidence["exchanges"])
+    if evidence.get("runs"):
+        yield Text("\nThe runs that moved it most", style="bold")
+        yield _runs_table([one for one in evidence["runs"] if "runId" in one])
     if evidence.get("queries"):
         names = ", ".join(query["name"] for query in evidence["queries"])
         yield Text(f"\nFound by the queries {names}; --json shows them with their parameters.", style="dim")
@@ -157,6 +160,21 @@ def _exchanges_table(exchanges: Sequence[Row]) -> RenderableType:
     ]
     numbers = ["turn", "score", "moved"]
     return table(["exchange at", "agent", "session", *numbers, "why"], cells, right=numbers)
+
+
+def _runs_table(runs: Sequence[Row]) -> RenderableType:
+    cells = [
+        [
+            (one["endedAt"] or MISSING)[:16].replace("T", " "),
+            one["runId"],
+            one["agent"] or MISSING,
+            one["trustScore"],
+            one["readinessLevel"],
+            ", ".join(one["failures"]) or MISSING,
+        ]
+        for one in runs
+    ]
+    return table(["ended at", "run", "agent", "trust", "readiness", "failures"], cells, right=["trust"])
 
 
 def _share(share: float | None) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 import duckdb
@@ -22,7 +23,9 @@ import msgspec
 from analytics.queries import query_records, query_rows
 from analytics.store import Store
 from audit.anchor_names import ANCHORS, anchor_project, is_reserved
-from audit.anchors import Cause, JudgeChange, Verdict, cause_by, judge_change
+from audit.anchor_shift import Verdict
+from audit.anchors import JudgeChange, judge_change
+from audit.attribution import Attribution, Moved, attribute
 from audit.fingerprints import stable_id
 from schemas.codec import decode, encode
 from schemas.errors import InputError
@@ -113,12 +116,10 @@ async def run_round(engine: Auditing, project: str) -> Round:
     return Round(at, max(published.written - 1, 0))
 
 
-def changes(
-    cursor: duckdb.DuckDBPyConnection, project: str, since: datetime | None = None, start: datetime | None = None
-) -> dict[str, JudgeChange]:
-    """What the anchors of a project say of the judge of each tier: whether it ever changed, or with `since`, about then."""
+def changes(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime | None = None) -> dict[str, JudgeChange]:
+    """Whether the judge of each tier ever changed, as far as the anchors of a project tell."""
     rows = rounds_of(cursor, project, start)
-    return {tier: judge_change(_verdicts(rows, tier), since) for tier in TIERS}
+    return {tier: judge_change(_verdicts(rows, tier)) for tier in TIERS}
 
 
 def rounds_of(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime | None = None) -> list[dict[str, Any]]:
@@ -126,18 +127,25 @@ def rounds_of(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime |
     return query_rows(cursor, "anchor_scores", {"judged_as": anchor_project(project), "from": start})
 
 
-def cause_of(store: Store, project: str, tier: str | None, direction: str | None, since: datetime) -> Cause | None:
-    """What made a tier's scores of a project go up or down since about a time: agent or judge; None where anchors do not tell.
+def cause_of(store: Store, project: str, tier: str | None, moved: Moved | None) -> Attribution:
+    """What moved a tier of a project: agent or judge, or why that is not known. `moved` is on the tier's own scale.
 
-    Tier 1 is rules, which do not change by themselves: there it is the agent.
+    Tier 1 and the diagnosis of runs are rules, which do not change by themselves: there it is the agent.
     """
-    if tier == "tier1":
-        return "agent"
-    if tier is None or tier not in TIERS or direction is None:
-        return None
+    if tier is not None and tier not in TIERS:
+        return Attribution(cause="agent", reason="rules")
+    if tier is None or moved is None or not moved.size > 0:
+        return Attribution(cause=None, reason="no_size")
+    _, lowest, highest = TIERS[tier]
+    scale = highest - lowest
+    start = datetime.combine(moved.earliest, time(), UTC) - LOOK_BACK
     with contextlib.closing(store.cursor()) as cursor:
-        rows = rounds_of(cursor, project, since - LOOK_BACK)
-    return cause_by(judge_change(_verdicts(rows, tier), since), direction)
+        rows = rounds_of(cursor, project, start)
+    share = dataclasses.replace(moved, size=moved.size / scale, error=moved.error / scale)
+    found = attribute(_verdicts(rows, tier), share)
+    if found.judge is None or found.low is None or found.high is None:
+        return found
+    return dataclasses.replace(found, judge=found.judge * scale, low=found.low * scale, high=found.high * scale)
 
 
 async def _known(log: Log, project: str) -> list[Anchor]:

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from receivers import Receiver
 
 from analytics.store import Store
-from audit.policy import RedactionSettings
+from audit.policy import Policy, RedactionSettings
 from audit.redaction import Redactor
 from service.alerts.channels import Channel
 from service.alerts.delivery import Delivery
@@ -30,12 +30,15 @@ class Desk:
         self.channels: tuple[Channel, ...] = ()
         self.quiet: QuietHours | None = None
         self.held: Held = "warning"
+        self.policy: Policy | None = None
 
     @property
     def alerts(self) -> Alerts:
         """As a process has them that has just started."""
         redactor = Redactor(RedactionSettings())
-        return Alerts(self.store, self.channels, redactor, lambda: self.now, quiet=self.quiet, held=self.held)
+        return Alerts(
+            self.store, self.channels, redactor, lambda: self.now, quiet=self.quiet, held=self.held, policy=self.policy
+        )
 
     def tell(self, *notices: Notice) -> int:
         """Raise alerts."""

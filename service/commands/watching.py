@@ -73,7 +73,7 @@ def check_drift(
         out.print(check_view(checked))
     else:
         out.print(
-            f"No project was checked: none has exchanges in the {DAYS} days before {moment_words(as_of_now)}. "
+            f"No project was checked: none has exchanges or runs in the {DAYS} days before {moment_words(as_of_now)}. "
             "--as-of TIME takes another present.",
             markup=False,
             soft_wrap=True,

@@ -17,6 +17,7 @@ Days = Mapping[str, float | None]
 """A measure by day, the days as 2026-10-01; None where a day has none."""
 _EXPECTED = {
     "sequential": ("meanBefore", "sigma"),
+    "runs": ("meanBefore", "sigma"),
     "consecutive_days": ("mean", "stddev"),
     "rate_ratio": ("baselineRate", ""),
     "moved_too": ("meanBefore", "sigma"),
@@ -85,7 +86,7 @@ def _shows(direction: str | None, rule: str, seen: Seen, day: str, value: float)
         return True
     mean, sigma = expected
     off = {UP: value - mean, DOWN: mean - value}.get(direction or "", abs(value - mean))
-    if rule in {"sequential", "moved_too"}:
+    if rule in {"sequential", "runs", "moved_too"}:
         # A change may be smaller than one sigma where there are many scores.
         return off > min(sigma, abs(_number(seen, "change") or 0.0) / 2)
     return off > 0 and (rule != "consecutive_days" or day in {one.get("day") for one in seen.get("days") or []})

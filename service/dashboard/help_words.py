@@ -50,10 +50,11 @@ _CHANGES = (
     Word("baseline", "Baseline", "What is normal: the mean and the spread of the scores of the last two weeks, made anew every day. It is of the scores as sampled. The shaded band of a chart is the baseline of each day, its mean ± one sigma; bad days become part of it, so where an incident is open a dotted line says where the tier came from."),
     Word("sigma", "Sigma", "The standard deviation: how far scores usually lie from their mean."),
     Word("drift", "Drift", "A tier's mean moved. " + EXPLAINED["sequential"] + " " + EXPLAINED["consecutive_days"]),
+    Word("run-drift", "Drift of runs", "An agent's finished runs changed. " + EXPLAINED["runs"]),
     Word("no-alarm", "A line fell, and there is no alarm", "An alarm needs at least 14 days and ten sessions with scores of the tier before the change and three after it, or "
         f"{SHORTEST_RUN} days in a row off the baseline. Tiers that few exchanges reach, 2.5 and 3 above all, are slower, and a wide band says that the tier varies anyway. Look at an incident of another tier since the same day first: one cause moves several."),
     Word("spike", "Anomaly spike", f"Over {SPIKE_DAYS} days more than {SPIKE:g} times as many anomalies as in the baseline, and more than chance would bring."),
-    Word("cause", "Cause", "Whether the agent changed or the judge: anchors, exchanges of which the right score is known, are judged again and again and tell it. Without them it is not known."),
+    Word("cause", "Cause", "Whether the agent changed or the judge. Anchors, exchanges that never change, are judged again and again: how far they moved is set beside how far the tier did. Without anchors, or with too few rounds about the change, it is not known, and the incident says what lacks."),
 )  # fmt: skip
 _RUNS = (
     Word("run", "Run", "A session that is finished, with its events: calls of tools, retries, errors, what was remembered."),

@@ -13,15 +13,17 @@ from analytics.queries import query_rows
 from schemas.records import Incident
 from service.dashboard.change_days import days_of, expected_of
 from service.dashboard.charts import Band, Chart, Point, line
+from service.dashboard.incident_words import tier_name
 from service.dashboard.rendering import share
 from streams.watch.moves import seen_by_rules
+from streams.watch.run_measures import TRUST
+from streams.watch.run_rules import RUNS
 from streams.watch.states import is_live
 
 BEFORE, AFTER = timedelta(days=28), timedelta(days=21)
 """Time that is shown before the change, and after an incident that was decided on."""
 MOST_DAYS = 120
-_TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
-_LIMITS = {"tier3": (1.0, 5.0)}
+_LIMITS = {"tier3": (1.0, 5.0), TRUST: (0.0, 100.0)}
 _WEIGHTED = "sequential"
 """The rule that weights exchanges by their sampling probability."""
 
@@ -36,7 +38,7 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     end = now if is_live(incident) else min(now, datetime.combine(last, datetime.min.time(), UTC) + AFTER)
     days = min(max((end.date() - first + BEFORE).days + 1, 1), MOST_DAYS)
     asked = {"project": incident.project, "as_of": end, "days": days}
-    values = _anomalies(cursor, asked) if incident.tier is None else _averages(cursor, asked, incident)
+    values = _values(cursor, asked, incident)
     known = sorted(values)
     span = [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
     points = [Point(f"{day}", values.get(day), f"{day:%m-%d}") for day in span]
@@ -44,26 +46,38 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     return line(_chart(incident, first, last), points, band=_band(incident, told), marked=marked)
 
 
+def _values(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, float | None]:
+    if incident.rule == RUNS:
+        of_runs = {"agent": incident.agent or "", "series": incident.tier}
+        return {row["day"]: row["mean"] for row in query_rows(cursor, "run_days", {**asked, **of_runs})}
+    return _anomalies(cursor, asked) if incident.tier is None else _averages(cursor, asked, incident)
+
+
 def _chart(incident: Incident, first: date, last: date) -> Chart:
-    measure = _TIERS.get(incident.tier or "", "Anomalies")
+    measure = "Anomalies" if incident.tier is None else tier_name(incident.tier)
     kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_column(incident).lower()} of a day"
     return Chart(
         key="days",
         title=f"{measure} by day",
         words=f"{measure}, {kind}. The days that show the change are marked: its first day is {first}, the last one seen is {last}.",
         column=_column(incident),
-        form=share if incident.tier is None else None,
+        form=share if incident.tier is None or _is_share(incident) else None,
         limits=_LIMITS.get(incident.tier or "", (0.0, 1.0)),
     )
 
 
 def _column(incident: Incident) -> str:
     """What the numbers are: of exchanges that are sampled with different chances there are two means, and they differ."""
-    if incident.tier is None:
+    if incident.tier is None or _is_share(incident):
         return "Share"
-    if incident.tier == "tier1":
+    if incident.tier in ("tier1", TRUST):
         return "Mean"
     return "Weighted mean" if incident.rule == _WEIGHTED else "Mean as sampled"
+
+
+def _is_share(incident: Incident) -> bool:
+    """Whether it is about a share of runs."""
+    return incident.rule == RUNS and incident.tier != TRUST
 
 
 def _averages(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, float | None]:

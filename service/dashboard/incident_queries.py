@@ -25,6 +25,9 @@ TITLES: Mapping[str, str] = {
     "drift_units": "What the rule on all sessions saw",
     "watched_hours": "The hours that the rule looked at",
     "anomaly_spikes": "What the rule of rates saw",
+    "run_days": "The runs day by day",
+    "incident_runs": "The runs that moved it most",
+    "watched_runs": "The runs that the rule looked at",
 }
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 _WEIGHTED = {tier: f"sum({tier} * weight) / sum(weight) FILTER ({tier} IS NOT NULL)" for tier in TIERS} | {

@@ -13,6 +13,10 @@ from audit.spikes import CRITICAL as CRITICAL_RATE
 from audit.spikes import DAYS as RATE_DAYS
 from audit.spikes import WARNING as WARNING_RATE
 from service.dashboard.rendering import NOTHING, number, share
+from streams.watch.causes import CAUSES
+from streams.watch.incidents import CAUSE
+from streams.watch.measured import TIERS
+from streams.watch.run_rules import series_name
 
 Seen = Mapping[str, Any]
 """What a rule saw, as the evidence of an incident has it."""
@@ -26,6 +30,7 @@ NAMES: Mapping[str, str] = {
     "sequential": "Evidence over all sessions",
     "consecutive_days": "Days in a row",
     "rate_ratio": "Rate of anomalies",
+    "runs": "Evidence over all runs",
 }
 EXPLAINED: Mapping[str, str] = {
     "sequential": (
@@ -43,9 +48,27 @@ EXPLAINED: Mapping[str, str] = {
         f"(critical: {CRITICAL_RATE:g} times), there are at least {FEWEST_ANOMALIES} of them, and so many would come by chance less than "
         f"once in {number(1 / CHANCE)} times."
     ),
+    "runs": (
+        "After every finished run of an agent the rule asks of each day of the last two months how much better trust, the share of "
+        "unsafe runs and the share with each type of failure are explained by a change on that day than by none. An alarm takes "
+        f"{_ALARM} times the number of the agent's series, so that all of them together are wrong by chance no more than once in "
+        f"{_YEARS:.0f} years. A change of more than {CRITICAL:g} sigma is critical."
+    ),
 }
 """The rules, by name."""
-NO_CAUSE = "Nobody can tell whether the agent or the judge changed: no anchors were judged about that time, or too few."
+NO_CAUSE = "The anchors do not tell agent from judge: none were judged about that time, or too few."
+
+
+def tier_name(tier: str) -> str:
+    """How people call a tier, or a series of runs."""
+    return TIERS.get(tier) or series_name(tier)
+
+
+def cause_in_words(cause: str | None, evidence: Mapping[str, Any]) -> str:
+    """What changed and how that is known, or why it is not, as the evidence of an incident says; earlier incidents say less."""
+    kept = evidence.get(CAUSE)
+    words = kept.get("words") if isinstance(kept, dict) else None
+    return words if isinstance(words, str) and words else CAUSES.get(cause or "", NO_CAUSE)
 
 
 class Figure(NamedTuple):
@@ -78,6 +101,15 @@ def _of_evidence(seen: Seen) -> Iterator[Figure]:
     yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {_SUSPECTED} to 1 on")
 
 
+def _of_runs(seen: Seen) -> Iterator[Figure]:
+    yield Figure("Mean before", _points(seen, "meanBefore"), f"{_count(seen, 'runsBefore')} runs")
+    yield Figure("Mean after", _points(seen, "meanAfter"), f"{_count(seen, 'runsAfter')} runs")
+    yield Figure("Change", _points(seen, "change"), _interval(seen, "changeInterval"))
+    yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
+    series = _number(seen, "series") or 1.0
+    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {number(ALARM * series)} to 1 on")
+
+
 def _of_days(seen: Seen) -> Iterator[Figure]:
     yield Figure("Baseline mean", _points(seen, "mean"), f"{_count(seen, 'baselineScores')} scores")
     yield Figure("Standard deviation", _points(seen, "stddev"), "of single scores")
@@ -99,6 +131,7 @@ _FIGURES: Mapping[str, Callable[[Seen], Iterator[Figure]]] = {
     "sequential": _of_evidence,
     "consecutive_days": _of_days,
     "rate_ratio": _of_rate,
+    "runs": _of_runs,
 }
 
 

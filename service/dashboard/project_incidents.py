@@ -22,7 +22,7 @@ from service.api.projects import project_row
 from service.dashboard.exchange_words import SAMPLING
 from service.dashboard.incident_charts import chart_of
 from service.dashboard.incident_queries import found_again
-from service.dashboard.incident_words import EXPLAINED, NAMES, NO_CAUSE, Figure, figures
+from service.dashboard.incident_words import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
 from service.documents import Document
@@ -30,7 +30,6 @@ from service.project_checks import check_by_hand, check_words
 from service.runs import Wanted, worst_runs
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
-from streams.watch.incidents import CAUSES
 from streams.watch.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
 from streams.watch.states import STATUSES, confidence_of, current_status, is_live
 
@@ -140,10 +139,12 @@ async def incident(
         "runs": runs,
         "usual": USUAL[is_live(found)],
         "is_live": is_live(found),
-        "moved": listed(moved_of(found), series_of(found), with_rules=False),
+        "series": listed(moved_of(found), series_of(found), with_rules=False),
         "sightings": _sightings(found),
         "since": since_of(found),
-        "cause": CAUSES.get(found.cause or "", NO_CAUSE),
+        "cause": cause_in_words(found.cause, evidence),
+        "tier": None if found.tier is None else tier_name(found.tier),
+        "agent": found.agent,
         "sampling": SAMPLING,
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
@@ -164,7 +165,8 @@ def since_of(incident: Incident) -> str | None:
 def _runs(incident: Incident, evidence: Document) -> Wanted | None:
     """The runs that ended in the days of an incident, of the agents that moved it; None where the evidence does not say which."""
     seen = seen_by_rules(incident).values()
-    agents = sorted({one["agent"] for one in evidence["exchanges"] if isinstance(one.get("agent"), str)})
+    moved = [*evidence["exchanges"], *evidence["runs"]]
+    agents = sorted({one["agent"] for one in moved if isinstance(one.get("agent"), str)})
     if not seen or not agents:
         return None
     since, until = min(one["since"] for one in seen), max(one["until"] for one in seen)
@@ -193,6 +195,8 @@ def _sightings(incident: Incident) -> list[Sighting]:
 def _evidence(incident: Incident) -> Document:
     """What else the incident carries, each part as empty as it may be."""
     found = evidence_of(incident)
-    lists = {name: found.get(name) or [] for name in ("exchanges", "samplingMix", "queries")}
-    maps = {name: found.get(name) or {} for name in ("baseline", "madeWith", "policies")}
+    lists = {name: found.get(name) or [] for name in ("exchanges", "runs", "samplingMix", "queries")}
+    maps = {name: found.get(name) or {} for name in ("baseline", "madeWith", "policies", "cause")}
+    # What was erased since has left a mark in its place.
+    lists["runs"] = [one for one in lists["runs"] if isinstance(one, dict) and "runId" in one]
     return {**lists, **maps, "note": found.get("note")}

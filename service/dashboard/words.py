@@ -27,6 +27,8 @@ TERMS: Mapping[str, str] = {
     "tier2": "Tier 2 · semantics",
     "tier2_5": "Tier 2.5 · thinking",
     "tier3": "Tier 3 · behaviour",
+    "trust": "Trust",
+    "unsafe": "Share of unsafe runs",
     "scored": "Scored",
     "sampling_skip": "Left out by sampling",
     "skipped_cost_cap": "Left out by the cost cap",

@@ -16,20 +16,24 @@ from analytics.queries import query_rows
 from audit.policy import Policy
 from schemas.records import Baseline, Incident, ProjectCheck
 from streams.watch.baselines import baseline_of, needs_another
-from streams.watch.companions import moved_too
+from streams.watch.causes import Explanation
+from streams.watch.companions import MovedToo, moved_too
 from streams.watch.evidence import gather
 from streams.watch.findings import Finding, worse
 from streams.watch.incidents import Due, decided, due, record_of
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
 from streams.watch.moves import Series, evidence_of, moved_of
-from streams.watch.recovery import levels_of, over, vanished
+from streams.watch.recovery import levels_of, no_levels, over, vanished
 from streams.watch.references import references_of
 from streams.watch.rules import ALL_RULES, LOOK_BACK, Case
+from streams.watch.run_evidence import gather_runs
+from streams.watch.run_measures import measure_runs
+from streams.watch.run_rules import RUNS, RunCase, by_runs
 from streams.watch.states import OPEN, decision_of, is_live
 
-CauseOf = Callable[[str, Finding], str | None]
-"""Told a project and a finding: what changed, agent or judge; None where nobody can tell."""
+CauseOf = Callable[[str, Finding], Explanation]
+"""Told a project and a finding: what changed, agent or judge, or why that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Checked:
     project: str
     as_of: datetime
     looked: ProjectCheck | None
-    """What was looked at; None where there were no scores of the last days."""
+    """What was looked at; None where there were neither scores nor runs of the last days."""
     baseline: Baseline | None
     """In force after the check; None without scores."""
     is_new_baseline: bool
@@ -51,6 +55,29 @@ class Checked:
     """Those of them that are new."""
     worsened: tuple[Incident, ...]
     """Those of them that are open and got more severe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is to look at in one project: scores, finished runs, or both."""
+
+    project: str
+    as_of: datetime
+    scores: Case | None
+    runs: RunCase | None
+    baseline: Baseline | None
+    """In force at the check."""
+
+    @property
+    def moved_too(self) -> MovedToo:
+        """The tiers that moved along with a change; none where there are no scores."""
+        return moved_too(self.scores) if self.scores is not None else lambda *_: ()
+
+    def evidence(self, cursor: duckdb.DuckDBPyConnection, finding: Finding) -> dict[str, Any]:
+        """What an incident of a finding carries."""
+        if finding.rule == RUNS or self.scores is None:
+            return gather_runs(cursor, finding, self.project, self.as_of)
+        return gather(cursor, finding, self.scores.measured, self.baseline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +94,7 @@ class Checker:
         windows = [self.policy.for_project(project).settings.baseline_window_days for project in projects]
         since = as_of.date() - timedelta(days=max([LOOK_BACK, *windows]))
         measured, parameters = measure(cursor, projects, since, as_of)
+        runs, run_parameters = measure_runs(cursor, projects, since, as_of)
         pending = _pending(cursor, projects)
         for project in projects:
             incidents = {one.incident_id: one for one in known.incidents.get(project, ())}
@@ -74,17 +102,27 @@ class Checker:
             missed = [row for row in pending if row["incident_id"] in incidents.keys() - known.unlanded]
             late = [_reconciled(incidents[row["incident_id"]], row) for row in missed]
             incidents.update({one.incident_id: one for one in late})
-            baseline, found = known.baselines.get(project), measured.get(project)
-            if found is None or not found.has_scores:
+            baseline, found, ran = known.baselines.get(project), measured.get(project), runs.get(project)
+            scored = found if found is not None and found.has_scores else None
+            if scored is None and ran is None:
                 yield Checked(project, as_of, None, baseline, False, (), tuple(late), (), ())
                 continue
             # What is over is so before the rules look: its days are cut out, and the way back is no change.
-            levels = levels_of(found)
+            levels = levels_of(scored) if scored is not None else no_levels
             ended = [one for incident in incidents.values() if (one := over(incident, levels, as_of)) is not None]
             incidents.update({one.incident_id: one for one in ended})
-            fresh = self.baseline(found) if needs_another(baseline, found, incidents.values()) else None
-            case = Case(found, fresh or baseline, references_of(incidents.values()), parameters)
-            yield self._checked(cursor, case, incidents, [*late, *ended], is_new=fresh is not None)
+            fresh = None
+            if scored is not None and needs_another(baseline, scored, incidents.values()):
+                fresh = self.baseline(scored)
+            references = references_of(incidents.values())
+            seen = Seen(
+                project,
+                as_of,
+                None if scored is None else Case(scored, fresh or baseline, references, parameters),
+                None if ran is None else RunCase(ran, references, run_parameters),
+                fresh or baseline,
+            )
+            yield self._checked(cursor, seen, incidents, [*late, *ended], is_new=fresh is not None)
 
     def baseline(self, measured: Measured, days: int | None = None) -> Baseline | None:
         """The baseline of what was measured, over so many days or the policy's window."""
@@ -94,39 +132,46 @@ class Checker:
     def _checked(
         self,
         cursor: duckdb.DuckDBPyConnection,
-        case: Case,
+        seen: Seen,
         known: Mapping[str, Incident],
         others: Sequence[Incident],
         *,
         is_new: bool,
     ) -> Checked:
         """Apply the rules to one project; `others` are revisions that are to be written whatever they find."""
-        measured, project = case.measured, case.measured.project
-        rules = self.policy.for_project(project).settings.incident_rules
-        findings = tuple(finding for name, rule in ALL_RULES.items() if name in rules for finding in rule(case))
+        project, as_of = seen.project, seen.as_of
+        findings = tuple(self._findings(seen))
         dues = due(
             findings,
             list(known.values()),
-            measured.as_of,
+            as_of,
             lambda finding: self.cause_of(project, finding),
-            moved_too(case),
+            seen.moved_too,
         )
         opened, worsened, others = [], [], list(others)
         for one in dues:
-            evidence = gather(cursor, one.lead, measured, case.baseline) if _is_to_gather(one) else _kept(one)
-            made = record_of(one, project, measured.as_of, evidence)
+            evidence = seen.evidence(cursor, one.lead) if _is_to_gather(one) else _kept(one)
+            made = record_of(one, project, as_of, evidence)
             if one.before is None:
                 opened.append(made)
             elif made.status == OPEN and worse(made.severity, one.before.severity):
                 worsened.append(made)
             else:
                 others.append(made)
-        others += [gone for gone in self._gone(known, findings, measured.as_of) if gone is not None]
+        others += [gone for gone in self._gone(known, findings, as_of) if gone is not None]
         made_all = (*others, *worsened, *opened)
-        looked = self._looked(measured, len(findings))
-        return Checked(
-            project, measured.as_of, looked, case.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened)
-        )
+        looked = self._looked(seen, len(findings))
+        return Checked(project, as_of, looked, seen.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened))
+
+    def _findings(self, seen: Seen) -> Iterator[Finding]:
+        """What the rules of a project's policy find, in the scores first."""
+        rules = self.policy.for_project(seen.project).settings.incident_rules
+        if seen.scores is not None:
+            for name, rule in ALL_RULES.items():
+                if name in rules:
+                    yield from rule(seen.scores)
+        if seen.runs is not None and RUNS in rules:
+            yield from by_runs(seen.runs)
 
     def _gone(self, known: Mapping[str, Incident], findings: Sequence[Finding], as_of: datetime) -> Iterator[Incident | None]:
         """What was only suspected, and is not seen any more."""
@@ -135,14 +180,15 @@ class Checker:
             if seen.isdisjoint(one.series for one in moved_of(incident)):
                 yield vanished(incident, as_of)
 
-    def _looked(self, measured: Measured, findings: int) -> ProjectCheck:
-        window = self.policy.for_project(measured.project).settings.baseline_window_days
+    def _looked(self, seen: Seen, findings: int) -> ProjectCheck:
+        window = self.policy.for_project(seen.project).settings.baseline_window_days
+        reach = seen.scores.measured.reach if seen.scores is not None else seen.runs.runs.reach if seen.runs is not None else 0
         return ProjectCheck(
-            project=measured.project,
-            checked_at=measured.as_of,
-            days=min(window, measured.reach),
+            project=seen.project,
+            checked_at=seen.as_of,
+            days=min(window, reach),
             baseline_days=window,
-            exchanges=measured.window(window).exchanges,
+            exchanges=0 if seen.scores is None else seen.scores.measured.window(window).exchanges,
             findings=findings,
         )
 

@@ -58,9 +58,9 @@ def gather(
         "exchanges": [_exchange(row, finding) for row in query_rows(cursor, "incident_exchanges", exchanges)],
         "queries": [
             *_daily(finding, measured),
-            _query(finding.looked.query, finding.looked.parameters),
-            _query("incident_exchanges", exchanges),
-            _query("sampling_change", mix),
+            named_query(finding.looked.query, finding.looked.parameters),
+            named_query("incident_exchanges", exchanges),
+            named_query("sampling_change", mix),
         ],
     }
 
@@ -70,9 +70,9 @@ def _baseline(baseline: Baseline, tier: str | None) -> dict[str, Any]:
     numbers = {} if known is None else {"mean": known.mean, "stddev": known.stddev, "count": known.count}
     return {
         "id": baseline.baseline_id,
-        "computedAt": _json(baseline.computed_at),
-        "windowStart": _json(baseline.window_start),
-        "windowEnd": _json(baseline.window_end),
+        "computedAt": time_text(baseline.computed_at),
+        "windowStart": time_text(baseline.window_start),
+        "windowEnd": time_text(baseline.window_end),
         "exchangeCount": baseline.exchange_count,
         "anomalyRate": baseline.anomaly_rate,
         **numbers,
@@ -87,7 +87,7 @@ def _exchange(row: Row, finding: Finding) -> dict[str, Any]:
         "agent": row["agent"],
         "sessionId": row["session_id"],
         "turnNumber": row["turn_number"],
-        "exchangeTimestamp": _json(row["exchange_at"]),
+        "exchangeTimestamp": time_text(row["exchange_at"]),
         "score": row["score"],
         "weight": row["weight"],
         "moved": row["moved"],
@@ -121,12 +121,18 @@ def _daily(finding: Finding, measured: Measured) -> list[dict[str, Any]]:
     if finding.key.tier is None:
         return []
     days = (measured.as_of.date() - finding.before[0].date()).days + 1
-    return [_query("daily_averages", {"project": measured.project, "as_of": measured.as_of, "days": days})]
+    return [named_query("daily_averages", {"project": measured.project, "as_of": measured.as_of, "days": days})]
 
 
-def _query(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": name, "parameters": {key: _json(value) for key, value in parameters.items()}, "sql": queries()[name].text}
+def named_query(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A named query with the parameters that find the same again, as evidence carries it."""
+    return {
+        "name": name,
+        "parameters": {key: time_text(value) for key, value in parameters.items()},
+        "sql": queries()[name].text,
+    }
 
 
-def _json(value: Any) -> Any:
+def time_text(value: Any) -> Any:
+    """A time as text, as JSON has it; anything else as it is."""
     return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value

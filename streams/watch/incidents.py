@@ -21,8 +21,9 @@ import msgspec
 
 from audit.fingerprints import canonical_json, stable_id
 from schemas.records import Incident
+from streams.watch.causes import UNEXPLAINED, Explanation, combined
 from streams.watch.companions import MovedToo
-from streams.watch.findings import DRIFT, SEVERITIES, Finding
+from streams.watch.findings import DRIFT, SEVERITIES, Finding, Key
 from streams.watch.grouping import DECIDED_SIZES, Group, grouped
 from streams.watch.measured import midnight
 from streams.watch.moves import Moved, Series, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
@@ -30,15 +31,12 @@ from streams.watch.states import CONFIRMED, DISMISSED, OPEN, SUSPECTED, is_live,
 
 NUMBERS_AGAIN = timedelta(hours=1)
 """How often an incident is written again for its numbers alone."""
-CAUSES = {
-    "judge": "The anchors moved with it: it is the judge that changed, not the agent.",
-    "agent": "The judge is as it was, as far as anchors or rules tell: it is the agent that changed.",
-}
-"""What changed, in words."""
+CAUSE = "cause"
+"""In the evidence: agent or judge, or why that is not known, with its numbers."""
 NAMED = 2
 """Series that a title names besides the one that leads; more are counted."""
-CauseOf = Callable[[Finding], str | None]
-"""Told a finding: what changed, agent or judge; None where nobody can tell."""
+CauseOf = Callable[[Finding], Explanation]
+"""Told a finding: what changed, agent or judge, or why that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,13 @@ class Due:
     """The series that tells of it."""
     before: Incident | None
     """Its latest revision; None for a new one."""
-    cause: str | None
-    """What changed, as far as anybody can tell: agent or judge."""
+    explanation: Explanation
+    """What changed, agent or judge, or why that is not known."""
+
+    @property
+    def cause(self) -> str | None:
+        """What changed, as far as anybody can tell: agent or judge."""
+        return self.explanation.cause
 
     @property
     def alarms(self) -> list[Moved]:
@@ -114,12 +117,12 @@ def _due(group: Group, cause_of: CauseOf, moved_too: MovedToo) -> Due:
         leads = was
         own = [one for one in group.findings if Series(one.key, one.kind) == was]
         lead = next((one for one in own if one.rule == _rule(before)), next(iter(own), lead))
-    made = Due(lead, tuple(moved), leads, before, _cause(group.findings, cause_of))
+    made = Due(lead, tuple(moved), leads, before, _explained(group.findings, cause_of))
     if lead.key.type != DRIFT or (before is not None and not is_live(before)):
         return made
     is_worse = next(one.key.is_worse for one in moved if one.series == leads)
     tiers = {one.key.tier or "" for one in made.alarms}
-    return Due(lead, tuple(merged(moved, moved_too(made.first_day, is_worse, tiers))), leads, before, made.cause)
+    return Due(lead, tuple(merged(moved, moved_too(made.first_day, is_worse, tiers))), leads, before, made.explanation)
 
 
 def _rule(incident: Incident | None) -> str | None:
@@ -145,12 +148,18 @@ def _outranks(series: Series, other: Series, moved: Sequence[Moved]) -> bool:
     return _rank(series, moved)[:2] > _rank(other, moved)[:2]
 
 
-def _cause(findings: Sequence[Finding], cause_of: CauseOf) -> str | None:
-    """What changed: the judge where all series say so, the agent where some do and none says the judge; None where they disagree."""
-    causes = {cause_of(one) for one in findings if not one.fell_too}
-    if causes == {"judge"}:
-        return "judge"
-    return "agent" if "agent" in causes and "judge" not in causes else None
+def _explained(findings: Sequence[Finding], cause_of: CauseOf) -> Explanation:
+    """What changed, by all series that raised an alarm; of several findings of one series the first one tells."""
+    explanations: dict[Key, Explanation] = {}
+    for one in findings:
+        if not one.fell_too and explanations.get(one.key, UNEXPLAINED) is UNEXPLAINED:
+            explanations[one.key] = cause_of(one)
+    return combined(
+        {
+            key.tier if key.agent is None and key.tier else key.series: one
+            for key, one in sorted(explanations.items(), key=lambda pair: str(pair[0]))
+        }
+    )
 
 
 def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]) -> Incident:
@@ -228,13 +237,14 @@ def _title(made: Due) -> str:
 def _described(made: Due, evidence: Mapping[str, Any]) -> str:
     others = [str(one.seen.get("title", "")) for one in made.moved if one.series != made.leads]
     also = f"It moved with: {'; '.join(one for one in others if one)}." if any(others) else None
-    parts = [made.lead.description, also, evidence.get("note"), CAUSES.get(made.cause or "")]
+    parts = [made.lead.description, also, evidence.get("note"), made.explanation.words if made.cause else None]
     return " ".join(part for part in parts if part)
 
 
 def _metadata(made: Due, evidence: Mapping[str, Any]) -> str:
     lead = next(one for one in made.moved if one.series == made.leads)
-    return canonical_json({**evidence, "rules": dict(lead.rules), "moved": listed(made.moved, made.leads)})
+    cause = {CAUSE: dict(made.explanation.numbers)}
+    return canonical_json({**evidence, **cause, "rules": dict(lead.rules), "moved": listed(made.moved, made.leads)})
 
 
 def decided(incident: Incident, decision: str, who: str, at: datetime) -> Incident:
@@ -269,7 +279,8 @@ def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
         return True
     aged = before.checked_at is None or as_of - before.checked_at >= NUMBERS_AGAIN
     said = [canonical_json(listed(one, lead)) + canonical_json(_of_lead(one, lead)) for one in (earlier, made.moved)]
-    return aged and (made.cause != before.cause or made.leads != lead or said[0] != said[1])
+    explains_more = canonical_json(dict(made.explanation.numbers)) != canonical_json(evidence_of(before).get(CAUSE))
+    return aged and (made.cause != before.cause or explains_more or made.leads != lead or said[0] != said[1])
 
 
 def _of_lead(moved: Sequence[Moved], lead: Series) -> list[Any]:

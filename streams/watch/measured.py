@@ -53,8 +53,8 @@ class Measured:
         self.as_of = as_of
         rows = rows.with_columns(pl.col("rule_version").alias(_VERSION), pl.col("rule_version").replace(COMPARABLE_RULES))
         lately = rows.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
-        self.rules = _commonest(lately, RULES, "exchanges")
-        self.judge = _commonest(lately.filter(pl.col("judge_model").is_not_null()), JUDGE, "exchanges")
+        self.rules = commonest(lately, RULES, "exchanges")
+        self.judge = commonest(lately.filter(pl.col("judge_model").is_not_null()), JUDGE, "exchanges")
         self._rows = _matching(rows, self.rules, self.judge)
 
     @property
@@ -137,7 +137,7 @@ def midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
-def _commonest(rows: pl.DataFrame, columns: Sequence[str], count: str) -> dict[str, Any]:
+def commonest(rows: pl.DataFrame, columns: Sequence[str], count: str) -> dict[str, Any]:
     """The values of the columns that most of the rows share, the newest among equals; nothing where there are no rows."""
     if rows.is_empty():
         return {}

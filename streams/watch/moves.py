@@ -20,13 +20,14 @@ MOST_DAYS = 90
 """Days that are kept of those that have left a rule's window."""
 MOST_MOVED = 40
 """Series that an incident lists: an agent may have many failure types."""
-ESTIMATING = "sequential"
-"""The rule that looks at all days each time, and may find another first day."""
+ESTIMATING = ("sequential", "runs")
+"""The rules that look at all days each time, and may find another first day."""
 MOVED_TOO = "moved_too"
 """In the place of a rule: the series raised no alarm of its own."""
 _LEVELS = {
-    ESTIMATING: ("meanBefore", "meanAfter"),
+    "sequential": ("meanBefore", "meanAfter"),
     MOVED_TOO: ("meanBefore", "meanAfter"),
+    "runs": ("meanBefore", "meanAfter"),
     "rate_ratio": ("baselineRate", "rate"),
 }
 Seen = Mapping[str, Any]
@@ -215,7 +216,7 @@ def _seen(finding: Finding, earlier: Seen | None) -> dict[str, Any]:
         **finding.numbers,
     }
     days = seen.get("days", [])
-    if earlier is None or not days or finding.rule == ESTIMATING:
+    if earlier is None or not days or finding.rule in ESTIMATING:
         return seen
     gone = [one for one in earlier.get("days", []) if one["day"] < days[0]["day"]][-MOST_DAYS:]
     return {**seen, "since": min(seen["since"], earlier["since"]), "days": [*gone, *days]}

@@ -64,6 +64,10 @@ def levels_of(measured: Measured) -> Levels:
     return found
 
 
+def no_levels(_moved: Moved) -> None:
+    """The levels of a project that has no scores of the last days: none can be measured."""
+
+
 def _tier_levels(measured: Measured, tier: str) -> list[DayLevel]:
     cells = measured.cells(tier)
     days = cells.last.astype("datetime64[D]")

@@ -1,7 +1,8 @@
 """The chore of the watch: which projects are checked, and when.
 
-1. After scores came a project is checked, and then not for a minute. Its days are added up first (`analytics.daily`).
-2. Every hour, and at the start, all projects with exchanges of late are: a baseline ages, and days leave the rules' windows.
+1. After scores came or runs were finished a project is checked, and then not for a minute. Its days are added up first
+   (`analytics.daily`). Runs that were closed longer than an hour before they came, as in an import of history, wait for the next rule.
+2. Every hour, and at the start, all projects with exchanges or runs of late are: a baseline ages, and days leave the rules' windows.
 3. Many projects are checked some at a time. One that cannot be checked is logged, and holds up no other.
 """
 
@@ -41,6 +42,7 @@ class WatchRounds:
         self._now = now
         self._ready = ready
         self._end = -1
+        self._end_of_runs = -1
         self._waiting: set[str] = set()
         self._checked: dict[str, datetime] = {}
         self._all_at: datetime | None = None
@@ -51,6 +53,7 @@ class WatchRounds:
             return
         now = self._now()
         await self._note_new_scores()
+        await self._note_new_runs(now)
         await self._note_all(now)
         due = sorted(one for one in self._waiting if one not in self._checked or now - self._checked[one] >= SPACING)
         for start in range(0, len(due), AT_ONCE):
@@ -67,15 +70,22 @@ class WatchRounds:
             self._waiting |= {project for project, _ in days if not is_reserved(project)}
             self._end = end
 
+    async def _note_new_runs(self, now: datetime) -> None:
+        """Let the projects wait whose runs were finished since the last time."""
+        end = self._store.end_of("diagnoses")
+        if end != self._end_of_runs:
+            self._waiting |= set(await asyncio.to_thread(self._projects, "finished_projects", now - ALL_EVERY))
+            self._end_of_runs = end
+
     async def _note_all(self, now: datetime) -> None:
-        """Let every project wait that had exchanges of late, once an hour."""
+        """Let every project wait that had exchanges or runs of late, once an hour."""
         if self._all_at is None or now - self._all_at >= ALL_EVERY:
-            self._waiting |= set(await asyncio.to_thread(self._projects, now - timedelta(days=DAYS)))
+            self._waiting |= set(await asyncio.to_thread(self._projects, "watched_projects", now - timedelta(days=DAYS)))
             self._all_at = now
 
-    def _projects(self, since: datetime) -> list[str]:
+    def _projects(self, query: str, since: datetime) -> list[str]:
         with contextlib.closing(self._store.cursor()) as cursor:
-            return [row["project"] for row in query_rows(cursor, "watched_projects", {"since": since})]
+            return [row["project"] for row in query_rows(cursor, query, {"since": since})]
 
     async def _check(self, projects: Sequence[str]) -> None:
         try:

@@ -54,6 +54,8 @@ def by_consecutive_days(case: Case) -> Iterator[Finding]:
         if known.mean is None or known.stddev is None:
             continue
         reference = case.reference(tier)
+        if reference.cuts_into(case.baseline.window_start.date(), case.baseline.window_end.date()):
+            continue  # what it calls normal was measured in part on days of a change that is over
         counts = {one: count for one, count in case.measured.days(tier).items() if not reference.cuts(one.day)}
         found = drift.consecutive_days(list(counts), known.mean, known.stddev, case.measured.as_of.date())
         for one in {one.direction: one for one in found}.values():

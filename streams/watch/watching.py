@@ -22,13 +22,14 @@ from audit.fingerprints import stable_id
 from schemas.records import Baseline, Incident, ProjectCheck, Review
 from streams.anchors import cause_of
 from streams.store_log import Log
+from streams.watch.causes import Explanation, explained, moved_by
 from streams.watch.checking import Checked, Checker
 from streams.watch.findings import Finding
 from streams.watch.incidents import decided
 from streams.watch.known import Published
 from streams.watch.measured import measure
 from streams.watch.moves import Series, moved_of, series_of
-from streams.watch.states import ACKNOWLEDGED, LIVE, is_live, shows
+from streams.watch.states import ACKNOWLEDGED, LIVE, decision_of, is_live, shows
 
 DECISION = "incident_decision"
 """The kind of review that decides on an incident."""
@@ -98,6 +99,7 @@ class Watch:
         It stays as it is where it is in that state already, except that somebody else may acknowledge it, and where it is to be open
         or acknowledged again while another live incident has what moved in it.
         """
+        decision = decision_of(decision)
         async with self._turn:
             current = await self.incident(project, incident_id)
             taken_over = decision == ACKNOWLEDGED and current is not None and current.acknowledged_by != who
@@ -119,8 +121,9 @@ class Watch:
         live = (one for one in known.incidents.get(project, ()) if is_live(one) and one.incident_id != incident.incident_id)
         return any(not own.isdisjoint(_alarmed(other)) for other in live)
 
-    def _cause(self, project: str, finding: Finding) -> str | None:
-        return cause_of(self._log.store, project, finding.key.tier, finding.key.direction, finding.after[0])
+    def _cause(self, project: str, finding: Finding) -> Explanation:
+        tier, moved = finding.key.tier, moved_by(finding)
+        return explained(tier, moved, cause_of(self._log.store, project, tier, moved))
 
     def _examine(self, projects: Sequence[str], as_of: datetime) -> list[Checked]:
         with contextlib.closing(self._log.store.cursor()) as cursor:

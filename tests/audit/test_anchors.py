@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.anchors import MIN_ANCHORS, Verdict, cause_by, judge_change
+from audit.anchor_shift import Verdict
+from audit.anchors import judge_change
 
 START = datetime(2026, 10, 1, tzinfo=UTC)
 
@@ -27,11 +28,15 @@ def verdicts(
     noise: float = 0.1,
     change: int | None = None,
     shift: float = 0.0,
+    mood: float = 0.0,
 ) -> list[Verdict]:
-    """Verdicts of a judge with some noise, in steps of a tenth, that moves by `shift` from the round `change` on."""
+    """Verdicts of a judge with some noise and moods, in steps of a tenth, that moves by `shift` from the round `change` on."""
     levels = [rng.uniform(0.2, 1) for _ in range(anchors)]
+    moods = [rng.gauss(0, mood) if mood else 0.0 for _ in range(rounds)]
     return [
-        Verdict(f"anchor {number}", day(place), _rounded(level + rng.gauss(0, noise) + _moved(place, change, shift)))
+        Verdict(
+            f"anchor {number}", day(place), _rounded(level + rng.gauss(0, noise) + moods[place] + _moved(place, change, shift))
+        )
         for place in range(rounds)
         for number, level in enumerate(levels)
     ]
@@ -53,12 +58,21 @@ def test_a_judge_that_never_changes_is_left_alone(noise: float) -> None:
     assert wrong <= 2
 
 
+def test_moods_are_not_a_change() -> None:
+    """A judge that is harsher with all anchors on some days is the judge that it was; by the bets alone 29 of 40 were accused."""
+    rng = random.Random(12)
+    wrong = sum(judge_change(verdicts(rng, rounds=60, noise=0.07, mood=0.03)).changed for _ in range(40))
+    assert wrong <= 1
+
+
 @pytest.mark.parametrize(("noise", "shift"), [(0.0, -0.1), (0.1, -0.1), (0.1, 0.2), (0.2, -0.2)])
-@pytest.mark.parametrize("change", [3, 20])
-def test_a_change_is_found_within_days_with_its_direction_its_day_and_its_size(noise: float, shift: float, change: int) -> None:
-    """The same anchors with another judge are the plainest evidence there is."""
+@pytest.mark.parametrize(("change", "since"), [(3, 18), (20, 9)])
+def test_a_change_is_found_within_days_with_its_direction_its_day_and_its_size(
+    noise: float, shift: float, change: int, since: int
+) -> None:
+    """The same anchors with another judge are the plainest evidence there is; three rounds before say little of moods."""
     rng = random.Random(2)
-    drawn = [verdicts(rng, rounds=change + 9, noise=noise, change=change, shift=shift) for _ in range(10)]
+    drawn = [verdicts(rng, rounds=change + since, noise=noise, change=change, shift=shift) for _ in range(10)]
     found = [one for one in map(judge_change, drawn) if one.changed]
     assert len(found) >= 8
     assert {"up" if shift > 0 else "down"} == {one.direction for one in found}
@@ -78,13 +92,13 @@ def test_the_interval_holds_the_size_and_is_never_a_point() -> None:
     """A dozen verdicts that did not move do not prove that none would."""
     rng, held = random.Random(4), 0
     for _ in range(100):
-        found = judge_change(verdicts(rng, rounds=20, change=10, shift=-0.1, noise=0.05), since=day(10))
+        found = judge_change(verdicts(rng, rounds=20, change=10, shift=-0.1, noise=0.05))
         assert found.low is not None
         assert found.high is not None
         # Verdicts near the ends of the scale cannot move all the way.
         held += found.low <= -0.1 <= found.high or found.low <= -0.08 <= found.high
     assert held >= 90
-    still = judge_change(verdicts(rng, noise=0.0), since=day(10))
+    still = judge_change(verdicts(rng, noise=0.0))
     assert (0.0, True) == (still.size, (still.low or 0) < 0 < (still.high or 0))
 
 
@@ -103,28 +117,3 @@ def test_the_order_in_which_verdicts_are_given_does_not_matter() -> None:
     shuffled = rows.copy()
     random.Random(6).shuffle(shuffled)
     assert judge_change(rows) == judge_change(shuffled)
-
-
-def test_the_judge_is_the_cause_where_it_moved_the_same_way_at_that_time() -> None:
-    """An incident says three days later when it thinks it began."""
-    rows = verdicts(random.Random(7), change=20, shift=-0.2)
-    about_then = judge_change(rows, since=day(23))
-    assert "judge" == cause_by(about_then, "down")
-    assert "judge" != cause_by(about_then, "up")
-
-
-def test_the_agent_is_the_cause_where_the_judge_stayed_as_it_was() -> None:
-    """And a judge that changed long before explains nothing of today."""
-    still = judge_change(verdicts(random.Random(8), noise=0.05), since=day(20))
-    assert "agent" == cause_by(still, "down")
-    long_ago = [one for one in verdicts(random.Random(9), rounds=60, change=5, shift=-0.2, noise=0.05) if one.at >= day(20)]
-    assert "agent" == cause_by(judge_change(long_ago, since=day(50)), "down")
-
-
-def test_nobody_is_blamed_where_the_anchors_do_not_tell() -> None:
-    """Too few, too noisy, or none since."""
-    rng = random.Random(10)
-    few = judge_change(verdicts(rng, anchors=MIN_ANCHORS - 1, change=20, shift=-0.3), since=day(20))
-    noisy = judge_change(verdicts(rng, anchors=MIN_ANCHORS, noise=0.4, rounds=22), since=day(20))
-    before = judge_change(verdicts(rng, rounds=10), since=day(20))
-    assert [None] * 4 == [cause_by(one, "down") for one in (few, noisy, before, judge_change([], since=day(1)))]

@@ -55,7 +55,8 @@ DEFAULTS = {
     "costCapPerSession": 1.0,
     "heartbeatInterval": 300000,
     "baselineWindowDays": 14,
-    "incidentRules": ("sequential", "consecutive_days", "rate_ratio"),
+    "alertOnSuspected": False,
+    "incidentRules": ("sequential", "consecutive_days", "rate_ratio", "runs"),
     "retentionDays": 90,
     "anchors": {"enabled": True, "count": 20, "intervalHours": 24},
     "detectors": {

@@ -32,7 +32,7 @@ def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection
                 assert incident == await watch.incident("ops", incident.incident_id)
                 decided = await watch.decide("ops", incident.incident_id, "accepted", "ann", "seen")
                 assert decided is not None
-                assert ("accepted", 1) == (decided.status, decided.revision)
+                assert ("resolved", 1) == (decided.status, decided.revision)
                 assert first.baseline == await watch.baseline("ops")
             await until(lambda: len(tables(store)["incidents"]) == 2 and tables(store)["reviews"], "the decision to land")
             (after,) = await watch.check(["ops"], END)
@@ -43,4 +43,4 @@ def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection
     with Store(None) as store:
         asyncio.run(run(store))
         rows = store.cursor().execute("SELECT status, revision, resolved_by FROM incidents").fetchall()
-        assert ([("accepted", 1, "ann")], 1) == (rows, store.count("baselines"))
+        assert ([("resolved", 1, "ann")], 1) == (rows, store.count("baselines"))

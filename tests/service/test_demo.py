@@ -171,6 +171,15 @@ def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -
     assert sorted((project, "2026-11-02 00:00:00", 14) for project in (*PROJECTS.values(), "demo")) == sorted(kept)
 
 
+def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Shown) -> None:
+    """From 1 of 42 to 15 of 17: nobody was told before runs were watched. The other five agents are as they were."""
+    lines = [line for line in shown.part("In short") if " of support-desk " in line]
+    assert "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24" in lines
+    assert any(line.startswith("demo: Trust of support-desk fell to ") for line in lines)
+    of_runs = [line for line in shown.part("In short") if line.startswith("demo: ") and not line.startswith("demo: Tier ")]
+    assert of_runs == lines
+
+
 def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:
     """Four were planted."""
     rows = [line for line in shown.part("Attempts to") if "judge_tamper" in line]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ran import runs, worse_since
 from watched import fallen, history, put, steady
 
 from analytics.queries import query_records
@@ -28,6 +29,32 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
+DECIDED = (
+    ("acknowledge", "acknowledged", "acknowledged by ann"),
+    ("resolve", "resolved", "resolved (fixed) by ann"),
+    ("new-normal", "new_normal", "resolved (new normal) by ann"),
+    ("reopen", "open", "open"),
+    ("accept", "new_normal", "resolved (new normal) by ann"),
+    ("dismiss", "dismissed", "dismissed by ann"),
+)
+"""Commands of decisions, in an order in which each changes something, with the decision they make and how the incident is then."""
+
+
+def test_incidents_are_listed_by_several_states_and_by_confidence(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not over, and what is certain, in one call."""
+    of = ["--db", str(database)]
+    run(["check-drift", "--as-of", AS_OF, *of])
+    capsys.readouterr()
+    for asked, count in (
+        (["--status", "open", "--status", "acknowledged"], 1),
+        (["--status", "resolved"], 0),
+        (["--confirmed"], 1),
+        (["--suspected"], 0),
+    ):
+        assert 0 == run(["incidents", "list", *asked, "--json", *of])
+        assert count == len(capsys.readouterr().out.splitlines()), asked
+
+
 def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From the finding to the decision, as a person types it."""
     of = ["--db", str(database)]
@@ -44,14 +71,14 @@ def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsy
     shown = capsys.readouterr().out
     for expected in ("2026-10-27", "sequential: Tier 2 fell", "consecutive_days: ", "first_turns", "ops-1-1", "daily_averages"):
         assert expected in shown
-    for command, status in (("accept", "accepted"), ("reopen", "open"), ("dismiss", "dismissed")):
+    for command, status, words in DECIDED:
         assert 0 == run(["incidents", command, short, "--by", "ann", "--reason", f"to be {status}", *of])
-        assert f"is {status}: Tier 2 fell" in capsys.readouterr().out
+        assert f"is {words}: Tier 2 fell" in capsys.readouterr().out
     assert 0 == run(["incidents", "show", short, "--json", *of])
     document = json.loads(capsys.readouterr().out)
     assert ("dismissed", "ann") == (document["incident"]["status"], document["incident"]["resolvedBy"])
-    assert ["accepted", "open", "dismissed"] == [one["status"] for one in document["decisions"]]
-    assert ["to be accepted", "to be open", "to be dismissed"] == [one["comment"] for one in document["decisions"]]
+    assert [one[1] for one in DECIDED] == [one["status"] for one in document["decisions"]]
+    assert [f"to be {one[1]}" for one in DECIDED] == [one["comment"] for one in document["decisions"]]
 
 
 def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,11 +106,14 @@ def test_a_check_that_had_nothing_to_look_at_does_not_say_that_all_is_well(
 ) -> None:
     """A year later the same database has no exchanges of late: nothing was found because nothing was looked at."""
     assert 0 == run(["check-drift", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)])
-    assert "No project was checked: none has exchanges in the 7 days before 2027-11-01 12:00 UTC." in capsys.readouterr().out
+    assert (
+        "No project was checked: none has exchanges or runs in the 7 days before 2027-11-01 12:00 UTC."
+        in capsys.readouterr().out
+    )
     assert 0 == run(["check-drift", "--project", "ops", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)])
     told = capsys.readouterr().out
     assert "0 projects checked, nothing found in 0; 0 new incidents" in told
-    assert "Not checked, no exchanges in the 7 days before: ops" in told
+    assert "Not checked, no exchanges or runs in the 7 days before: ops" in told
     assert 0 == run(["incidents", "list", "--project", "ops", "--db", str(database)])
     assert "Not checked yet." in capsys.readouterr().err
 
@@ -129,7 +159,7 @@ def test_an_incident_is_not_opened_again_beside_another_one(database: Path, caps
     assert "cannot be opened again" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["accept", "dismiss", "reopen"])
+@pytest.mark.parametrize("command", ["acknowledge", "resolve", "new-normal", "accept", "dismiss", "reopen"])
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -168,3 +198,20 @@ def test_on_a_terminal_the_reason_is_asked_for(
     run(["incidents", "show", incident, "--json", *of])
     decisions = json.loads(capsys.readouterr().out.splitlines()[-1])["decisions"]
     assert ["a new prompt", "as planned"] == [one["comment"] for one in decisions]
+
+
+def test_an_incident_of_runs_is_shown_with_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A database with transcripts alone is watched, too."""
+    path = tmp_path / "runs.duckdb"
+    with Store(path) as store:
+        put(store, "diagnoses", runs(worse_since(8)))
+    assert 0 == run(["check-drift", "--as-of", AS_OF, "--db", str(path)])
+    assert "Share of unsafe runs of desk rose" in " ".join(capsys.readouterr().out.split())
+    assert 0 == run(["incidents", "list", "--db", str(path), "--json"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (made,) = rows
+    assert 0 == run(["incidents", "show", made["id"], "--db", str(path)])
+    told = capsys.readouterr().out
+    assert "The runs that moved it most" in told
+    assert "cost_explosion" in told
+    assert "run_days, watched_runs, incident_runs" in " ".join(told.split())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 from collections.abc import Coroutine, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
@@ -15,6 +16,7 @@ from engines import NOW, engine_over, rows
 
 from analytics.queries import query_rows
 from analytics.store import Store
+from audit.attribution import Moved
 from audit.policy import Anchors, Policy, ProjectSettings
 from audit.prices import Usage
 from audit.questions import Question
@@ -106,6 +108,11 @@ async def chosen(engine: Engine, count: int = COUNT) -> list[Anchor]:
     return await choose(engine, "ops", found, "ann")
 
 
+def fell(first: datetime) -> Moved:
+    """An incident that fell by a fifth of the scale on a day."""
+    return Moved(direction="down", size=0.2, earliest=first.date(), latest=first.date())
+
+
 def policy_of(**settings: Any) -> Policy:
     """A policy that judges everything it is sent, with settings for the project."""
     values: dict[str, Any] = {"sampling": {"alwaysScoreFirst": 100}} | settings
@@ -146,8 +153,7 @@ def test_a_judge_that_became_harsher_is_told_from_an_agent_that_did_not(store: S
                 await run_round(engine, "ops")
                 await engine.drained()
                 if day == 5:
-                    asked = (store, "ops", "tier2", "down", clock.now - timedelta(days=2))
-                    assert "agent" == cause_of(*asked)
+                    assert "agent" == cause_of(store, "ops", "tier2", fell(clock.now - timedelta(days=2))).cause
                 clock.now += timedelta(days=1)
 
     run(work())
@@ -155,13 +161,35 @@ def test_a_judge_that_became_harsher_is_told_from_an_agent_that_did_not(store: S
     with contextlib.closing(store.cursor()) as cursor:
         found = changes(cursor, "ops")
     assert (True, "down", changed_at) == (found["tier2"].changed, found["tier2"].direction, found["tier2"].since)
-    assert "judge" == cause_of(store, "ops", "tier2", "down", changed_at)
-    assert "judge" != cause_of(store, "ops", "tier2", "up", changed_at)
+    asked = fell(changed_at - timedelta(days=1))
+    assert "judge" == cause_of(store, "ops", "tier2", asked).cause
+    assert "agent" == cause_of(store, "ops", "tier2", dataclasses.replace(asked, direction="up")).cause
     assert (False, 2) == (found["tier2_5"].changed, found["tier2_5"].anchors)
-    assert cause_of(store, "ops", "tier2_5", "down", changed_at) is None
-    assert "agent" == cause_of(store, "ops", "tier1", "down", changed_at)
-    assert cause_of(store, "ops", None, "up", changed_at) is None
-    assert cause_of(store, "web", "tier2", "down", changed_at) is None
+    reasons = {"tier2_5": "few_anchors", "tier1": "rules", None: "no_size"}
+    assert reasons == {tier: cause_of(store, "ops", tier, asked).reason for tier in reasons}
+    assert "no_size" == cause_of(store, "ops", "tier2", None).reason
+    assert "no_anchors" == cause_of(store, "web", "tier2", asked).reason
+
+
+def test_tiers_are_compared_on_their_own_scales(store: Store, clock: Clock, judge: FixedJudge) -> None:
+    """Tier 3 goes from 1 to 5: a fall of half a point is an eighth of it."""
+
+    async def work() -> None:
+        async with engine_over(store, policy_of(), judge, clock) as engine:
+            await filled(engine)
+            await chosen(engine)
+            for day in range(9):
+                judge.factor = 0.7 if day >= 5 else 1.0
+                await run_round(engine, "ops")
+                await engine.drained()
+                clock.now += timedelta(days=1)
+
+    run(work())
+    moved = dataclasses.replace(fell(NOW + timedelta(days=4)), size=1.2)
+    found = cause_of(store, "ops", "tier3", moved)
+    assert "judge" == found.cause
+    assert found.judge is not None
+    assert -2 < found.judge < -0.9
 
 
 def test_a_round_costs_at_most_the_cap_of_a_session(store: Store, clock: Clock, judge: FixedJudge) -> None:

@@ -36,7 +36,7 @@ _SILENT = SilentSession(
 NOTICES = {INCIDENT: incident_notice(_INCIDENT), TELEMETRY: silence_notice(_SILENT), TEST: trial_notice(_AT)}
 """One of each kind."""
 _SAID = {
-    INCIDENT: "When an incident is found, and once more when it becomes critical.",
+    INCIDENT: "When an incident is confirmed, and once more when it becomes critical; with `alertOnSuspected` in the policy also when it is suspected.",
     TELEMETRY: "When a session has missed two signs of life, and when it has missed three.",
     TEST: "What `driftline alerts test` sends.",
 }

@@ -10,6 +10,7 @@ import pytest
 from alerting import Desk, slack, webhook
 from receivers import Answer, Receiver
 
+from audit.policy import Policy
 from schemas.codec import encode
 from schemas.records import Incident
 from service.alerts import posting
@@ -295,3 +296,46 @@ def test_history_and_what_people_decided_is_not_told(desk: Desk, receiver: Recei
     publish(desk, incident(desk, incident_id="i2", status="dismissed"))
     desk.deliver()
     assert [] == desk.rows()
+
+
+def test_a_suspicion_wakes_nobody_until_it_is_confirmed(desk: Desk, receiver: Receiver) -> None:
+    """A fleet of a thousand projects suspects something every other day."""
+    desk.channels = (webhook(receiver),)
+    publish(desk, incident(desk, confidence="suspected"))
+    desk.deliver()
+    assert [] == titles(receiver)
+    desk.wait(hours=1)
+    publish(desk, incident(desk, revision=1, confirmed_at=desk.now, checked_at=desk.now))
+    for _ in range(2):
+        desk.deliver()
+    assert ["Tier 2 falls"] == titles(receiver)
+    assert "confirmed" == receiver.posts[0].document["details"]["confidence"]
+
+
+def test_a_policy_that_wants_suspicions_is_told_of_them_and_again_once_they_are_confirmed(
+    desk: Desk, receiver: Receiver
+) -> None:
+    """Whoever watches one agent closely would rather look twice."""
+    desk.channels, desk.policy = (webhook(receiver),), Policy.model_validate({"projects": {"ops": {"alertOnSuspected": True}}})
+    publish(desk, incident(desk, confidence="suspected"))
+    publish(desk, incident(desk, incident_id="i2", project="other", confidence="suspected"))
+    desk.deliver()
+    assert ["Suspected: Tier 2 falls"] == titles(receiver)
+    desk.wait(hours=1)
+    publish(desk, incident(desk, revision=1, confirmed_at=desk.now, checked_at=desk.now))
+    for _ in range(2):
+        desk.deliver()
+    assert ["Suspected: Tier 2 falls", "Tier 2 falls"] == titles(receiver)
+
+
+@pytest.mark.parametrize(("status", "told"), [("acknowledged", 1), ("resolved", 0), ("dismissed", 0)])
+def test_who_has_it_is_told_that_it_is_critical_now_and_nobody_of_what_is_decided(
+    desk: Desk, receiver: Receiver, status: str, told: int
+) -> None:
+    """Having taken it on as a warning, they may be doing something else."""
+    desk.channels = (webhook(receiver),)
+    publish(desk, incident(desk))
+    desk.deliver()
+    publish(desk, incident(desk, revision=1, status=status, severity="critical"))
+    desk.deliver()
+    assert 1 + told == len(receiver.posts)

@@ -82,22 +82,70 @@ def test_summary_and_banner_count_open_incidents(call: Call, tokens: Tokens, fou
     assert 0 == call("GET", "/api/audit/ops/summary", tokens.root).json()["openIncidents"]
 
 
-@pytest.mark.parametrize("status", ["accepted", "dismissed"])
+@pytest.mark.parametrize(
+    ("body", "decision"),
+    [
+        ({"status": "resolved"}, "resolved"),
+        ({"status": "resolved", "newNormal": True}, "new_normal"),
+        ({"status": "accepted"}, "new_normal"),
+        ({"status": "dismissed"}, "dismissed"),
+    ],
+)
 def test_a_decision_says_who_and_when_and_is_taken_back_by_re_opening(
-    call: Call, tokens: Tokens, found: dict[str, Any], status: str
+    call: Call, tokens: Tokens, found: dict[str, Any], body: dict[str, Any], decision: str
 ) -> None:
-    """Whoever comes next has to know who thought so, and when."""
-    path = f"{INCIDENTS}/{found['id']}"
-    body = call("PUT", path, tokens.root, json={"status": status, "resolvedBy": "ann", "comment": "seen"}).json()
+    """Whoever comes next has to know who thought so, and when; a body of the version before means what it meant."""
+    path, given = f"{INCIDENTS}/{found['id']}", body
+    body = call("PUT", path, tokens.root, json={**given, "resolvedBy": "ann", "comment": "seen"}).json()
     told = body["incident"]
-    assert (status, "ann", "2026-10-01T12:00:00Z") == (told["status"], told["resolvedBy"], told["resolvedAt"])
+    state = "dismissed" if decision == "dismissed" else "resolved"
+    resolution = {"resolved": "fixed", "new_normal": "new_normal"}.get(decision)
+    assert (state, resolution) == (told["status"], told["resolution"])
+    assert (state, "ann", "2026-10-01T12:00:00Z") == (told["status"], told["resolvedBy"], told["resolvedAt"])
     by = "ann (entered by root)"
-    assert [{"status": status, "by": by, "comment": "seen", "at": "2026-10-01T12:00:00Z"}] == body["decisions"]
-    assert body == call("PUT", path, tokens.root, json={"status": status, "resolvedBy": "bob"}).json()
+    assert [{"status": decision, "by": by, "comment": "seen", "at": "2026-10-01T12:00:00Z"}] == body["decisions"]
+    assert body == call("PUT", path, tokens.root, json={**given, "resolvedBy": "bob"}).json()
     again = call("PUT", path, tokens.root, json={"status": "open"}).json()
     assert ("open", None, None) == tuple(again["incident"][name] for name in ("status", "resolvedBy", "resolvedAt"))
     assert {"root", by} == {one["by"] for one in again["decisions"]}
     assert again == call("GET", path, tokens.root).json()
+
+
+def test_acknowledged_is_open_with_a_name(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
+    """It counts as before: nothing is mended by somebody having it."""
+    path = f"{INCIDENTS}/{found['id']}"
+    told = call("PUT", path, tokens.root, json={"status": "acknowledged", "resolvedBy": "ann"}).json()["incident"]
+    assert ("acknowledged", "ann", "2026-10-01T12:00:00Z") == (told["status"], told["acknowledgedBy"], told["acknowledgedAt"])
+    assert (None, None) == (told["resolvedBy"], told["resolution"])
+    assert 1 == call("GET", "/api/audit/ops/summary", tokens.root).json()["openIncidents"]
+    (row,) = (one for one in call("GET", "/api/audit/projects", tokens.root).json()["projects"] if one["project"] == "ops")
+    assert (1, 1, 0) == (row["openIncidents"], row["acknowledgedIncidents"], row["suspectedIncidents"])
+
+
+def test_what_moved_is_listed_with_when_and_how_far(found: dict[str, Any]) -> None:
+    """A title names the worst of it; the list has all."""
+    (moved,) = found["moved"]
+    assert ("tier2", "down", "mean", True, True, False) == (
+        *(moved[name] for name in ("series", "direction", "kind", "leads", "confirmed", "fellToo")),
+    )
+    assert 0.8 < moved["from"] < 0.9
+    assert 0.4 < moved["to"] < 0.5
+    assert moved["interval"][0] <= moved["since"] <= moved["interval"][1]
+    assert ("confirmed", moved["since"], None) == (found["confidence"], found["firstDay"], found["lastDay"])
+
+
+def test_incidents_are_listed_by_several_states_and_by_confidence(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
+    """Who is on call asks for what is not over."""
+    call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json={"status": "acknowledged"})
+    asked = {
+        "status=open&status=acknowledged": 1,
+        "status=open": 0,
+        "status=acknowledged&confirmed=true": 1,
+        "confirmed=false": 0,
+        "status=accepted": 0,
+    }
+    for query, count in asked.items():
+        assert count == call("GET", f"{INCIDENTS}?{query}", tokens.root).json()["count"], query
 
 
 def test_secrets_in_a_comment_are_replaced(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
@@ -130,10 +178,23 @@ def test_incidents_are_listed_by_state_and_type_a_page_at_a_time(store: Store, c
 def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens: Tokens, query: str) -> None:
     """Not answered with everything, as if nothing had been asked."""
     response = call("GET", f"{INCIDENTS}?{query}", tokens.root)
-    assert (400, True) == (response.status_code, response.json()["error"].startswith(f"{query.split('=', maxsplit=1)[0]}: "))
+    field = query.split("=", maxsplit=1)[0]
+    assert 400 == response.status_code
+    assert response.json()["error"].startswith((f"{field}: ", f"{field}[0]: "))
 
 
-@pytest.mark.parametrize("body", [{}, {"status": "closed"}, {"status": 1}, {"status": "open", "resolvedBy": ""}, [], "x"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"status": "closed"},
+        {"status": 1},
+        {"status": "open", "resolvedBy": ""},
+        {"status": "dismissed", "newNormal": True},
+        [],
+        "x",
+    ],
+)
 def test_a_wrong_decision_is_refused(call: Call, tokens: Tokens, found: dict[str, Any], body: object) -> None:
     """Nothing is decided by a typing error."""
     assert 400 == call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json=body).status_code

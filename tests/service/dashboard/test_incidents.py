@@ -16,6 +16,7 @@ from browsers import Elements, cookie, from_page, signed_in
 from builders import START, incident
 from hypothesis import given
 from hypothesis import strategies as st
+from ran import ended_run
 from watched import fallen, history, put, steady
 
 from analytics.outbox import Outbox
@@ -30,6 +31,7 @@ from service.dashboard.links import Links
 from service.dashboard.project_incidents import FIRST_MOVED, MAX_REASON, PAGE
 from service.watched import incident_records
 from streams.watch.rules import ALL_RULES
+from streams.watch.run_rules import RUNS
 
 LINKS = Links()
 LIST = LINKS.incidents("ops")
@@ -88,13 +90,13 @@ def words(page: str) -> str:
 
 
 def many(count: int) -> list[Incident]:
-    """Incidents, a minute after each other, every third one accepted."""
+    """Incidents, a minute after each other, every third one resolved."""
     return [
         incident(
             incident_id=f"i{number:03}",
             title=f"Number {number:03}",
             detected_at=START + timedelta(minutes=number),
-            status="open" if number % 3 else "accepted",
+            status="open" if number % 3 else "resolved",
             type="anomaly_spike" if number % 2 else "drift",
         )
         for number in range(count)
@@ -127,7 +129,9 @@ def test_of_many_long_reasons_each_is_short_and_most_are_folded(call: Call, toke
 def test_whoever_decides_is_told_what_that_did(call: Call, tokens: Tokens, store: Store) -> None:
     """The button that was pressed is gone a moment later: something has to say that it worked."""
     page = shown(call, tokens.root, found(store))
-    assert ["accepted", "dismissed"] == re.findall(r'name="status" value="(\w+)" data-done="[^"]+"', page)
+    assert ["acknowledged", "resolved", "accepted", "dismissed"] == re.findall(
+        r'name="status" value="(\w+)" data-done="[^"]+"', page
+    )
 
 
 def test_a_project_without_incidents_says_what_that_means(call: Call, tokens: Tokens) -> None:
@@ -170,7 +174,7 @@ def test_the_list_is_read_page_by_page_in_the_order_of_time(call: Call, tokens: 
     """Every incident once, the newest first, whatever is filtered; each page has an address."""
     made = many(2 * PAGE + 7)
     put(store, "incidents", made)
-    for asked in ({}, {"status": "accepted"}, {"status": "open", "type": "drift"}):
+    for asked in ({}, {"status": "resolved"}, {"status": "open", "type": "drift"}):
         wanted = [
             one.title[-3:]
             for one in reversed(made)
@@ -235,6 +239,79 @@ def test_an_incident_without_evidence_is_still_a_page(
     page = shown(call, tokens.root, found(store, type=kind, tier=tier, metadata=evidence))
     assert "The evidence does not say on which days it was." in page
     assert LINKS.deciding("ops", "i1") in page
+
+
+def of_runs(**changes: Any) -> dict[str, Any]:
+    """The evidence of an incident about runs."""
+    seen = {
+        "since": "2026-09-26", "until": "2026-10-01", "title": "Share of unsafe runs rose", "size": 0.8, "severity": "critical", "agent": "scout",
+        "meanBefore": 0.1, "meanAfter": 0.9, "change": 0.8, "changeInterval": [0.7, 0.9], "sigma": 0.3, "runsBefore": 20, "runsAfter": 10,
+        "logEvidence": 20.0, "firstDay": "2026-09-26", "firstDayInterval": ["2026-09-26", "2026-09-27"], "series": 3,
+        "days": [{"day": "2026-09-26", "average": 1.0, "count": 2}],
+    }  # fmt: skip
+    moved = {
+        "runId": "run_007", "connection": "local", "sessionId": "s<b>", "agent": "scout", "endedAt": "2026-09-27T09:00:00Z", "value": 1.0, "moved": 0.9,
+        "trustScore": 88, "readinessLevel": "unsafe_for_production", "primaryFailure": "cost_explosion", "failures": ["cost_explosion", "odd"],
+    }  # fmt: skip
+    query = {"name": "incident_runs", "parameters": {"project": "ops", "agent": "scout"}, "sql": "SELECT 1"}
+    return {
+        "agent": "scout", "rules": {"runs": seen}, "runs": [moved], "madeWith": {"rule_version": "diagnosis-1"}, "queries": [query], **changes
+    }  # fmt: skip
+
+
+def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whoever is woken by it opens the worst run first."""
+    put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
+    page = shown(
+        call,
+        tokens.root,
+        found(store, metadata=json.dumps(of_runs()), rule="runs", tier="unsafe", direction="up", cause="agent", agent="scout"),
+    )
+    read = words(page)
+    for one in (
+        "of Share of unsafe runs, agent scout", "Share of unsafe runs by day", "Evidence over all runs", "Mean before 0.100 20 runs", "Mean after 0.900 10 runs",
+        "an alarm from 8 760 to 1 on", "The runs that moved it most", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
+        "The runs that moved it most", "The agent changed",
+    ):  # fmt: skip
+        assert one in read, one
+    assert LINKS.run("ops", "run_007") in page
+    assert "<b>" not in page
+    assert "What was judged, before and after" not in read
+
+
+def test_runs_that_were_erased_leave_the_page(call: Call, tokens: Tokens, store: Store) -> None:
+    """Their place in the evidence holds a mark."""
+    page = shown(
+        call,
+        tokens.root,
+        found(store, metadata=json.dumps(of_runs(runs=[{"erased": True}])), rule="runs", tier="unsafe", direction="up"),
+    )
+    assert "The runs that moved it most None are recorded." in words(page)
+
+
+def test_an_incident_of_trust_is_drawn_from_0_to_100(call: Call, tokens: Tokens, store: Store) -> None:
+    """As trust is."""
+    put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
+    page = shown(
+        call,
+        tokens.root,
+        found(store, metadata=json.dumps(of_runs()), rule="runs", tier="trust", direction="down", agent="scout"),
+    )
+    assert "Trust by day" in words(page)
+    assert "88.00" in words(page)
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        ({"words": "Too few rounds since the change, 1 of 2."}, "Cause not known. Too few rounds since the change, 1 of 2."),
+        ({"words": 7}, "Cause not known. The anchors do not tell agent from judge"),
+        (None, "Cause not known. The anchors do not tell agent from judge"),
+    ],
+)
+def test_a_cause_that_is_not_known_says_why(call: Call, tokens: Tokens, store: Store, kept: Any, told: str) -> None:
+    """Whoever reads it knows what to wait for; an incident of an earlier version says less."""
+    assert told in words(shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"cause": kept}))))
 
 
 def test_a_spike_is_told_by_its_rates(call: Call, tokens: Tokens, store: Store) -> None:
@@ -359,7 +436,7 @@ def test_a_decision_on_the_page_needs_a_reason(call: Call, tokens: Tokens, store
     (field,) = re.findall(r'<textarea id="reason"[^>]*>', page)
     assert "required" in field
     assert "reason-help" in field
-    assert 5 == page.count("data-reason>")
+    assert 6 == page.count("data-reason>")
     value = from_page(signed_in(call, tokens.root))
     assert 200 == call("PUT", LINKS.deciding("ops", "i1"), json={"status": "accepted"}, headers=value).status_code
 
@@ -385,17 +462,33 @@ def test_a_decision_is_made_told_and_taken_back(call: Call, tokens: Tokens, stor
     """The page offers what can be decided now, and keeps what was decided before, with its reasons."""
     address, value = found(store), signed_in(call, tokens.root)
     offered = r'name="status" value="(\w+)"'
-    assert ["accepted", "dismissed"] == re.findall(offered, shown(call, tokens.root, address))
-    for status, reason in (("dismissed", "A holiday."), ("open", "<b>No holiday.</b>"), ("accepted", "We look.")):
+    assert ["acknowledged", "resolved", "accepted", "dismissed"] == re.findall(offered, shown(call, tokens.root, address))
+    steps = (("dismissed", "A holiday."), ("open", "<b>No holiday.</b>"), ("acknowledged", "We look."))
+    for status, reason in steps:
         body = {"status": status, "comment": reason}
         place = LINKS.deciding("ops", "i1")
         assert 200 == call("PUT", place, json=body, headers=from_page(value)).status_code
     page = shown(call, tokens.root, address)
-    assert ["open", "dismissed"] == re.findall(offered, page)
+    assert ["open", "resolved", "accepted", "dismissed"] == re.findall(offered, page)
     read = words(page)
     assert all(reason in read for reason in ("A holiday.", "<b>No holiday.</b>", "We look.", "Opened again"))
-    assert "Accepted by root" in read
+    assert "root has it since" in read
     assert [] == Elements(page).active()
+
+
+def test_what_is_suspected_is_marked_and_what_moved_is_listed(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whoever looks at it must not take a suspicion for an alarm, and sees all that went with it."""
+    moved = {
+        "tier": "tier3", "agent": None, "direction": "down", "kind": "mean", "leads": False, "severity": "warning",
+        "rule": "moved_too", "confirmed": False, "fellToo": True, "interval": ["2026-09-26", "2026-09-26"],
+        "rules": {"moved_too": {"since": "2026-09-26", "until": "2026-10-01", "meanBefore": 4.5, "meanAfter": 3.25, "sigma": 0.1}},
+    }  # fmt: skip
+    address = found(store, metadata=json.dumps(EVIDENCE | {"moved": [moved]}), confidence="suspected", acknowledged_by=None)
+    read = words(shown(call, tokens.root, address))
+    assert "Suspected" in read
+    assert "What moved" in read
+    assert "Tier 3 4.500 3.250 2026-09-26 2026-09-26 to 2026-09-26 None of its own: it moved too" in read
+    assert "Suspected" in words(shown(call, tokens.root, LIST))
 
 
 def test_who_may_not_review_is_told_so(call: Call, access: AccessStore, store: Store) -> None:
@@ -444,8 +537,8 @@ def test_the_pages_lead_to_the_sign_in(call: Call, store: Store) -> None:
 
 def test_every_rule_is_explained() -> None:
     """A rule that nobody can read about is not to be decided on."""
-    assert set(ALL_RULES) == set(EXPLAINED) == set(NAMES)
-    assert all(figures(rule, {}) for rule in ALL_RULES)
+    assert {*ALL_RULES, RUNS} == set(EXPLAINED) == set(NAMES)
+    assert all(figures(rule, {}) for rule in NAMES)
 
 
 @given(st.floats(-1e6, 1e6))

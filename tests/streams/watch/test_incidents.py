@@ -2,69 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sighted import DAY, EVIDENCE, RUNS, TODAY, finding, opened, written
 from watched import END
 
 from audit.reference import Reference
 from schemas.records import Incident
-from streams.watch.findings import CRITICAL, DOWN, DRIFT, WARNING, Finding, Key, Looked
-from streams.watch.incidents import decided, due, record_of
+from streams.watch.findings import CRITICAL, DOWN, DRIFT, WARNING, Key
+from streams.watch.incidents import decided
 from streams.watch.moves import evidence_of
 from streams.watch.references import references_of
 from streams.watch.states import DISMISSED, NEW_NORMAL
-
-RUNS, EVIDENCE = "consecutive_days", "sequential"
-TODAY = END.date()
-DAY = timedelta(days=1)
-
-
-def finding(since: int, until: int = 0, **changes: object) -> Finding:
-    """A run of days from so many days ago on, to so many days ago."""
-    first, last = TODAY - since * DAY, TODAY - until * DAY
-    days = [{"day": f"{first + number * DAY}", "average": 0.5, "count": 9} for number in range((last - first).days + 1)]
-    made = Finding(
-        key=Key(DRIFT, "tier2", DOWN),
-        rule=RUNS,
-        severity=WARNING,
-        since=first,
-        until=last,
-        size=1.5,
-        title="Tier 2 fell",
-        description="It fell.",
-        numbers={"days": days},
-        before=(END - 20 * DAY, END - 9 * DAY),
-        after=(END - 9 * DAY, END),
-        expected=0.9,
-        looked=Looked("watched_hours", {}),
-    )
-    return replace(made, **changes)  # type: ignore[arg-type]
-
-
-def written(
-    findings: Sequence[Finding], known: Sequence[Incident] = (), at: datetime = END, cause: str | None = None
-) -> list[Incident]:
-    """The incidents and revisions that findings make."""
-    return [
-        record_of(
-            one,
-            "ops",
-            at,
-            {},
-        )
-        for one in due(findings, known, at, lambda _: cause)
-    ]
-
-
-def opened(*findings: Finding) -> Incident:
-    """The incident that findings open."""
-    (made,) = written(findings)
-    return made
 
 
 def test_rules_that_see_one_change_make_one_incident() -> None:
@@ -125,7 +77,8 @@ def test_another_cause_is_told_within_the_hour() -> None:
     assert [] == written([finding(3)], [known], END + timedelta(minutes=59), "judge")
     (made,) = written([finding(3)], [known], END + timedelta(minutes=60), "judge")
     assert "judge" == made.cause
-    assert "it is the judge that changed" in made.description
+    assert "The judge explains it." in made.description
+    assert {"cause": "judge"} == evidence_of(made)["cause"]
 
 
 @pytest.mark.parametrize(("decision", "status"), [(NEW_NORMAL, "resolved"), (DISMISSED, "dismissed")])

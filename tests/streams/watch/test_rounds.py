@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 from engines import engine_over
+from ran import ended_run
 from watched import END, fallen, history, put, steady
 
 from analytics.store import Store
@@ -133,3 +134,18 @@ def test_it_works_over_an_engine(store: Store) -> None:
         "SELECT project, type, tier, status FROM incidents"
     ).fetchall()
     assert 1 == store.count("baselines")
+
+
+def test_a_project_is_checked_when_runs_were_finished(store: Store) -> None:
+    """Without scores, too; an import of history waits for the hour, and is checked by then if it is of late."""
+    rounds = Rounds(store)
+    assert [] == rounds.run()
+    rounds.now = END + 10 * SECOND
+    put(
+        store,
+        "diagnoses",
+        [ended_run("a", END), ended_run("b", END, project="web"), ended_run("c", END - timedelta(days=2), project="past")],
+    )
+    assert ["ops", "web"] == rounds.run()
+    rounds.now = END + timedelta(seconds=3700)
+    assert ["ops", "past", "web"] == rounds.run()

@@ -1,0 +1,136 @@
+"""What caused an incident, in words and numbers: the agent, the judge, or why that is not known.
+
+1. A finding says how far it moved its tier; anchors say how far the judge moved (`audit.attribution`).
+2. One incident may move several tiers, and has one cause. Tiers that tell the same agree; tiers that cannot tell are silent; tiers that
+   contradict each other leave the cause not known, because a single cause cannot be both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from audit.anchor_shift import FEWEST_ROUNDS
+from audit.anchors import MIN_ANCHORS
+from audit.attribution import Attribution, Moved
+from streams.watch.findings import DRIFT, UP, Finding
+from streams.watch.measured import TIERS
+
+CAUSES = {
+    "judge": "The anchors moved with it: it is the judge that changed, not the agent.",
+    "agent": "The judge is as it was, as far as anchors or rules tell: it is the agent that changed.",
+}
+"""What changed, in words, for incidents that keep no numbers of it."""
+_UNKNOWN = "The anchors do not tell agent from judge"
+_NORMAL = 1.96
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The cause of an incident, or why it is not known."""
+
+    cause: str | None
+    """agent or judge."""
+    words: str
+    numbers: Mapping[str, Any]
+    """What it rests on, as JSON."""
+
+
+UNEXPLAINED = Explanation(None, "", {})
+"""Where the question does not arise, as for a rate of anomalies."""
+
+
+def moved_by(finding: Finding) -> Moved | None:
+    """How far a finding moved its tier, on the tier's own scale; None where it is not about the mean of one."""
+    if finding.key.type != DRIFT or finding.key.direction is None or finding.expected is None:
+        return None
+    numbers = finding.numbers
+    change = numbers.get("change")
+    low, high = numbers.get("changeInterval") or (None, None)
+    if not isinstance(change, (int, float)):
+        change, low, high = _mean_of_days(finding), None, None
+    if change is None or not change:
+        return None
+    earliest, latest = finding.first_days
+    return Moved(
+        direction=finding.key.direction,
+        size=abs(change),
+        error=0.0 if low is None or high is None else abs(high - low) / (2 * _NORMAL),
+        earliest=earliest,
+        latest=latest,
+        until=finding.after[1],
+    )
+
+
+def _mean_of_days(finding: Finding) -> float | None:
+    """By how much the days of a finding lie off what was to be expected."""
+    days = [one for one in finding.numbers.get("days", ()) if one.get("average") is not None]
+    count = sum(one["count"] for one in days)
+    if not count or finding.expected is None:
+        return None
+    total: float = math.fsum(one["average"] * one["count"] for one in days)
+    return total / float(count) - finding.expected
+
+
+def explained(tier: str | None, moved: Moved | None, found: Attribution) -> Explanation:
+    """What anchors say of the cause of a finding, in words and numbers."""
+    if found.reason == "no_size":
+        return UNEXPLAINED
+    numbers: dict[str, Any] = {"cause": found.cause, "reason": found.reason}
+    if found.reason != "rules":
+        numbers |= {"anchors": found.anchors, "roundsBefore": found.rounds_before, "roundsSince": found.rounds_since}
+    if found.judge is not None:
+        numbers |= {"judgeChange": _shown(found.judge), "judgeInterval": [_shown(found.low), _shown(found.high)]}
+    if moved is not None:
+        numbers["tierChange"] = _shown(_signed(moved))
+    words = _words(TIERS.get(tier or "", "The diagnosis of runs"), moved, found)
+    return Explanation(found.cause, words, {**numbers, "words": words})
+
+
+def _words(name: str, moved: Moved | None, found: Attribution) -> str:
+    if found.reason == "rules":
+        return f"{name} is rules, which do not change by themselves, so the agent changed."
+    lacking = {
+        "no_anchors": "none were judged",
+        "few_anchors": f"too few were judged before and since, {found.anchors} of {MIN_ANCHORS}",
+        "few_rounds_before": f"too few rounds before the change, {found.rounds_before} of {FEWEST_ROUNDS}",
+        "few_rounds_since": f"too few rounds since the change, {found.rounds_since} of {FEWEST_ROUNDS}",
+    }
+    if found.reason in lacking:
+        return f"{_UNKNOWN}: {lacking[found.reason]}."
+    anchors = (
+        f"The anchors moved by {found.judge:+.3f} (95 % interval {found.low:+.3f} to {found.high:+.3f}; {found.anchors} anchors, "
+        f"{found.rounds_before} rounds before and {found.rounds_since} since), {name} by {_signed(moved):+.3f}"
+    )
+    if found.cause == "judge":
+        return f"{anchors}: the judge explains most of it."
+    if found.cause == "agent":
+        return f"{anchors}: the judge explains less than half of it, so the agent changed."
+    return f"{anchors}: that fits a change of the judge and one of the agent."
+
+
+def combined(explanations: Mapping[str, Explanation]) -> Explanation:
+    """The cause of one incident that moved several tiers, from what each of them tells by its name."""
+    asked = {tier: one for tier, one in explanations.items() if one is not UNEXPLAINED}
+    if not asked:
+        return UNEXPLAINED
+    numbers = {"tiers": {tier: dict(one.numbers) for tier, one in asked.items()}}
+    telling = {tier: one for tier, one in asked.items() if one.cause is not None}
+    if len({one.cause for one in telling.values()}) > 1:
+        named = ", ".join(f"{TIERS.get(tier, tier)} tells of the {one.cause}" for tier, one in telling.items())
+        words = f"The tiers contradict each other: {named}. Both may have changed."
+        return Explanation(None, words, {"cause": None, "reason": "contradiction", "words": words, **numbers})
+    best = next(iter(telling.values()), next(iter(asked.values())))
+    return Explanation(best.cause, best.words, {**best.numbers, **(numbers if len(asked) > 1 else {})})
+
+
+def _signed(moved: Moved | None) -> float:
+    """The change of the tier, below 0 where it fell."""
+    return 0.0 if moved is None else moved.size if moved.direction == UP else -moved.size
+
+
+def _shown(value: float | None) -> float | None:
+    return None if value is None else round(value, _SHOWN)

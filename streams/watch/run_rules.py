@@ -1,0 +1,141 @@
+"""Drift of runs: trust, the share of unsafe runs and each type of failure, agent by agent, by the rule that watches the tiers.
+
+1. One run is one unit. `audit.sequential` finds a change of a series' mean, of any size, in either direction, and since when.
+2. An agent has several series, and each could raise a false alarm. So the evidence of each has to be as many times as large as one
+   series needs as the agent has series (a union bound): all series of an agent together raise as few false alarms as one tier does.
+3. Shares are told as shares: 2 of 13 runs, 13 of 15.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from audit.reference import NO_DECISION, Reference
+from audit.sequential import ALARM, Change, find_change
+from streams.watch.findings import DRIFT, UP, Finding, Key, Looked
+from streams.watch.measured import midnight
+from streams.watch.run_measures import FAILURE, QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns
+
+RUNS = "runs"
+"""Name of the rule."""
+_SHOWN = 3
+_ROSE, _FELL = "rose", "fell"
+
+
+@dataclass(frozen=True, slots=True)
+class RunCase:
+    """What the rule is asked about."""
+
+    runs: ProjectRuns
+    references: Mapping[str, Reference]
+    """For a series which of its days count; all of them where it is not named."""
+    parameters: Mapping[str, Any]
+    """Of the query that the measures come from."""
+
+    @property
+    def looked(self) -> Looked:
+        """Where the rule looks."""
+        return Looked(QUERY, {**self.parameters, "projects": [self.runs.project]})
+
+    def reference(self, agent: AgentRuns, series: str) -> Reference:
+        """Which days of a series of an agent count."""
+        return self.references.get(Key(DRIFT, series, None, agent.agent).series, NO_DECISION)
+
+
+def by_runs(case: RunCase) -> Iterator[Finding]:
+    """Changes of the series of each agent's runs that are more than chance, those with the most evidence first."""
+    for agent in case.runs.agents:
+        found = [(one, change) for one in agent.series if (change := _change(case, agent, one)) is not None]
+        for series, change in sorted(found, key=lambda pair: -pair[1].log_evidence):
+            yield _finding(case, agent, series, change)
+
+
+def series_name(series: str) -> str:
+    """How people call a series."""
+    names = {TRUST: "Trust", UNSAFE: "Share of unsafe runs"}
+    return names.get(series) or f"Share of runs with {series.removeprefix(FAILURE).replace('_', ' ')}"
+
+
+def _change(case: RunCase, agent: AgentRuns, series: str) -> Change | None:
+    reference = case.reference(agent, series)
+    units = [one for one in agent.units(series) if reference.counts(one.at.date())]
+    found = find_change(units, case.runs.as_of.date(), since=reference.since)
+    needed = math.log(ALARM) + math.log(len(agent.series))
+    return found if found is not None and found.log_evidence >= needed else None
+
+
+def _finding(case: RunCase, agent: AgentRuns, series: str, found: Change) -> Finding:
+    since = case.reference(agent, series).since
+    start = since or agent.first_day or found.first_day
+    until = found.seen_at.date()
+    earliest, latest = found.earliest_day, found.latest_day
+    days = {day: value for day, value in agent.days(series).items() if earliest <= day <= until}
+    named = "" if agent.agent is None else f" of {agent.agent}"
+    verb = _ROSE if found.direction == UP else _FELL
+    before, after = _value(series, found.mean_before), _value(series, found.mean_after)
+    return Finding(
+        key=Key(DRIFT, series, found.direction, agent.agent),
+        rule=RUNS,
+        severity=found.severity,
+        since=found.first_day,
+        until=until,
+        size=abs(found.size),
+        title=f"{series_name(series)}{named} {verb} to {after} from {before} on {found.first_day}",
+        description=_in_words(series, named, verb, found),
+        numbers={
+            "agent": agent.agent,
+            "days": [{"day": f"{day}", "average": _shown(mean), "count": count} for day, (mean, count) in days.items()],
+            "firstDay": f"{found.first_day}",
+            "firstDayInterval": [f"{earliest}", f"{latest}"],
+            "change": _shown(found.size),
+            "changeInterval": [_shown(found.size_interval.low), _shown(found.size_interval.high)],
+            "meanBefore": _shown(found.mean_before),
+            "meanAfter": _shown(found.mean_after),
+            "runsBefore": found.scores_before,
+            "runsAfter": found.scores_after,
+            "sigma": _shown(found.sigma),
+            "logEvidence": round(found.log_evidence, 1),
+            "series": len(agent.series),
+            "madeWith": dict(agent.made_by),
+        },
+        before=(midnight(start), midnight(found.first_day)),
+        after=(midnight(found.first_day), _end(until, case.runs.as_of)),
+        expected=found.mean_before,
+        looked=case.looked,
+        interval=(earliest, latest),
+        known_level=since is not None,
+    )
+
+
+def _in_words(series: str, named: str, verb: str, found: Change) -> str:
+    low, high = sorted(
+        min(abs(one), math.inf if series == TRUST else 1.0) for one in (found.size_interval.low, found.size_interval.high)
+    )
+    return (
+        f"{series_name(series)}{named} {verb} from {_of_runs(series, found.mean_before, found.scores_before)} to "
+        f"{_of_runs(series, found.mean_after, found.scores_after)}, by {_value(series, abs(found.size))} (95 % interval "
+        f"{_value(series, low)} to {_value(series, high)}). The first day of the change is most likely {found.first_day} (95 % "
+        f"interval {found.earliest_day} to {found.latest_day}). Only runs that were diagnosed by the same rules and thresholds are compared."
+    )
+
+
+def _of_runs(series: str, mean: float, runs: int) -> str:
+    if series == TRUST:
+        return f"{mean:.1f} over {runs} runs"
+    return f"{round(mean * runs)} of {runs} runs"
+
+
+def _value(series: str, value: float) -> str:
+    return f"{value:.1f}" if series == TRUST else f"{value:.0%}"
+
+
+def _end(last: date, as_of: datetime) -> datetime:
+    return min(midnight(last + timedelta(days=1)), as_of)
+
+
+def _shown(value: float) -> float:
+    return round(value, _SHOWN)

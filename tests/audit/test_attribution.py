@@ -1,0 +1,147 @@
+"""Agent or judge: never wrong more often than it says, whatever the judge's moods, and "not known" with its reason."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.anchor_shift import Verdict
+from audit.anchors import MIN_ANCHORS
+from audit.attribution import NEAREST_ROUNDS, Attribution, Moved, attribute
+from benchmarks.drift.causes import Judge, answers, exact_interval, measure
+
+START = datetime(2026, 10, 1, 9, tzinfo=UTC)
+CHANGE = 10
+
+
+def day(number: int) -> date:
+    """The date of a round."""
+    return (START + timedelta(days=number)).date()
+
+
+def verdicts(
+    rng: random.Random, *, rounds: int = 20, anchors: int = 20, shift: float = 0.0, change: int = CHANGE
+) -> list[Verdict]:
+    """Daily rounds of a judge with a little noise that moves by `shift` on the day of `change`."""
+    levels = [rng.uniform(0.3, 0.9) for _ in range(anchors)]
+    return [
+        Verdict(f"a{place}", START + timedelta(days=number), level + rng.gauss(0, 0.03) + (shift if number >= change else 0.0))
+        for number in range(rounds)
+        for place, level in enumerate(levels)
+    ]
+
+
+def moved(size: float = 0.1, direction: str = "down", first: int = CHANGE, last: int | None = None) -> Moved:
+    """An incident of a size that began between two days."""
+    return Moved(
+        direction=direction, size=size, error=size / 10, earliest=day(first), latest=day(first if last is None else last)
+    )
+
+
+def asked(found: list[Verdict], incident: Moved | None = None) -> Attribution:
+    """What the anchors say."""
+    return attribute(found, incident or moved())
+
+
+def test_the_judge_is_the_cause_where_the_anchors_moved_as_far_as_the_incident() -> None:
+    """The same texts are scored lower: it cannot be the agent."""
+    found = asked(verdicts(random.Random(1), shift=-0.1))
+    assert ("judge", "explained") == (found.cause, found.reason)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < -0.1 < found.high < 0
+
+
+def test_the_agent_is_the_cause_where_the_judge_moved_by_less_than_half() -> None:
+    """By nothing, by a fifth, or the other way."""
+    for shift in (0.0, -0.02, 0.1):
+        found = asked(verdicts(random.Random(2), shift=shift))
+        assert ("agent", "unexplained") == (found.cause, found.reason)
+
+
+def test_the_size_of_the_incident_decides() -> None:
+    """The same fall of the judge explains a small incident and not a large one."""
+    fell = verdicts(random.Random(3), shift=-0.05)
+    assert ["judge", None, "agent"] == [asked(fell, moved(size)).cause for size in (0.05, 0.1, 0.3)]
+
+
+def test_a_judge_that_changed_before_the_interval_of_the_first_day_explains_nothing() -> None:
+    """Nor one whose change lies beyond the rounds that are nearest to it."""
+    early = verdicts(random.Random(4), rounds=2 * NEAREST_ROUNDS + 10, shift=-0.2, change=2)
+    assert "agent" == asked(early, moved(first=NEAREST_ROUNDS + 4)).cause
+
+
+def test_rounds_within_the_interval_of_the_first_day_count_for_neither_side() -> None:
+    """They could lie on either."""
+    rows = verdicts(random.Random(5), shift=-0.1)
+    whole = asked(rows, moved(first=CHANGE - 2, last=CHANGE + 1))
+    assert (CHANGE - 2, 20 - CHANGE - 2) == (whole.rounds_before, whole.rounds_since)
+    odd = [
+        Verdict(one.anchor, one.at, 0.0 if day(CHANGE - 2) <= one.at.date() <= day(CHANGE + 1) else one.value) for one in rows
+    ]
+    assert whole == asked(odd, moved(first=CHANGE - 2, last=CHANGE + 1))
+
+
+def test_rounds_after_what_the_incident_rests_on_do_not_count() -> None:
+    """A check of an earlier day says what it would have said then."""
+    rows = verdicts(random.Random(6))
+    until = START + timedelta(days=CHANGE + 3)
+    incident = Moved(direction="down", size=0.1, earliest=day(CHANGE), latest=day(CHANGE), until=until)
+    assert attribute([one for one in rows if one.at < until], incident) == attribute(rows, incident)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([], "no_anchors"),
+        (verdicts(random.Random(7), rounds=CHANGE + 2), "few_rounds_since"),
+        ([one for one in verdicts(random.Random(7)) if one.at.date() >= day(CHANGE - 1)], "few_rounds_before"),
+        (verdicts(random.Random(7), anchors=MIN_ANCHORS - 1), "few_anchors"),
+    ],
+)
+def test_too_little_is_not_known_and_says_what_lacks(rows: list[Verdict], reason: str) -> None:
+    """Whoever reads it knows what to wait for."""
+    found = asked(rows)
+    assert (None, reason, None) == (found.cause, found.reason, found.judge)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12), st.floats(0, 1)), max_size=120), st.floats(0.001, 1))
+def test_whatever_was_judged_there_is_an_answer_and_its_order_does_not_matter(
+    rows: list[tuple[int, int, float]], size: float
+) -> None:
+    """Anchors come and go, rounds miss some, and caps cut rounds short."""
+    given_rows = list(
+        {(place, anchor): Verdict(f"a{anchor}", START + timedelta(days=place), value) for place, anchor, value in rows}.values()
+    )
+    incident = moved(size, first=5)
+    found = attribute(given_rows, incident)
+    assert found == attribute(given_rows[::-1], incident)
+    assert (found.judge is None) == (found.reason not in {"explained", "unexplained", "unclear"})
+    mirrored = attribute([Verdict(one.anchor, one.at, 1 - one.value) for one in given_rows], moved(size, "up", first=5))
+    assert found.rounds_since == mirrored.rounds_since
+
+
+def test_a_judge_that_does_not_change_is_seldom_accused_whatever_its_moods() -> None:
+    """At most one in twenty by the bar; the benchmark measures it to a tenth of that."""
+    for judge in (Judge(agent=-0.03, mood=0.03), Judge(agent=-0.1, mood=0.06, before=6, since=4)):
+        assert answers(judge, 8, 60)["judge"] <= 4
+
+
+def test_an_agent_is_seldom_accused_of_what_the_judge_did() -> None:
+    """Seven rounds and a change of 0.03 are too little to tell, and the answer says so."""
+    found = answers(Judge(-0.03), 9, 60)
+    assert found["agent"] <= 3
+    assert found[None] > 0
+
+
+def test_the_benchmark_has_a_row_for_every_line_and_an_interval_around_each_share() -> None:
+    """The table of the decision is made by it."""
+    rows = measure(3, 4)
+    assert len(rows) == len({row.line for row in rows})
+    assert all(0 <= row.low <= row.measured <= row.high <= 1 for row in rows)
+    assert (0.0, pytest.approx(0.3085, abs=1e-4)) == exact_interval(0, 10)
+    assert (pytest.approx(0.1871, abs=1e-4), pytest.approx(0.8129, abs=1e-4)) == exact_interval(5, 10)

@@ -1,0 +1,112 @@
+"""Causes of incidents: what a finding says of its size, the words for each answer, and one cause for tiers that moved together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from audit.attribution import Attribution, Moved
+from streams.watch.causes import UNEXPLAINED, Explanation, combined, explained, moved_by
+from streams.watch.findings import Finding, Key, Looked
+
+FIRST = date(2026, 11, 10)
+MOVED = Moved(direction="down", size=0.1, earliest=FIRST, latest=FIRST)
+
+
+def finding(numbers: dict[str, Any], **changes: Any) -> Finding:
+    """A finding about Tier 2."""
+    made = Finding(
+        key=Key("drift", "tier2", "down"),
+        rule="sequential",
+        severity="warning",
+        since=FIRST,
+        until=date(2026, 11, 14),
+        size=0.1,
+        title="",
+        description="",
+        numbers=numbers,
+        before=(datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 10, tzinfo=UTC)),
+        after=(datetime(2026, 11, 10, tzinfo=UTC), datetime(2026, 11, 15, tzinfo=UTC)),
+        expected=0.9,
+        looked=Looked("watched_sessions", {}),
+    )
+    return replace(made, **changes)
+
+
+def test_a_finding_with_an_interval_moves_by_its_change() -> None:
+    """The evidence over all sessions estimates size and first day, each with an interval."""
+    numbers = {"change": -0.1, "changeInterval": [-0.149, -0.051]}
+    found = moved_by(finding(numbers, interval=(date(2026, 11, 8), date(2026, 11, 11))))
+    assert found is not None
+    assert ("down", 0.1, date(2026, 11, 8), date(2026, 11, 11)) == (found.direction, found.size, found.earliest, found.latest)
+    assert pytest.approx(0.025, abs=1e-3) == found.error
+
+
+def test_a_run_of_days_moves_by_their_mean_less_the_baseline() -> None:
+    """Weighted by how many scores a day has; the rule gives no interval."""
+    days = [{"day": "2026-11-10", "average": 0.8, "count": 1}, {"day": "2026-11-11", "average": 0.6, "count": 3}]
+    found = moved_by(finding({"days": days}))
+    assert found is not None
+    assert (pytest.approx(0.25), 0.0, FIRST, FIRST) == (found.size, found.error, found.earliest, found.latest)
+
+
+def test_what_is_not_about_the_mean_of_a_tier_has_no_cause() -> None:
+    """A rate of anomalies is counted, not judged."""
+    assert moved_by(finding({"rate": 0.3}, key=Key("anomaly_spike", None, "up"))) is None
+    assert moved_by(finding({"days": []})) is None
+    assert UNEXPLAINED is explained(None, None, Attribution(cause=None, reason="no_size"))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Attribution(cause="agent", reason="rules"), "Tier 2 is rules, which do not change by themselves, so the agent changed."),
+        (Attribution(cause=None, reason="no_anchors"), "The anchors do not tell agent from judge: none were judged."),
+        (Attribution(cause=None, reason="few_anchors", anchors=5, rounds_before=4, rounds_since=3), "5 of 8"),
+        (Attribution(cause=None, reason="few_rounds_before", rounds_before=1), "too few rounds before the change, 1 of 2"),
+        (Attribution(cause=None, reason="few_rounds_since", rounds_before=9, rounds_since=1), "too few rounds since the change, 1 of 2"),
+        (Attribution(cause="judge", reason="explained", judge=-0.09, low=-0.12, high=-0.06), "the judge explains most of it"),
+        (Attribution(cause="agent", reason="unexplained", judge=0.01, low=-0.02, high=0.04), "so the agent changed"),
+        (Attribution(cause=None, reason="unclear", judge=-0.05, low=-0.12, high=0.02), "Tier 2 by -0.100: that fits"),
+    ],
+)  # fmt: skip
+def test_each_answer_has_words_that_say_why(found: Attribution, words: str) -> None:
+    """Not known is an answer, too, and says what to wait for."""
+    made = explained("tier2", MOVED, found)
+    assert words in made.words
+    assert (found.cause, found.reason) == (made.cause, made.numbers["reason"])
+    assert made.words == made.numbers["words"]
+
+
+def one(cause: str | None) -> Explanation:
+    """What a tier tells."""
+    return Explanation(cause, f"words of {cause}", {"cause": cause, "reason": "explained", "words": f"words of {cause}"})
+
+
+@pytest.mark.parametrize(
+    ("tiers", "cause"),
+    [
+        ({"tier2": one("judge"), "tier3": one("judge")}, "judge"),
+        ({"tier1": one("agent"), "tier2": one(None)}, "agent"),
+        ({"tier2": one(None), "tier3": one("judge")}, "judge"),
+        ({"tier2": one(None), "tier3": one(None)}, None),
+        ({"tier1": one("agent"), "tier2": one("judge")}, None),
+        ({"tier2": one("agent"), "other": UNEXPLAINED}, "agent"),
+        ({"other": UNEXPLAINED}, None),
+        ({}, None),
+    ],
+)
+def test_tiers_that_moved_together_have_one_cause_or_none(tiers: dict[str, Explanation], cause: str | None) -> None:
+    """Silence contradicts nothing; agent and judge contradict each other: a judge cannot move rules."""
+    assert cause == combined(tiers).cause
+
+
+def test_a_contradiction_says_who_tells_what() -> None:
+    """Both may have changed, and a person has to look."""
+    made = combined({"tier1": one("agent"), "tier2": one("judge")})
+    assert "The tiers contradict each other: Tier 1 tells of the agent, Tier 2 tells of the judge." in made.words
+    assert "contradiction" == made.numbers["reason"]
+    assert {"tier1", "tier2"} == set(made.numbers["tiers"])

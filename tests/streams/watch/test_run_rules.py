@@ -1,0 +1,239 @@
+"""Drift of runs: an agent whose runs got worse is found, with the runs that show it; what cannot be compared is not compared."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from ran import ended_run, failure, runs, session_ids, worse_since
+from watched import END, fallen, history, put
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.policy import Policy, ProjectSettings
+from schemas.records import Diagnosis, Incident
+from streams.store_log import StoreLog
+from streams.watch.checking import Checked
+from streams.watch.moves import evidence_of, moved_of
+from streams.watch.run_measures import measure_runs
+from streams.watch.run_rules import RunCase, by_runs, series_name
+from streams.watch.states import DISMISSED
+from streams.watch.watching import Watch
+
+DAY = timedelta(days=1)
+SINCE = (END - 80 * DAY).date()
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store."""
+    with Store(None) as opened:
+        yield opened
+
+
+def checked(store: Store, project: str = "ops", policy: Policy | None = None, at: Any = END) -> Checked:
+    """The check of a project."""
+    (one,) = asyncio.run(Watch(StoreLog(store, policy or Policy(), lambda: at)).check([project]))
+    return one
+
+
+def findings(store: Store, made: Sequence[Diagnosis]) -> list[tuple[str | None, str | None, str | None]]:
+    """Agent, series and direction of what is found in runs of one project."""
+    put(store, "diagnoses", made)
+    with contextlib.closing(store.cursor()) as cursor:
+        measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
+    found = by_runs(RunCase(measured["ops"], {}, parameters)) if measured else ()
+    return sorted((one.key.agent, one.key.tier, one.key.direction) for one in found)
+
+
+WORSE = [("desk", "failure:cost_explosion", "up"), ("desk", "trust", "down"), ("desk", "unsafe", "up")]
+
+
+def test_an_agent_whose_runs_became_unsafe_is_found_on_every_series_that_moved(store: Store) -> None:
+    """Eight days of two runs are enough for a change from one in twenty to nine in ten."""
+    assert WORSE == findings(store, runs(worse_since(8)))
+
+
+def test_runs_that_got_better_are_found_as_well(store: Store) -> None:
+    """Which fix helped is worth knowing, too."""
+    assert {(series, way) for _, series, way in findings(store, runs(worse_since(10, share=0.0, before=0.8), a_day=3))} >= {
+        ("unsafe", "down"),
+        ("trust", "up"),
+    }
+
+
+def test_agents_are_looked_at_apart(store: Store) -> None:
+    """One that got worse beside another that got better leaves the mean of the project as it was."""
+    made = [*runs(worse_since(8)), *runs(worse_since(8, 0.05, 0.9), name="other", agent="night")]
+    assert {("desk", "unsafe", "up"), ("night", "unsafe", "down")} <= set(findings(store, made))
+
+
+def test_runs_of_no_named_agent_are_a_series_of_the_project(store: Store) -> None:
+    """They are watched like others."""
+    assert {None} == {agent for agent, _, _ in findings(store, runs(worse_since(8), agent=None))}
+
+
+@pytest.mark.parametrize(
+    "changed", [{"rule_version": "other"}, {"threshold_profile": "events-2"}, {"threshold_changes": '{"x":1}'}]
+)
+def test_runs_that_were_diagnosed_by_other_rules_are_not_compared(store: Store, changed: dict[str, Any]) -> None:
+    """Stricter thresholds are not worse runs."""
+    made = [
+        msgspec.structs.replace(one, **changed) if one.ended_at and one.ended_at > END - 8 * DAY else one
+        for one in runs(worse_since(8))
+    ]
+    assert [] == findings(store, made)
+
+
+def test_runs_that_were_diagnosed_again_count_as_they_stand_now(store: Store) -> None:
+    """A history that was judged by the new rules is comparable to its end."""
+    made = runs(worse_since(8))
+    put(
+        store,
+        "diagnoses",
+        [msgspec.structs.replace(one, rule_version="old") for one in made if one.ended_at and one.ended_at < END - 8 * DAY],
+    )
+    again = [msgspec.structs.replace(one, revision=1) for one in made]
+    assert WORSE == findings(store, again)
+
+
+def test_quiet_runs_raise_nothing() -> None:
+    """Over sixty agents, ten weeks each, with a tenth of the runs unsafe: a false alarm is one in eight years of an agent."""
+    found = []
+    for number in range(3):
+        made = [
+            one
+            for agent in range(20)
+            for one in runs(lambda _: 0.1, 74, 2, name=f"{agent}", agent=f"a{agent}", seed=100 * number + agent)
+        ]
+        with Store(None) as fresh:
+            found += findings(fresh, made)
+    assert len(found) <= 3
+
+
+def test_too_few_runs_tell_nothing(store: Store) -> None:
+    """Ten runs are needed before a change."""
+    assert [] == findings(store, runs(worse_since(8), days=12, a_day=1))
+
+
+def test_runs_without_evidence_do_not_count(store: Store) -> None:
+    """They have no trust: nothing was seen of them."""
+    empty = {"trust_score": None, "readiness_level": "insufficient_evidence"}
+    assert [] == findings(store, [*runs(lambda _: 0.0), *runs(lambda _: 0.0, 8, 3, name="e", **empty)])
+
+
+def test_a_project_with_runs_and_no_scores_is_checked_and_gets_incidents(store: Store) -> None:
+    """The demo's support-desk had 13 of 15 unsafe runs, and nobody was told."""
+    put(store, "diagnoses", runs(worse_since(8)))
+    made = checked(store)
+    assert made.looked is not None
+    assert (14, 0) == (made.looked.days, made.looked.exchanges)
+    (one,) = made.opened
+    assert ("drift", "runs", "open", "desk", "agent") == (one.type, one.rule, one.status, one.agent, one.cause)
+    assert {"trust", "unsafe", "failure:cost_explosion"} == {series.key.tier for series in moved_of(one)}
+    assert "of desk" in one.title
+    assert made.baseline is None
+
+
+def test_the_evidence_has_the_runs_and_the_queries_that_find_them_again(store: Store) -> None:
+    """A person opens the worst run first."""
+    put(store, "diagnoses", runs(worse_since(8)))
+    (made,) = checked(store).opened
+    evidence = evidence_of(made)
+    assert ("desk", 10) == (made.agent, len(evidence["runs"]))
+    assert all(one["readinessLevel"] == "unsafe_for_production" and one["runId"].startswith("run_") for one in evidence["runs"])
+    assert "r" == evidence["madeWith"]["rule_version"]
+    with contextlib.closing(store.cursor()) as cursor:
+        answers = {query["name"]: query_rows(cursor, query["name"], query["parameters"]) for query in evidence["queries"]}
+    assert {"run_days", "watched_runs", "incident_runs"} == set(answers)
+    assert session_ids(evidence["runs"]) == {row["session_id"] for row in answers["incident_runs"]}
+    seen = evidence["rules"]["runs"]
+    told = {f"{row['day']}": row["mean"] for row in answers["run_days"]}
+    assert {one["day"]: pytest.approx(one["average"], abs=1e-3) for one in seen["days"]}.items() <= told.items()
+
+
+def test_a_check_that_is_repeated_opens_nothing_twice(store: Store) -> None:
+    """One change is one incident, however many series of however many agents it moved."""
+    put(store, "diagnoses", [*runs(worse_since(8)), *runs(worse_since(8), name="other", agent="night")])
+    (made,) = checked(store).opened
+    assert {"desk", "night"} == {one.key.agent for one in moved_of(made)}
+    assert () == checked(store, at=END + timedelta(minutes=1)).opened
+
+
+def test_what_was_decided_for_one_agent_is_not_decided_for_another(store: Store) -> None:
+    """Both have a series of the same name."""
+    put(store, "diagnoses", runs(worse_since(16)))
+    for one in checked(store).opened:
+        decide(store, one)
+    put(store, "diagnoses", runs(worse_since(6), name="other", agent="night"))
+    assert {"night"} == {one.agent for one in checked(store).opened}
+
+
+def decide(store: Store, incident: Incident) -> None:
+    """A person dismisses an incident."""
+    asyncio.run(Watch(StoreLog(store, Policy(), lambda: END)).decide(incident.project, incident.incident_id, DISMISSED, "ann"))
+
+
+def test_scores_and_runs_of_one_project_are_both_watched(store: Store) -> None:
+    """And a policy that leaves the rule out is told of the scores alone."""
+    put(store, "scores", history(fallen(6), 40))
+    put(store, "diagnoses", runs(worse_since(8)))
+    assert {"tier2", "unsafe"} <= {one.key.tier for one in checked(store).findings}
+    without = Policy(defaults=ProjectSettings(incident_rules=("sequential",)))
+    assert {"tier2"} == {one.key.tier for one in checked(store, policy=without).findings}
+
+
+def test_a_look_at_an_earlier_moment_knows_nothing_of_later_runs(store: Store) -> None:
+    """Which is what `check-drift --as-of` is for."""
+    put(store, "diagnoses", runs(worse_since(8)))
+    assert () == checked(store, at=END - 9 * DAY).findings
+
+
+def test_shares_are_told_as_runs_and_stay_between_none_and_all(store: Store) -> None:
+    """13 of 15 runs says more than 0.867."""
+    put(store, "diagnoses", runs(worse_since(8, share=1.0, before=0.0)))
+    unsafe = next(one for one in checked(store).findings if one.key.tier == "unsafe")
+    assert "rose from 0 of 46 runs to 16 of 16 runs, by 100%" in unsafe.description
+    assert "101%" not in unsafe.description
+
+
+def test_many_runs_are_added_up_and_still_found(store: Store) -> None:
+    """By the hour from 4 000 runs on: the sums are the same, and so is what is found."""
+    made = runs(worse_since(8, 0.4, 0.1), days=40, a_day=110)
+    assert WORSE == findings(store, made)
+
+
+def test_a_failure_that_occurs_once_is_no_series(store: Store) -> None:
+    """Nothing can have changed."""
+    odd = ended_run("odd", END - DAY, bad=True, kind="skill_failure")
+    put(store, "diagnoses", [*runs(lambda _: 0.2), odd])
+    with contextlib.closing(store.cursor()) as cursor:
+        measured, _ = measure_runs(cursor, ["ops"], SINCE, END)
+    (agent,) = measured["ops"].agents
+    assert ("trust", "unsafe", "failure:cost_explosion") == agent.series
+
+
+def test_the_order_of_arrival_changes_nothing() -> None:
+    """Files are imported in any."""
+    made = [*runs(worse_since(8)), *runs(worse_since(9), name="o", agent="night")]
+    shuffled = made.copy()
+    random.Random(3).shuffle(shuffled)
+    seen = []
+    for order in (made, shuffled):
+        with Store(None) as fresh:
+            put(fresh, "diagnoses", order)
+            seen.append(checked(fresh).findings)
+    assert seen[0] == seen[1]
+
+
+def test_series_have_names_for_people() -> None:
+    """A failure is named by its type."""
+    names = ["Trust", "Share of unsafe runs", "Share of runs with infinite tool loop"]
+    assert names == [series_name(one) for one in ("trust", "unsafe", "failure:infinite_tool_loop")]
+    assert failure("x").type == "x"
