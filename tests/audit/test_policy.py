@@ -56,6 +56,7 @@ DEFAULTS = {
     "heartbeatInterval": 300000,
     "baselineWindowDays": 14,
     "incidentRules": ("sequential", "consecutive_days", "rate_ratio"),
+    "alertOnSuspected": False,
     "retentionDays": 90,
     "anchors": {"enabled": True, "count": 20, "intervalHours": 24},
     "detectors": {
