@@ -48,6 +48,8 @@ def gather(
         "before": measured.policies(before[0].date(), before[1].date()),
         "after": measured.policies(start.date(), end.date()),
     }
+    of_exchanges = finding.key.agent is None
+    moved_most = query_rows(cursor, "incident_exchanges", exchanges) if of_exchanges else []
     return {
         "rule": finding.rule,
         "note": None if not policies["before"] or policies["before"] == policies["after"] else POLICY_CHANGED,
@@ -55,18 +57,18 @@ def gather(
         "madeWith": measured.made_with,
         "policies": policies,
         "samplingMix": query_rows(cursor, "sampling_change", mix),
-        "exchanges": [_exchange(row, finding) for row in query_rows(cursor, "incident_exchanges", exchanges)],
+        "exchanges": [_exchange(row, finding) for row in moved_most],
         "queries": [
             *_daily(finding, measured),
             named_query(finding.looked.query, finding.looked.parameters),
-            named_query("incident_exchanges", exchanges),
+            *([named_query("incident_exchanges", exchanges)] if of_exchanges else []),
             named_query("sampling_change", mix),
         ],
     }
 
 
 def _baseline(baseline: Baseline, tier: str | None) -> dict[str, Any]:
-    known = None if tier is None else getattr(baseline, tier)
+    known = None if tier is None else getattr(baseline, tier, None)
     numbers = {} if known is None else {"mean": known.mean, "stddev": known.stddev, "count": known.count}
     return {
         "id": baseline.baseline_id,
@@ -118,8 +120,8 @@ def _farthest(dimensions: Sequence[Row], direction: str | None) -> str:
 
 def _daily(finding: Finding, measured: Measured) -> list[dict[str, Any]]:
     """The query of a tier's daily averages around a change: what people look at first."""
-    if finding.key.tier is None:
-        return []
+    if finding.key.tier is None or finding.key.agent is not None:
+        return []  # series of runs have no daily averages of scores
     days = (measured.as_of.date() - finding.before[0].date()).days + 1
     return [named_query("daily_averages", {"project": measured.project, "as_of": measured.as_of, "days": days})]
 

@@ -15,7 +15,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from audit.reference import NO_DECISION, Reference
-from audit.sequential import ALARM, Change, find_change
+from audit.sequential import SUSPECTED, Change, find_change
 from streams.watch.findings import DRIFT, UP, Finding, Key, Looked
 from streams.watch.measured import midnight
 from streams.watch.run_measures import FAILURE, QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns
@@ -61,10 +61,8 @@ def series_name(series: str) -> str:
 
 
 def _change(case: RunCase, agent: AgentRuns, series: str) -> Change | None:
-    reference = case.reference(agent, series)
-    units = [one for one in agent.units(series) if reference.counts(one.at.date())]
-    found = find_change(units, case.runs.as_of.date(), since=reference.since)
-    needed = math.log(ALARM) + math.log(len(agent.series))
+    found = find_change(agent.units(series), case.runs.as_of.date(), reference=case.reference(agent, series))
+    needed = math.log(SUSPECTED) + math.log(len(agent.series))
     return found if found is not None and found.log_evidence >= needed else None
 
 
@@ -107,6 +105,7 @@ def _finding(case: RunCase, agent: AgentRuns, series: str, found: Change) -> Fin
         expected=found.mean_before,
         looked=case.looked,
         interval=(earliest, latest),
+        confirmed=found.confirmed_at is not None,
         known_level=since is not None,
     )
 

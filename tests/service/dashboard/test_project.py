@@ -257,7 +257,7 @@ def test_of_many_open_incidents_the_worst_are_listed(call: Call, root: str, stor
     page = looks(call, root)
     assert ["Old and grave", *(f"Number {n}" for n in range(7))] == re.findall(r"(Old and grave|Number \d+)</a>", page.text)
     assert "All 21 open incidents" in text(page)
-    assert 'href="/projects/ops/incidents?status=open"' in page.text
+    assert 'href="/projects/ops/incidents?status=open&amp;status=acknowledged"' in page.text
 
 
 def test_the_window_is_in_the_address(call: Call, root: str, store: Store) -> None:

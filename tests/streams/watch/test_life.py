@@ -298,3 +298,20 @@ def test_how_often_a_day_is_looked_at_changes_nothing(store: Store) -> None:
     """A server that checks every minute and a command that is called once a day tell the same."""
     with Store(None) as other:
         assert weeks(store, [0]) == weeks(other, [-6, -1, 0])
+
+
+def test_a_tier_with_too_few_sessions_for_an_alarm_is_listed_as_fallen_too(store: Store) -> None:
+    """One session a day has nothing to say on the second day, but beside an alarm it is worth knowing that it went along."""
+    put(store, "scores", history(fallen(2), 40))
+    behaved = {"tier3_state": "scored", "tier3_reason": "always"}
+    for back in range(40, -1, -1):
+        level = 3.0 if back < 2 else 4.6 + 0.1 * (back % 3)
+        put(store, "scores", history(steady, 0, a_day=1, end=END - back * DAY, name=f"-t{back}", tier3_score=level, **behaved))
+    (made,) = check(store).opened
+    entries = {one.key.tier: one for one in moved_of(made)}
+    assert {"tier2", "tier3"} == set(entries)
+    assert (False, True) == (entries["tier2"].fell_too, entries["tier3"].fell_too)
+    assert "Tier 3" in made.title
+    level_of = entries["tier3"].level
+    assert level_of is not None
+    assert level_of.after < 3.5 < level_of.before
