@@ -67,13 +67,26 @@ def cells_of(units: Iterable[Unit]) -> Cells:
     last = np.array([row[0] for row in rows], dtype="datetime64[us]")
     weight, total, scores = (np.array([row[column] for row in rows], dtype=np.float64) for column in (1, 2, 3))
     if not rows:
-        return Cells(last, *(weight for _ in range(9)))
+        return Cells(last, weight, weight, weight, weight, weight, weight, weight, weight, weight)
     starts = np.flatnonzero(np.diff(last.astype("datetime64[h]"), prepend=np.datetime64(0, "h")))
     starts = starts if starts.size and starts[0] == 0 else np.concatenate(([0], starts))
-    sums = [np.add.reduceat(column, starts) for column in _columns(scores, weight, total)]
+    columns = np.stack(_columns(scores, weight, total))
+    count, *sums = np.add.reduceat(columns, starts, axis=1)
     mean = total / weight
     ends = np.append(starts[1:], len(rows)) - 1
-    return Cells(last[ends], *sums, np.minimum.reduceat(mean, starts), np.maximum.reduceat(mean, starts))
+    known, weights, totals, squares, mixed, squared = sums
+    return Cells(
+        last[ends],
+        count,
+        known,
+        weights,
+        totals,
+        squares,
+        mixed,
+        squared,
+        np.minimum.reduceat(mean, starts),
+        np.maximum.reduceat(mean, starts),
+    )
 
 
 def _columns(scores: Floats, weight: Floats, total: Floats) -> tuple[Floats, ...]:

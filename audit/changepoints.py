@@ -113,6 +113,11 @@ class Contrast(NamedTuple):
     is_usable: Flags
     """Whether enough units stand on both sides."""
 
+    def where(self, chosen: Flags) -> Contrast:
+        """Some of the pairs."""
+        *numbers, is_usable = (column[chosen] for column in self)
+        return Contrast(*numbers, is_usable=is_usable)  # type: ignore[arg-type,misc]
+
     @property
     def size(self) -> Floats:
         """Mean after less mean before."""
@@ -145,7 +150,7 @@ def contrast(before: Stretch, settled: Stretch, later: Later) -> Contrast:
 
     `settled` has, for each row of `before`, the whole days after the change that every one of its later stretches holds.
     """
-    few = (before.sums[..., UNITS] < FEWEST_BEFORE).any(-1)
+    few = np.any(before.sums[..., UNITS] < FEWEST_BEFORE, axis=-1)
     before, settled = _by_strata(before, few), _by_strata(settled, few)
     later = _later_by_strata(later, few[later.of])
     strata = np.maximum(1.0, (before.sums[..., UNITS] > 0).sum(-1))
@@ -344,4 +349,4 @@ def _inflated(count: Floats, strata: Floats) -> Floats:
 def _ratio(part: Floats | float, whole: Floats) -> Floats:
     """Part by whole; 0 where the whole is nothing."""
     shape = np.broadcast_shapes(np.shape(part), whole.shape)
-    return np.divide(part, whole, out=np.zeros(shape), where=whole > _TINY)  # type: ignore[no-any-return]
+    return np.divide(part, whole, out=np.zeros(shape), where=whole > _TINY)

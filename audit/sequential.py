@@ -180,4 +180,4 @@ def _places(series: Series, cell: int) -> tuple[Ints, Contrast, Floats]:
     found, evidence = contrasts_at(series, cell, begun)
     usable = found.is_usable
     lasts = np.diff(np.append(series.cells.last[begun], series.cells.last[cell])).astype(np.float64)
-    return begun[usable], Contrast(*(column[usable] for column in found)), (evidence + np.log(np.maximum(1.0, lasts)))[usable]
+    return begun[usable], found.where(usable), (evidence + np.log(np.maximum(1.0, lasts)))[usable]

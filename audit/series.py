@@ -63,7 +63,9 @@ class Series:
         daily = np.zeros((self.length, STRATA, 12))
         for grouped, offset in ((blocks, BLOCKS), (days, DAYS)):
             where = self.day[grouped.ends], self.stratum[grouped.ends]
-            for column, values in enumerate((1.0, grouped.weight**2, grouped.weight * grouped.total, grouped.total**2), offset):
+            np.add.at(daily[:, :, offset], where, 1.0)
+            products = grouped.weight**2, grouped.weight * grouped.total, grouped.total**2
+            for column, values in enumerate(products, offset + 1):
                 np.add.at(daily[:, :, column], where, values)
         self._pairs(daily, days)
         whole = np.concatenate((np.zeros((1, STRATA, 12)), np.cumsum(daily, axis=0)))
@@ -77,7 +79,8 @@ class Series:
         follows = np.flatnonzero((np.diff(number) == 1) & (np.diff(stratum) == 0))
         w0, w1, y0, y1 = days.weight[follows], days.weight[follows + 1], days.total[follows], days.total[follows + 1]
         where = number[follows + 1], stratum[follows + 1]
-        for column, values in enumerate((1.0, w0 * w1, (w0 * y1 + w1 * y0) / 2, y0 * y1), PAIRS):
+        np.add.at(daily[:, :, PAIRS], where, 1.0)
+        for column, values in enumerate((w0 * w1, (w0 * y1 + w1 * y0) / 2, y0 * y1), PAIRS + 1):
             np.add.at(daily[:, :, column], where, values)
 
     def _so_far(self, whole: Floats, level: int, grouped: Grouped) -> None:
@@ -131,4 +134,5 @@ def _kept(cells: Cells, first: date, last: date, reference: Reference) -> Cells:
     keep = (days >= (max(first, reference.since or first) - _EPOCH).days) & (days <= (last - _EPOCH).days)
     for start, end in reference.cut:
         keep &= (days < (start - _EPOCH).days) | (days > (end - _EPOCH).days)
-    return Cells(*(column[keep] for column in cells))
+    times, *columns = cells
+    return Cells(times[keep], *(column[keep] for column in columns))

@@ -51,7 +51,7 @@ EXPLAINED: Mapping[str, str] = {
     "runs": (
         "After every finished run of an agent the rule asks of each day of the last two months how much better trust, the share of "
         "unsafe runs and the share with each type of failure are explained by a change on that day than by none. An alarm takes "
-        f"{_ALARM} times the number of the agent's series, so that all of them together are wrong by chance no more than once in "
+        f"{_SUSPECTED} times the number of the agent's series, so that all of them together are wrong by chance no more than once in "
         f"{_YEARS:.0f} years. A change of more than {CRITICAL:g} sigma is critical."
     ),
 }
@@ -107,7 +107,7 @@ def _of_runs(seen: Seen) -> Iterator[Figure]:
     yield Figure("Change", _points(seen, "change"), _interval(seen, "changeInterval"))
     yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
     series = _number(seen, "series") or 1.0
-    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {number(ALARM * series)} to 1 on")
+    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {number(SUSPECTED * series)} to 1 on")
 
 
 def _of_days(seen: Seen) -> Iterator[Figure]:
