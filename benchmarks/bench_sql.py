@@ -38,6 +38,7 @@ PAGE: Mapping[str, Any] = {
     "from": None, "to": None, "since": None, "session": None, "anomalies": False, "limit": 100,
     "after_at": None, "after_turn": None, "after_id": None,
 }  # fmt: skip
+WATCHED = {"since": AS_OF - timedelta(days=90), "until": AS_OF, "coarse_until": AS_OF - timedelta(days=14)}
 ASKED: Mapping[str, Mapping[str, Any]] = {
     "baseline": WINDOW,
     "daily_averages": WINDOW,
@@ -58,10 +59,8 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
     "review_queue": {"rater": "rater", "skip": []},
     "anchor_candidates": {"count": 20},
     "watched_projects": {"since": AS_OF},
-    "watched_sessions": {"projects": ["project-0"], "since": AS_OF - timedelta(days=81), "until": AS_OF},
-    "watched_sessions, fifty projects": {
-        "projects": [f"project-{number}" for number in range(50)], "since": AS_OF - timedelta(days=81), "until": AS_OF,
-    },
+    "watched_hours": {"projects": ["project-0"]} | WATCHED,
+    "watched_hours, fifty projects": {"projects": [f"project-{number}" for number in range(50)]} | WATCHED,
     "incident_exchanges": {
         "tier": "tier2", "since": AS_OF - timedelta(days=7), "until": AS_OF, "expected": 0.9, "direction": "down", "limit": 10,
     },

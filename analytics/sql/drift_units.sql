@@ -1,5 +1,5 @@
 -- purpose: what the sequential rule of drift looks at: the scores of each session on each UTC day added up, as if every exchange had been judged: a judged one counts 1 / sampling_probability times; by the time of the exchanges, whenever they were scored
--- grain: one row a project, tier (tier1, tier2, tier2_5, tier3) and session on a day, by the time of its last exchange (last_at); where a day has more than 48 sessions with scores of the tier, those that end within one hour are added up to one row; sessions: how many it holds; weight: sum of the weights; total: sum of weight times score
+-- grain: one row a project, tier (tier1, tier2, tier2_5, tier3) and hour in which sessions of the day had their last exchange (last_at: of the last of them); sessions: how many; weight: sum of the weights; total: sum of weight times score; squares, mixed, totals: over the sessions the sums of the squared weight, of weight times total, and of the squared total; low, high: the least and the greatest mean of a session
 -- parameters: $project (NULL for all but those of anchors), $as_of (what happened then or later is left out), $days (the last UTC days, of which the last one may not be over)
 WITH later AS (
     -- Most scores have one version, so it is cheaper to look for those that have more.
@@ -44,14 +44,12 @@ WITH later AS (
     SELECT project, 'tier3' AS tier, day, tier3_last_at AS last_at, tier3_scores AS scores, tier3_weight AS weight, tier3_total AS total
     FROM summed WHERE tier3_scores > 0
 ), placed AS (
-    SELECT
-        *, CASE WHEN count(*) OVER (PARTITION BY project, tier, day) > 48 THEN date_trunc('hour', last_at) END AS hour,
-        CASE WHEN hour IS NULL THEN row_number() OVER () END AS single
-    FROM sessions
+    SELECT *, date_trunc('hour', last_at) AS hour FROM sessions
 )
 SELECT
     project, tier, day::DATE AS day, max(last_at) AS last_at, count(*) AS sessions, sum(scores)::BIGINT AS scores, sum(weight) AS weight,
-    sum(total) AS total
+    sum(total) AS total, sum(weight ** 2) AS squares, sum(weight * total) AS mixed, sum(total ** 2) AS totals,
+    min(total / weight) AS low, max(total / weight) AS high
 FROM placed
-GROUP BY project, tier, placed.day, hour, single
-ORDER BY project, tier, last_at, weight, total
+GROUP BY project, tier, placed.day, hour
+ORDER BY project, tier, last_at

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from audit.drift import DailyAverage, consecutive_days
-from audit.looks import History
-from audit.sequential import ALARM, Unit
+from audit.cells import Unit, cells_of
+from audit.looks import looks_of
+from audit.sequential import SUSPECTED
+from audit.series import Series
 from benchmarks.drift.scores import Session
 
 Days = Sequence[Sequence[Session]]
@@ -41,7 +43,7 @@ def units_of(days: Days, first: int = 0) -> list[Unit]:
 
 
 def ours(days: Days) -> Iterator[float]:
-    """The evidence for a change of the mean, after every session."""
+    """The evidence for a change of the mean, after every hour with sessions."""
     first = 0
     while (alarm := _first_alarm(days, first)) is not None:
         yield alarm
@@ -104,12 +106,10 @@ def _scores(days: Days, first: int = 0) -> Iterator[tuple[float, float]]:
 
 
 def _first_alarm(days: Days, first: int) -> float | None:
-    history = History(units_of(days, first), day_of(first), day_of(len(days) - 1))
-    for day in range(len(history.days)):
-        for look in history.looks(day):
-            if history.log_evidence(look) >= math.log(ALARM):
-                return (look.at - START) / timedelta(days=1)
-    return None
+    series = Series(cells_of(units_of(days, first)), day_of(first), day_of(len(days) - 1))
+    looks = looks_of(series, range(series.length))
+    raised = looks.cells[looks.log_evidence >= math.log(SUSPECTED)]
+    return (series.time(int(raised[0])).replace(tzinfo=UTC) - START) / timedelta(days=1) if raised.size else None
 
 
 def _first_exclusion(days: Days, first: int) -> float | None:
