@@ -1,5 +1,6 @@
 """Drift rules: how long they take to find a change, what they miss, and how often they are wrong."""
 
+import argparse
 import math
 import multiprocessing
 import statistics
@@ -9,7 +10,7 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple, TypeVar
 
 from audit.sequential import WINDOW_DAYS, find_change
-from benchmarks.drift import rules, scores
+from benchmarks.drift import bars, causes, rules, scores
 from benchmarks.drift.scores import Project, Shape
 from benchmarks.measure import print_table
 
@@ -39,6 +40,8 @@ SHAPES: dict[str, Project] = {
     "sessions of dependent scores, 3 sessions a day": Project(scores.sessions, 3, CHANGE + WITHIN, CHANGE, -1),
 }
 SHAPE_YEARS = 40
+CAUSES = 400
+"""Simulated judges a line."""
 MIX = Project(scores.mix, 10, CHANGE + WITHIN, CHANGE, -1)
 QUIET = "false alarms a year"
 
@@ -163,16 +166,39 @@ def per_year(alarms: Sequence[int]) -> str:
     return f"{sum(alarms) / len(alarms):.2f}"
 
 
-def main() -> None:
-    """Print the three tables."""
+def print_bars(pool: Pool, seed: int, share: float) -> None:
+    """The bars of detection and of causes, line by line, and what falls short of them."""
+    rows = bars.measure(pool, seed, share)
+    print_table(["line", "measured", "95 %", "bar", "met"], [[*row[:4], "yes" if row.met else "**no**"] for row in rows])
+    print(f"\nA check of 90 days of 50 scores in four tiers: {bars.processor_time():.0f} ms of processor (bar: 30).\n")
+    found = causes.measure(seed, max(20, round(share * CAUSES)))
+    print(causes.table(found))
+    short = [row.line for row in (*rows, *found) if not row.met]
+    print(f"\nFalls short: {'; '.join(short) or 'nothing'}.\n")
+
+
+def main(options: Sequence[str] = ()) -> None:
+    """Print the bars and the comparison with other rules."""
+    parser = argparse.ArgumentParser("python -m benchmarks drift")
+    parser.add_argument("--seed", type=int, default=1, help="Draw other histories.")
+    parser.add_argument("--share", type=float, default=1.0, help="Share of the simulations, for a quick look.")
+    parser.add_argument("--bars", action="store_true", help="The bars alone, without the comparison with other rules.")
+    asked = parser.parse_args(options)
+    with multiprocessing.Pool() as pool:
+        print_bars(pool, asked.seed, asked.share)
+        if not asked.bars:
+            print_comparison(pool)
+
+
+def print_comparison(pool: Pool) -> None:
+    """Each rule on the same histories."""
     if len(rules.RULES) < 5:
         print("river is not installed (benchmarks/requirements.txt): its two rules are left out.\n")
     print(
         f"{RUNS} simulations a cell. Quiet years: {', '.join(f'{years} at {rate} a day' for rate, years in YEARS.items())}.\n"
     )
-    with multiprocessing.Pool() as pool:
-        print_delays(pool)
-        print(f"\n10 scores a day where not said otherwise, a change of one sigma; {SHAPE_YEARS} quiet years.\n")
-        print_shapes(pool)
-        print(f"\n{ESTIMATED} simulations a row; the intervals are meant to hold the truth in 95 %.\n")
-        print_intervals(pool)
+    print_delays(pool)
+    print(f"\n10 scores a day where not said otherwise, a change of one sigma; {SHAPE_YEARS} quiet years.\n")
+    print_shapes(pool)
+    print(f"\n{ESTIMATED} simulations a row; the intervals are meant to hold the truth in 95 %.\n")
+    print_intervals(pool)

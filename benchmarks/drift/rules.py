@@ -9,8 +9,8 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from audit.drift import DailyAverage, consecutive_days
 from audit.cells import Unit, cells_of
+from audit.drift import DailyAverage, consecutive_days
 from audit.looks import looks_of
 from audit.sequential import SUSPECTED
 from audit.series import Series
