@@ -11,6 +11,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every record type: an immutable value with one attribute a field."""
 
 
+class Label(Record, frozen=True, kw_only=True):
+    """A name and a value by which exchanges and events are told apart."""
+
+    name: str
+    """Name of the label, such as agent_version or tenant."""
+    value: str
+    """Value of the label, redacted."""
+
+
 class AgentEvent(Record, frozen=True, kw_only=True):
     """One runtime event of an agent's session: what an agent did. The payload is the evidence; the other columns are what the detectors read of it."""
 
@@ -60,6 +69,8 @@ class AgentEvent(Record, frozen=True, kw_only=True):
     """Of a token_usage event: tokens that the model read, those from and for a cache included, where the source tells it."""
     cached_tokens: int | None = None
     """Of a token_usage event: tokens that were read from a cache, where the source tells it."""
+    labels: tuple[Label, ...] = ()
+    """What the sender tells events apart by: agent_version, prompt_version, tool_version, tenant and names of its own, sorted by name."""
 
 
 class Alert(Record, frozen=True, kw_only=True):
@@ -630,6 +641,8 @@ class Exchange(Record, frozen=True, kw_only=True):
     """What redaction removed from the texts above."""
     content_digest: str
     """Digest of the content as delivered (after redaction): the same id with another digest is a conflict."""
+    labels: tuple[Label, ...] = ()
+    """What the sender tells exchanges apart by: agent_version, prompt_version, tool_version, tenant and names of its own, sorted by name."""
 
 
 class Heartbeat(Record, frozen=True, kw_only=True):

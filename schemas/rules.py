@@ -7,14 +7,25 @@ holds the two against each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 import polars as pl
 
-from schemas.limits import MAX_DEPTH, MAX_ID, NAME, NOT_UNICODE, has_surrogates, is_too_deep
+from schemas.limits import (
+    LABEL_NAME,
+    MAX_DEPTH,
+    MAX_ID,
+    MAX_LABEL,
+    MAX_LABELS,
+    NAME,
+    NO_LABELS,
+    NOT_UNICODE,
+    has_surrogates,
+    is_too_deep,
+)
 
 _CONTROL = r"[\x00-\x1f\x7f-\x9f]"
 _SHOWN = 64
@@ -110,6 +121,51 @@ class OneOf:
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
         return ~column.is_in(self.words)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of an exchange or event: few, with names that differ, and values that can be shown in a table.
+
+    A fault of one label begins with a dot and its name, so that it can stand behind the name of the field.
+    """
+
+    def fault(self, value: Sequence[Any]) -> str | None:
+        """See `Rule`. Items are records or mappings with `name` and `value`."""
+        if len(value) > MAX_LABELS:
+            return f"has {len(value)} labels; at most {MAX_LABELS} are taken"
+        seen: set[str] = set()
+        for one in value:
+            name, text = (one["name"], one["value"]) if isinstance(one, Mapping) else (one.name, one.value)
+            if fault := _name_fault(name, seen):
+                return fault
+            if fault := _value_fault(text):
+                return f".{name}: {fault}"
+            seen.add(name)
+        return None
+
+    def broken(self, column: pl.Expr) -> pl.Expr:
+        """See `Rule`."""
+        name, text = pl.element().struct.field("name"), pl.element().struct.field("value").str
+        wrong = ~name.str.contains(rf"\A(?:{LABEL_NAME})\z") | name.is_in(NO_LABELS)
+        unfit = (text.len_chars() > MAX_LABEL) | ~text.contains(r"\S") | text.contains(_CONTROL)
+        repeated = column.list.eval(name).list.n_unique() < column.list.len()
+        return (column.list.len() > MAX_LABELS) | repeated | column.list.eval(wrong | unfit).list.any()
+
+
+def _name_fault(name: Any, seen: set[str]) -> str | None:
+    if not isinstance(name, str) or not re.fullmatch(LABEL_NAME, name):
+        shown = repr(name[:_SHOWN]) if isinstance(name, str) else "this"
+        return f"{shown} is no name of a label: a-z, 0-9, _ and . are taken, at most 64 of them, with a letter first"
+    if name in NO_LABELS:
+        return f".{name}: is no label but a field of its own; send it there"
+    return f".{name}: is given twice" if name in seen else None
+
+
+def _value_fault(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return "must be a string"
+    return Identifier(MAX_LABEL).fault(value)
 
 
 class _AnyObject(msgspec.Struct):
