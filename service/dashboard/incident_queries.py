@@ -24,6 +24,7 @@ TITLES: Mapping[str, str] = {
     "drift_runs": "What the rule of days in a row saw",
     "drift_units": "What the rule on all sessions saw",
     "watched_sessions": "The sessions that the rule looked at",
+    "slices": "Which part changed",
     "anomaly_spikes": "What the rule of rates saw",
 }
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")

@@ -12,6 +12,7 @@ from analytics.queries import queries, query_rows
 from schemas.records import Baseline
 from streams.watch.findings import DOWN, Finding
 from streams.watch.measured import Measured
+from streams.watch.slices import QUERY, parameters_of, which_part
 
 EXCHANGES = 10
 """How many of the exchanges that moved an incident most it carries."""
@@ -44,6 +45,7 @@ def gather(
         "after_since": start,
         "after_until": end,
     }
+    parts = parameters_of(project, finding.key.tier, before, finding.after)
     policies = {
         "before": measured.policies(before[0].date(), before[1].date()),
         "after": measured.policies(start.date(), end.date()),
@@ -55,12 +57,14 @@ def gather(
         "madeWith": measured.made_with,
         "policies": policies,
         "samplingMix": query_rows(cursor, "sampling_change", mix),
+        "slices": which_part(cursor, parts),
         "exchanges": [_exchange(row, finding) for row in query_rows(cursor, "incident_exchanges", exchanges)],
         "queries": [
             *_daily(finding, measured),
             _query(finding.looked.query, finding.looked.parameters),
             _query("incident_exchanges", exchanges),
             _query("sampling_change", mix),
+            _query(QUERY, parts),
         ],
     }
 
