@@ -37,6 +37,7 @@ _SHARED: dict[str, Rule] = {
             "case_id",
             "chosen_by",
             "dead_letter_id",
+            "deployment_id",
             "erasure_id",
             "evaluation_id",
             "event_id",
@@ -86,6 +87,7 @@ _SHARED: dict[str, Rule] = {
 """Rules by the name of a field."""
 _OWN: dict[str, dict[str, Rule]] = {
     "AgentEvent": {"event": MADE_ID, "source": IDENTIFIER, "payload": JsonObject()},
+    "Deployment": {"label": IDENTIFIER, "version": IDENTIFIER, "deployed_by": MADE_ID},
     "Evaluation": {"judge_run_id": _ADDED_ID},
     "EvaluationRequest": {"evaluation_id": _ADDED_ID, "judge_run_id": _ADDED_ID, "case": JsonObject(), "profile": JsonObject()},
     "Exchange": {"outcome": OneOf(OUTCOMES)},

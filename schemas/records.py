@@ -249,6 +249,31 @@ class DeadLetter(Record, frozen=True, kw_only=True):
     """When it was set aside, UTC."""
 
 
+class Deployment(Record, frozen=True, kw_only=True):
+    """A new version of something that exchanges carry as a label, told by whoever deployed it."""
+
+    deployment_id: str
+    """uuid5 over project, label, version, agent and time."""
+    project: str
+    """Project the record is filed under."""
+    label: str
+    """Label that has the version as its value, such as agent_version."""
+    version: str
+    """Version that was deployed."""
+    agent: str | None = None
+    """Agent that it is of; null: all of the project."""
+    occurred_at: datetime
+    """Event time: when it happened at the source, UTC."""
+    ingested_at: datetime
+    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    deployed_by: str
+    """Who deployed it."""
+    comment: str | None = None
+    """What changed, in their words, redacted."""
+    url: str | None = None
+    """Where more is said about it, such as a release, redacted."""
+
+
 class DimensionScores(Record, frozen=True, kw_only=True):
     """Score per dimension, 0 to 100."""
 
@@ -1081,6 +1106,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "Baseline": Baseline,
     "DailyScores": DailyScores,
     "DeadLetter": DeadLetter,
+    "Deployment": Deployment,
     "Diagnosis": Diagnosis,
     "Erasure": Erasure,
     "Evaluation": Evaluation,

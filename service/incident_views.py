@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from audit.drift import DAYS
-from service.slice_view import WhichPart, which_part_of
+from service.slice_view import WhichPart, deployments_of, which_part_of
 from service.terminal import MISSING, SEVERITY_STYLES, counted, plain, table
 from streams.watch.checking import Checked
 
@@ -87,6 +87,8 @@ def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
         yield Text(plain(which.summary, 2000))
         if which.slices:
             yield _slices_table(which)
+    for one in deployments_of(evidence):
+        yield Text(f"Deployed when it may have begun: {plain(one.name, 600)} at {plain(one.at, 32)} by {plain(one.by, 64)}")
     if evidence.get("samplingMix"):
         yield Text("\nWhat was judged, before and after", style="bold")
         yield _mix_table(evidence["samplingMix"])

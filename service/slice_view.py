@@ -96,6 +96,36 @@ class WhichPart(msgspec.Struct, frozen=True):
         return _best(self.slices[0], self.unexplained)
 
 
+class Deployed(msgspec.Struct, frozen=True):
+    """A deployment of the days on which a change may have begun."""
+
+    label: str
+    version: str
+    at: str
+    by: str
+    agent: str | None = None
+    comment: str | None = None
+    url: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What was deployed."""
+        return f"{self.label} {self.version}" + (f" of {self.agent}" if self.agent else "")
+
+    @property
+    def link(self) -> str | None:
+        """The address where more is said, if it is one that a browser may open."""
+        return self.url if self.url and self.url.startswith(("https://", "http://")) else None
+
+
+def deployments_of(evidence: Mapping[str, Any]) -> list[Deployed]:
+    """The deployments that the evidence of an incident names; none where it has none that can be read."""
+    try:
+        return msgspec.convert(evidence.get("deployments") or [], list[Deployed])
+    except msgspec.ValidationError:
+        return []
+
+
 def which_part_of(evidence: Mapping[str, Any]) -> WhichPart | None:
     """What the evidence of an incident says of slices; None where it says nothing, as before there were any."""
     try:

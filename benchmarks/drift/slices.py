@@ -45,7 +45,7 @@ def _right(draw: random.Random, values: int, drop: float, *, skewed: bool) -> bo
     days: dict[date, list[Scored]] = defaultdict(list)
     # So many sessions that the change of the mean is found within days, whatever the size of the slice.
     expected = drop * sizes[cause] / sum(sizes)
-    sessions = max(5, min(200, round(6 / expected**2)))
+    sessions = max(5, min(400, round(6 / expected**2)))
     for number in range(QUIET_DAYS + MOST_DAYS):
         day = START + timedelta(days=number)
         for place in range(sessions):

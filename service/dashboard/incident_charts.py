@@ -14,6 +14,8 @@ from schemas.records import Incident
 from service.dashboard.change_days import days_of, expected_of
 from service.dashboard.charts import Band, Chart, Point, line
 from service.dashboard.rendering import share
+from service.deployment_documents import deployed_by_day
+from streams.deployments import deployments
 from streams.watch.baselines import OPEN
 from streams.watch.incidents import seen_by_rules
 
@@ -41,10 +43,19 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     span = [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
     points = [Point(f"{day}", values.get(day), f"{day:%m-%d}") for day in span]
     marked = days_of(incident, {f"{day}": value for day, value in values.items()})
-    return line(_chart(incident, first, last), points, band=_band(incident, told), marked=marked)
+    chart = _chart(incident, first, last, _deployed(cursor, incident.project, span))
+    return line(chart, points, band=_band(incident, told), marked=marked)
 
 
-def _chart(incident: Incident, first: date, last: date) -> Chart:
+def _deployed(cursor: duckdb.DuckDBPyConnection, project: str, span: list[date]) -> dict[str, str]:
+    """What was deployed on the days that are shown, in words, by day."""
+    if not span:
+        return {}
+    start, end = (datetime.combine(day, datetime.min.time(), UTC) for day in (span[0], span[-1] + timedelta(days=1)))
+    return deployed_by_day(deployments(cursor, project, start, end))
+
+
+def _chart(incident: Incident, first: date, last: date, deployed: Mapping[str, str]) -> Chart:
     measure = _TIERS.get(incident.tier or "", "Anomalies")
     kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_column(incident).lower()} of a day"
     return Chart(
@@ -54,6 +65,7 @@ def _chart(incident: Incident, first: date, last: date) -> Chart:
         column=_column(incident),
         form=share if incident.tier is None else None,
         limits=_LIMITS.get(incident.tier or "", (0.0, 1.0)),
+        deployed=deployed,
     )
 
 

@@ -28,7 +28,7 @@ from service.dashboard.viewing import ShownProject, Viewer
 from service.documents import Document
 from service.project_checks import check_by_hand, check_words
 from service.runs import Wanted, worst_runs
-from service.slice_view import which_part_of
+from service.slice_view import deployments_of, which_part_of
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
 from streams.watch.baselines import OPEN
@@ -136,6 +136,7 @@ async def incident(
         "sightings": _sightings(found),
         "since": since_of(found),
         "cause": CAUSES.get(found.cause or "", NO_CAUSE),
+        "deployed": deployments_of(evidence_of(found)),
         "which_part": which_part_of(evidence_of(found)),
         "sampling": SAMPLING,
         "may_review": "review" in viewer.scopes,

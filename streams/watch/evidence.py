@@ -12,7 +12,7 @@ from analytics.queries import queries, query_rows
 from schemas.records import Baseline
 from streams.watch.findings import DOWN, Finding
 from streams.watch.measured import Measured
-from streams.watch.slices import QUERY, parameters_of, which_part
+from streams.watch.slices import QUERY, began_with, parameters_of, which_part
 
 EXCHANGES = 10
 """How many of the exchanges that moved an incident most it carries."""
@@ -58,6 +58,7 @@ def gather(
         "policies": policies,
         "samplingMix": query_rows(cursor, "sampling_change", mix),
         "slices": which_part(cursor, parts),
+        "deployments": began_with(cursor, project, finding),
         "exchanges": [_exchange(row, finding) for row in query_rows(cursor, "incident_exchanges", exchanges)],
         "queries": [
             *_daily(finding, measured),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import duckdb
 
 from analytics.queries import query_rows
 from audit.slices import FEWEST_SESSIONS, Explanation, Key, Moments, Part, Slice, explain
+from streams.deployments import deployments
+from streams.watch.findings import Finding
 
 QUERY = "slices"
 SHOWN = 10
 """Slices that an incident carries, the best explanations."""
 _SAME = 5
 """Slices with the same exchanges that are named with each."""
+MOST_DEPLOYMENTS = 10
+"""Deployments that an incident names, the newest of the days on which it may have begun."""
 NO_LABELS, TOO_FEW, EVERYWHERE, FOUND = "no_labels", "too_few_sessions", "everywhere", "found"
 """States: nothing cuts the exchanges; too few sessions; no slice stands out; one does."""
 Row = Mapping[str, Any]
@@ -50,6 +54,33 @@ def which_part(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any])
         sessions = {side: one.sessions for side, one in whole.items()}
         return {"state": TOO_FEW, "sessions": sessions, "needed": FEWEST_SESSIONS, "slices": []}
     return _document(found)
+
+
+def began_with(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding) -> list[dict[str, Any]]:
+    """The deployments of the days on which a change may have begun: the interval of its first day, else the day it was first seen."""
+    first, last = _first_days(finding)
+    start = datetime.combine(first, time(), UTC)
+    rows = deployments(cursor, project, start, datetime.combine(last, time(), UTC) + timedelta(days=1), MOST_DEPLOYMENTS)
+    return [
+        {
+            "id": row["deployment_id"],
+            "label": row["label"],
+            "version": row["version"],
+            "agent": row["agent"],
+            "at": row["occurred_at"].isoformat().replace("+00:00", "Z"),
+            "by": row["deployed_by"],
+            "comment": row["comment"],
+            "url": row["url"],
+        }
+        for row in rows
+    ]
+
+
+def _first_days(finding: Finding) -> tuple[date, date]:
+    interval = finding.numbers.get("firstDayInterval")
+    if interval:
+        return date.fromisoformat(interval[0]), date.fromisoformat(interval[1])
+    return finding.since, finding.since
 
 
 def _document(found: Explanation) -> dict[str, Any]:
