@@ -8,21 +8,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import Any, Protocol
 
-from audit.redaction import Redactor
 from schemas.errors import BoundsError
 from schemas.records import Label
-from schemas.rules import Labels
+from schemas.texts import labels_fault
 
 FIELD = "labels"
 """What the field is called in bodies, files and records."""
 KNOWN = ("agent_version", "prompt_version", "tool_version", "tenant")
 """Names that Driftline knows the meaning of; every other name is as good."""
-_RULE = Labels()
 
 
-def read_labels(given: Any, redactor: Redactor, where: str = FIELD) -> tuple[Label, ...]:
+class JsonRedactor(Protocol):
+    """Takes secrets out of JSON values (`audit.redaction.Redactor`)."""
+
+    def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
+        """The value without its secrets, and how many of each kind were taken out."""
+        ...
+
+
+def read_labels(given: Any, redactor: JsonRedactor, where: str = FIELD) -> tuple[Label, ...]:
     """The labels that were sent, without secrets, sorted by name; none for null.
 
     BoundsError naming the label, below `where`, when the value is no object or a label breaks a rule.
@@ -33,7 +40,7 @@ def read_labels(given: Any, redactor: Redactor, where: str = FIELD) -> tuple[Lab
         raise BoundsError(f"{where}: must be an object of names and texts", hint='Send {"agent_version": "1.4.0"}.')
     clean, _ = redactor.redact_json(given)
     found = [{"name": name, "value": value} for name, value in sorted(clean.items())]
-    if fault := _RULE.fault(found):
+    if fault := labels_fault(found):
         raise BoundsError(f"{where}{fault}" if fault.startswith(".") else f"{where}: {fault}")
     return tuple(Label(**one) for one in found)
 

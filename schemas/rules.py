@@ -7,7 +7,7 @@ holds the two against each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,10 +26,7 @@ from schemas.limits import (
     has_surrogates,
     is_too_deep,
 )
-
-_CONTROL = r"[\x00-\x1f\x7f-\x9f]"
-_SHOWN = 64
-"""Characters of a refused name that are repeated."""
+from schemas.texts import CONTROL, SHOWN, identifier_fault, labels_fault
 
 
 class Rule(Protocol):
@@ -56,7 +53,7 @@ class Named:
             return None
         if has_surrogates(value):  # no column can hold one
             return NOT_UNICODE
-        return f"{value[:_SHOWN]!r} is no name: a-z, 0-9, _ . - and at most 63 characters are taken"
+        return f"{value[:SHOWN]!r} is no name: a-z, 0-9, _ . - and at most 63 characters are taken"
 
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
@@ -77,18 +74,12 @@ class Identifier:
         """See `Rule`."""
         if self.optional and not value:
             return None
-        if not 0 < len(value) <= self.longest:
-            return f"has {len(value)} characters; 1 to {self.longest} are taken"
-        if re.search(_CONTROL, value):
-            return "holds control characters"
-        if has_surrogates(value):  # no column can hold one
-            return NOT_UNICODE
-        return None if value.strip() else "is blank"
+        return identifier_fault(value, self.longest)
 
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
         text = column.str
-        found = (text.len_chars() > self.longest) | ~text.contains(r"\S") | text.contains(_CONTROL)
+        found = (text.len_chars() > self.longest) | ~text.contains(r"\S") | text.contains(CONTROL)
         return found & (column != "") if self.optional else found
 
 
@@ -116,7 +107,7 @@ class OneOf:
 
     def fault(self, value: str) -> str | None:
         """See `Rule`."""
-        return None if value in self.words else f"{value[:_SHOWN]!r} is none of {', '.join(self.words)}"
+        return None if value in self.words else f"{value[:SHOWN]!r} is none of {', '.join(self.words)}"
 
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
@@ -131,41 +122,16 @@ class Labels:
     """
 
     def fault(self, value: Sequence[Any]) -> str | None:
-        """See `Rule`. Items are records or mappings with `name` and `value`."""
-        if len(value) > MAX_LABELS:
-            return f"has {len(value)} labels; at most {MAX_LABELS} are taken"
-        seen: set[str] = set()
-        for one in value:
-            name, text = (one["name"], one["value"]) if isinstance(one, Mapping) else (one.name, one.value)
-            if fault := _name_fault(name, seen):
-                return fault
-            if fault := _value_fault(text):
-                return f".{name}: {fault}"
-            seen.add(name)
-        return None
+        """See `Rule`."""
+        return labels_fault(value)
 
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
         name, text = pl.element().struct.field("name"), pl.element().struct.field("value").str
         wrong = ~name.str.contains(rf"\A(?:{LABEL_NAME})\z") | name.is_in(NO_LABELS)
-        unfit = (text.len_chars() > MAX_LABEL) | ~text.contains(r"\S") | text.contains(_CONTROL)
+        unfit = (text.len_chars() > MAX_LABEL) | ~text.contains(r"\S") | text.contains(CONTROL)
         repeated = column.list.eval(name).list.n_unique() < column.list.len()
         return (column.list.len() > MAX_LABELS) | repeated | column.list.eval(wrong | unfit).list.any()
-
-
-def _name_fault(name: Any, seen: set[str]) -> str | None:
-    if not isinstance(name, str) or not re.fullmatch(LABEL_NAME, name):
-        shown = repr(name[:_SHOWN]) if isinstance(name, str) else "this"
-        return f"{shown} is no name of a label: a-z, 0-9, _ and . are taken, at most 64 of them, with a letter first"
-    if name in NO_LABELS:
-        return f".{name}: is no label but a field of its own; send it there"
-    return f".{name}: is given twice" if name in seen else None
-
-
-def _value_fault(value: Any) -> str | None:
-    if not isinstance(value, str):
-        return "must be a string"
-    return Identifier(MAX_LABEL).fault(value)
 
 
 class _AnyObject(msgspec.Struct):

@@ -87,8 +87,8 @@ def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
         yield Text(plain(which.summary, 2000))
         if which.slices:
             yield _slices_table(which)
-    for one in deployments_of(evidence):
-        yield Text(f"Deployed when it may have begun: {plain(one.name, 600)} at {plain(one.at, 32)} by {plain(one.by, 64)}")
+    for made in deployments_of(evidence):
+        yield Text(f"Deployed when it may have begun: {plain(made.name, 600)} at {plain(made.at, 32)} by {plain(made.by, 64)}")
     if evidence.get("samplingMix"):
         yield Text("\nWhat was judged, before and after", style="bold")
         yield _mix_table(evidence["samplingMix"])

@@ -22,7 +22,7 @@ from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL
 from schemas.records import Deployment
-from schemas.rules import Identifier
+from schemas.texts import identifier_fault
 
 TOPIC = "deployments"
 DEFAULT_LABEL = "agent_version"
@@ -56,26 +56,26 @@ def deployment(
         raise InputError(f"url: must be an http or https address of at most {MAX_URL} characters", hint="Leave it out.")
     if comment is not None and len(comment) > MAX_COMMENT:
         raise InputError(f"comment: has {len(comment)} characters; at most {MAX_COMMENT} are taken", hint="Shorten it.")
-    clean = {name: _clean(name, text, redactor) for name, text in (("version", version), ("agent", agent), ("by", by))}
+    version, by = _clean("version", version, redactor), _clean("by", by, redactor)
+    agent = None if agent is None else _clean("agent", agent, redactor)
     when = at or now
-    identity = (project, label, clean["version"], clean["agent"] or "", when.isoformat())
     return Deployment(
-        deployment_id=stable_id("deployment", *identity),
+        deployment_id=stable_id("deployment", project, label, version, agent or "", when.isoformat()),
         project=project,
         label=label,
-        version=clean["version"] or "",
-        agent=clean["agent"],
+        version=version,
+        agent=agent,
         occurred_at=when,
         ingested_at=now,
-        deployed_by=clean["by"] or "",
+        deployed_by=by,
         comment=None if comment is None else redactor.redact(comment)[0],
         url=None if url is None else redactor.redact(url)[0],
     )
 
 
-def _clean(name: str, text: str | None, redactor: Redactor) -> str | None:
-    clean = None if text is None else redactor.redact(text)[0]
-    if clean is not None and (fault := Identifier(MAX_LABEL).fault(clean)):
+def _clean(name: str, text: str, redactor: Redactor) -> str:
+    clean, _ = redactor.redact(text)
+    if fault := identifier_fault(clean, MAX_LABEL):
         raise InputError(f"{name}: {fault}", hint=f"Send 1 to {MAX_LABEL} characters.")
     return clean
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 import typer
+from rich.table import Table
 
 from audit.times import parse_timestamp
 from schemas.errors import InputError
-from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of, show_rows
+from service.commands.options import AsJson, Database, PolicyFile, Row, print_json, settings_of, show_rows
 from service.deployment_documents import deployment_document
 from service.known_projects import require_known
 from service.terminal import MISSING, out, plain, table
@@ -87,6 +89,6 @@ def list_deployments(
     show_rows(rows, _table, as_json=as_json, none="no deployment")
 
 
-def _table(rows: list[dict[str, str]]) -> object:
+def _table(rows: Sequence[Row]) -> Table:
     names = ("at", "label", "version", "agent", "by", "comment", "url")
     return table(list(names), [[row[name] or MISSING for name in names] for row in rows])
