@@ -86,7 +86,7 @@ def contradictions(connection: duckdb.DuckDBPyConnection, topic: str, record: Re
     rows = fetch(connection, statement, {"topic": topic, **identity}) if columns else pl.DataFrame()
     if rows.is_empty():
         return ()
-    return differences(schema, _row(columns, rows.row(0)), {name: getattr(record, name) for name in columns})
+    return differences(schema, _row(columns, rows.row(0)), _row(columns, tuple(getattr(record, name) for name in columns)))
 
 
 class Met:
@@ -184,8 +184,10 @@ def _keyed(rows: pl.DataFrame, identity: list[str], columns: tuple[str, ...]) ->
 
 
 def _row(columns: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Times in the log are UTC, whether they say so or not."""
+    """Times in the log are UTC, whether they say so or not; labels are records here and structs there."""
     found = dict(zip(columns, values, strict=True))
+    if "labels" in found:
+        found["labels"] = [one if isinstance(one, Mapping) else msgspec.structs.asdict(one) for one in found["labels"] or ()]
     if found.get("occurred_at") is not None:
         found["occurred_at"] = found["occurred_at"].replace(tzinfo=UTC)
     return found

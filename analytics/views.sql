@@ -149,3 +149,22 @@ FROM (
 );
 COMMENT ON VIEW evaluation_iterations IS 'One row an evaluated run and answer of the judge, whether or not it counted.';
 COMMENT ON COLUMN evaluation_iterations.overall IS 'The verdict of this answer, 0 to 10; NULL where it did not count.';
+CREATE VIEW exchange_labels AS
+SELECT day, project, agent, agent_model AS model, "connection", session_id, exchange_id, one.name AS label, one.value AS value
+FROM (
+    SELECT occurred_at::DATE AS day, project, agent, agent_model, "connection", session_id, exchange_id, unnest(labels) AS one FROM exchanges
+);
+COMMENT ON VIEW exchange_labels IS 'One row an exchange and label; join turns USING (connection, exchange_id) for its scores.';
+COMMENT ON COLUMN exchange_labels.day IS 'Day of the exchange, UTC.';
+COMMENT ON COLUMN exchange_labels.label IS 'Name of the label, such as agent_version or tenant.';
+COMMENT ON COLUMN exchange_labels.value IS 'Value of the label.';
+CREATE VIEW event_labels AS
+SELECT day, project, agent, "connection", session_id, event_id, event, tool, one.name AS label, one.value AS value
+FROM (
+    SELECT occurred_at::DATE AS day, project, agent, "connection", session_id, event_id, event, tool, unnest(labels) AS one
+    FROM agent_events
+);
+COMMENT ON VIEW event_labels IS 'One row a runtime event and label.';
+COMMENT ON COLUMN event_labels.day IS 'Day of the event, UTC.';
+COMMENT ON COLUMN event_labels.label IS 'Name of the label, such as tool_version.';
+COMMENT ON COLUMN event_labels.value IS 'Value of the label.';

@@ -52,7 +52,7 @@ EXCHANGE_FIELDS = (
     "stop_reason",
 )
 """Fields of an Exchange that two accounts of it are compared by."""
-FILED_FIELDS = ("agent", "multi_user")
+FILED_FIELDS = ("agent", "multi_user", "labels")
 """Further fields that the same sender does not change either."""
 
 Fields = Mapping[str, Any]

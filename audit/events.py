@@ -29,7 +29,7 @@ from audit.polling import is_polling
 from audit.thresholds import TRANSCRIPT_SOURCES
 from schemas.errors import InputError
 from schemas.limits import MAX_ID, MAX_MADE_ID
-from schemas.records import AgentEvent
+from schemas.records import AgentEvent, Label
 
 MAX_TOKENS = 2**53
 """Largest token count: the largest integer every JSON reader keeps exactly. Larger ones count as this."""
@@ -177,8 +177,9 @@ def to_record(
     occurred_at: datetime,
     ingested_at: datetime,
     payload_json: str,
+    labels: tuple[Label, ...] = (),
 ) -> AgentEvent:
-    """The record of an event; `payload_json` is its payload as canonical JSON, already redacted."""
+    """The record of an event; `payload_json` is its payload as canonical JSON; it and `labels` are redacted already."""
     return AgentEvent(
         connection=connection,
         project=project,
@@ -203,6 +204,7 @@ def to_record(
         exchange_id=event.exchange_id,
         prompt_tokens=event.prompt_tokens,
         cached_tokens=event.cached_tokens,
+        labels=labels,
     )
 
 

@@ -10,7 +10,7 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple, TypeVar
 
 from audit.sequential import WINDOW_DAYS, find_change
-from benchmarks.drift import bars, causes, rules, scores
+from benchmarks.drift import bars, causes, rules, scores, slices
 from benchmarks.drift.scores import Project, Shape
 from benchmarks.measure import print_table
 
@@ -42,6 +42,8 @@ SHAPES: dict[str, Project] = {
 SHAPE_YEARS = 40
 CAUSES = 400
 """Simulated judges a line."""
+SLICES = 40
+"""Simulated causes a line."""
 MIX = Project(scores.mix, 10, CHANGE + WITHIN, CHANGE, -1)
 QUIET = "false alarms a year"
 
@@ -173,7 +175,11 @@ def print_bars(pool: Pool, seed: int, share: float) -> None:
     print(f"\nA check of 90 days of 50 scores in four tiers: {bars.processor_time():.0f} ms of processor (bar: 30).\n")
     found = causes.measure(seed, max(20, round(share * CAUSES)))
     print(causes.table(found))
-    short = [row.line for row in (*rows, *found) if not row.met]
+    parts = [bars.share_row(*line) for line in slices.measure(seed, max(5, round(share * SLICES)))]
+    print_table(
+        ["which part changed", "measured", "95 %", "bar", "met"], [[*row[:4], "yes" if row.met else "**no**"] for row in parts]
+    )
+    short = [row.line for row in (*rows, *found, *parts) if not row.met]
     print(f"\nFalls short: {'; '.join(short) or 'nothing'}.\n")
 
 

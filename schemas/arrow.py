@@ -138,10 +138,7 @@ def _resolved(schema: RecordSchema, frame: pl.DataFrame) -> pl.DataFrame:
     empty = empty_frame(schema.name)
     missing = [name for name in empty.columns if name not in frame.columns]
     defaults = {added["name"]: added["default"] for added in current.fields if added["name"] in missing}
-    columns = [
-        pl.lit(pl.Series([defaults[name]], dtype=empty.schema[name]).first(), empty.schema[name]).alias(name)
-        for name in missing
-    ]
+    columns = [pl.Series(name, [defaults[name]], dtype=empty.schema[name]).new_from_index(0, frame.height) for name in missing]
     return frame.with_columns(columns).select(*empty.columns, INDEX)
 
 

@@ -21,7 +21,7 @@ from schemas.errors import BoundsError, RecordError
 from schemas.limits import CLOCK_TOLERANCE, MAX_COUNT, MAX_MADE_ID, OUTCOMES
 from schemas.records import Record
 from schemas.registry import schema_of
-from schemas.rules import Between, Identifier, JsonObject, Named, OneOf, Rule
+from schemas.rules import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule
 
 NAMED, IDENTIFIER, MADE_ID, COUNT = Named(), Identifier(), Identifier(MAX_MADE_ID), Between(0, MAX_COUNT)
 _SHARE = Between(0, 1)
@@ -37,6 +37,7 @@ _SHARED: dict[str, Rule] = {
             "case_id",
             "chosen_by",
             "dead_letter_id",
+            "deployment_id",
             "erasure_id",
             "evaluation_id",
             "event_id",
@@ -81,10 +82,12 @@ _SHARED: dict[str, Rule] = {
     ),
     **dict.fromkeys(("amount_usd", "cost_usd", "run_cost_usd", "run_seconds"), COUNT),
     "sampling_probability": _SHARE,
+    "labels": Labels(),
 }
 """Rules by the name of a field."""
 _OWN: dict[str, dict[str, Rule]] = {
     "AgentEvent": {"event": MADE_ID, "source": IDENTIFIER, "payload": JsonObject()},
+    "Deployment": {"label": IDENTIFIER, "version": IDENTIFIER, "deployed_by": MADE_ID},
     "Evaluation": {"judge_run_id": _ADDED_ID},
     "EvaluationRequest": {"evaluation_id": _ADDED_ID, "judge_run_id": _ADDED_ID, "case": JsonObject(), "profile": JsonObject()},
     "Exchange": {"outcome": OneOf(OUTCOMES)},
@@ -131,7 +134,7 @@ def check_contract(name: str, fields: Mapping[str, Any], taken_at: datetime | No
     for field, rule in rules_of(name).items():
         value = fields[field]
         if value is not None and (fault := rule.fault(value)):
-            raise BoundsError(f"{name}.{field}: {fault}")
+            raise BoundsError(f"{name}.{field}{fault}" if fault.startswith(".") else f"{name}.{field}: {fault}")
     for field in times_of(name) if taken_at is not None else ():
         value = fields[field]
         if value is not None and taken_at is not None and value > taken_at + CLOCK_TOLERANCE:

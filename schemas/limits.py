@@ -17,6 +17,14 @@ NOT_UNICODE = "is no Unicode: it holds half a surrogate pair"
 """What is said of a text that cannot be written as UTF-8, where repairing it would change what it identifies."""
 NAME = r"[a-z0-9][a-z0-9_.-]{0,62}"
 """Pattern of the name of a project or connection: safe in a URL, a file name and a terminal, and without a slash."""
+MAX_LABELS = 16
+"""Labels of one exchange or event."""
+LABEL_NAME = r"[a-z][a-z0-9_.]{0,63}"
+"""Pattern of the name of a label."""
+MAX_LABEL = 256
+"""Characters of the longest value of a label."""
+NO_LABELS = ("agent", "agent_model", "model")
+"""Names that no label has: these are fields of the records."""
 MAX_ID = 256
 """Characters of the longest id or name that a source may give."""
 MAX_MADE_ID = 2_400

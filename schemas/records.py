@@ -11,6 +11,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every record type: an immutable value with one attribute a field."""
 
 
+class Label(Record, frozen=True, kw_only=True):
+    """A name and a value by which exchanges and events are told apart."""
+
+    name: str
+    """Name of the label, such as agent_version or tenant."""
+    value: str
+    """Value of the label, redacted."""
+
+
 class AgentEvent(Record, frozen=True, kw_only=True):
     """One runtime event of an agent's session: what an agent did. The payload is the evidence; the other columns are what the detectors read of it."""
 
@@ -60,6 +69,8 @@ class AgentEvent(Record, frozen=True, kw_only=True):
     """Of a token_usage event: tokens that the model read, those from and for a cache included, where the source tells it."""
     cached_tokens: int | None = None
     """Of a token_usage event: tokens that were read from a cache, where the source tells it."""
+    labels: tuple[Label, ...] = ()
+    """What the sender tells events apart by: agent_version, prompt_version, tool_version, tenant and names of its own, sorted by name."""
 
 
 class Alert(Record, frozen=True, kw_only=True):
@@ -236,6 +247,31 @@ class DeadLetter(Record, frozen=True, kw_only=True):
     """The bytes, redacted, at most 64 KiB of them."""
     rejected_at: datetime
     """When it was set aside, UTC."""
+
+
+class Deployment(Record, frozen=True, kw_only=True):
+    """A new version of something that exchanges carry as a label, told by whoever deployed it."""
+
+    deployment_id: str
+    """uuid5 over project, label, version, agent and time."""
+    project: str
+    """Project the record is filed under."""
+    label: str
+    """Label that has the version as its value, such as agent_version."""
+    version: str
+    """Version that was deployed."""
+    agent: str | None = None
+    """Agent that it is of; null: all of the project."""
+    occurred_at: datetime
+    """Event time: when it happened at the source, UTC."""
+    ingested_at: datetime
+    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    deployed_by: str
+    """Who deployed it."""
+    comment: str | None = None
+    """What changed, in their words, redacted."""
+    url: str | None = None
+    """Where more is said about it, such as a release, redacted."""
 
 
 class DimensionScores(Record, frozen=True, kw_only=True):
@@ -630,6 +666,8 @@ class Exchange(Record, frozen=True, kw_only=True):
     """What redaction removed from the texts above."""
     content_digest: str
     """Digest of the content as delivered (after redaction): the same id with another digest is a conflict."""
+    labels: tuple[Label, ...] = ()
+    """What the sender tells exchanges apart by: agent_version, prompt_version, tool_version, tenant and names of its own, sorted by name."""
 
 
 class Heartbeat(Record, frozen=True, kw_only=True):
@@ -1086,6 +1124,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "Baseline": Baseline,
     "DailyScores": DailyScores,
     "DeadLetter": DeadLetter,
+    "Deployment": Deployment,
     "Diagnosis": Diagnosis,
     "Erasure": Erasure,
     "Evaluation": Evaluation,

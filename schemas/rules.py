@@ -7,18 +7,26 @@ holds the two against each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 import polars as pl
 
-from schemas.limits import MAX_DEPTH, MAX_ID, NAME, NOT_UNICODE, has_surrogates, is_too_deep
-
-_CONTROL = r"[\x00-\x1f\x7f-\x9f]"
-_SHOWN = 64
-"""Characters of a refused name that are repeated."""
+from schemas.limits import (
+    LABEL_NAME,
+    MAX_DEPTH,
+    MAX_ID,
+    MAX_LABEL,
+    MAX_LABELS,
+    NAME,
+    NO_LABELS,
+    NOT_UNICODE,
+    has_surrogates,
+    is_too_deep,
+)
+from schemas.texts import CONTROL, SHOWN, identifier_fault, labels_fault
 
 
 class Rule(Protocol):
@@ -45,7 +53,7 @@ class Named:
             return None
         if has_surrogates(value):  # no column can hold one
             return NOT_UNICODE
-        return f"{value[:_SHOWN]!r} is no name: a-z, 0-9, _ . - and at most 63 characters are taken"
+        return f"{value[:SHOWN]!r} is no name: a-z, 0-9, _ . - and at most 63 characters are taken"
 
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
@@ -66,18 +74,12 @@ class Identifier:
         """See `Rule`."""
         if self.optional and not value:
             return None
-        if not 0 < len(value) <= self.longest:
-            return f"has {len(value)} characters; 1 to {self.longest} are taken"
-        if re.search(_CONTROL, value):
-            return "holds control characters"
-        if has_surrogates(value):  # no column can hold one
-            return NOT_UNICODE
-        return None if value.strip() else "is blank"
+        return identifier_fault(value, self.longest)
 
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
         text = column.str
-        found = (text.len_chars() > self.longest) | ~text.contains(r"\S") | text.contains(_CONTROL)
+        found = (text.len_chars() > self.longest) | ~text.contains(r"\S") | text.contains(CONTROL)
         return found & (column != "") if self.optional else found
 
 
@@ -105,11 +107,31 @@ class OneOf:
 
     def fault(self, value: str) -> str | None:
         """See `Rule`."""
-        return None if value in self.words else f"{value[:_SHOWN]!r} is none of {', '.join(self.words)}"
+        return None if value in self.words else f"{value[:SHOWN]!r} is none of {', '.join(self.words)}"
 
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
         return ~column.is_in(self.words)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of an exchange or event: few, with names that differ, and values that can be shown in a table.
+
+    A fault of one label begins with a dot and its name, so that it can stand behind the name of the field.
+    """
+
+    def fault(self, value: Sequence[Any]) -> str | None:
+        """See `Rule`."""
+        return labels_fault(value)
+
+    def broken(self, column: pl.Expr) -> pl.Expr:
+        """See `Rule`."""
+        name, text = pl.element().struct.field("name"), pl.element().struct.field("value").str
+        wrong = ~name.str.contains(rf"\A(?:{LABEL_NAME})\z") | name.is_in(NO_LABELS)
+        unfit = (text.len_chars() > MAX_LABEL) | ~text.contains(r"\S") | text.contains(CONTROL)
+        repeated = column.list.eval(name).list.n_unique() < column.list.len()
+        return (column.list.len() > MAX_LABELS) | repeated | column.list.eval(wrong | unfit).list.any()
 
 
 class _AnyObject(msgspec.Struct):

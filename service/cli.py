@@ -33,6 +33,7 @@ _COMMANDS = {
     "alerts": "alerts.alerts_app",
     "review": "reviewing.review_app",
     "anchors": "anchors.anchors_app",
+    "deployments": "deployments.deployments_app",
     "incidents": "watching.incidents_app",
     "diagnose": "diagnosing.diagnose",
     "finalize": "sessions.finalize",

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from audit.drift import DAYS
 from schemas.records import Incident
+from service.slice_view import WhichPart, deployments_of, which_part_of
 from service.terminal import MISSING, SEVERITY_STYLES, counted, plain, table
 from streams.watch.checking import Checked
 from streams.watch.states import ACKNOWLEDGED, CONFIRMED
@@ -86,6 +87,13 @@ def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
     for rule, seen in evidence.get("rules", {}).items():
         yield Text(f"\n{rule}: {plain(seen.get('title'), 300)}", style="bold")
         yield _days_table(seen.get("days", ()))
+    if (which := which_part_of(evidence)) is not None:
+        yield Text("\nWhich part changed", style="bold")
+        yield Text(plain(which.summary, 2000))
+        if which.slices:
+            yield _slices_table(which)
+    for made in deployments_of(evidence):
+        yield Text(f"Deployed when it may have begun: {plain(made.name, 600)} at {plain(made.at, 32)} by {plain(made.by, 64)}")
     if evidence.get("samplingMix"):
         yield Text("\nWhat was judged, before and after", style="bold")
         yield _mix_table(evidence["samplingMix"])
@@ -134,6 +142,11 @@ def _moved_table(moved: Sequence[Row]) -> RenderableType:
 def _days_table(days: Sequence[Row]) -> RenderableType:
     numbers = [name for name in ("average", "anomalies", "count") if any(name in one for one in days)]
     return table(["day", *numbers], [[one["day"], *(one.get(name) for name in numbers)] for one in days], right=numbers)
+
+
+def _slices_table(which: WhichPart) -> RenderableType:
+    cells = [[one.name, f"{one.explained:.0%}", one.shares, one.means, one.mix.text, one.within.text] for one in which.slices]
+    return table(["slice", "explains", "share", "mean", "the mix moved", "inside it moved"], cells, right=["explains"])
 
 
 def _mix_table(mix: Sequence[Row]) -> RenderableType:

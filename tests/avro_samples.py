@@ -16,7 +16,7 @@ from schemas.contract import rules_of, times_of
 from schemas.limits import EARLIEST, LATEST
 from schemas.records import Record
 from schemas.registry import Json, schema_of
-from schemas.rules import Between, Identifier, JsonObject, Named, OneOf, Rule
+from schemas.rules import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule
 
 
 def in_order(record: Any) -> Any:
@@ -39,6 +39,7 @@ LAWFUL: dict[type[Rule], Any] = {
     Identifier: "an id",
     Between: 1,
     JsonObject: "{}",
+    Labels: (),
 }
 """Of each kind of rule a value that keeps it."""
 CARRIERS = {"Anchor", "JudgingRequest"}

@@ -259,6 +259,12 @@ def _row(line: Line, found: Sequence[float | None]) -> Row:
     return Row(line.name, f"{value:.0%} of {len(known)}", f"{low:.0%} to {high:.0%}", f"{sign} {line.bar:.0%}", met)
 
 
+def share_row(line: str, hits: int, runs: int, bar: float) -> Row:
+    """The row of a share that is to be at least so large."""
+    low, high = _binomial(hits, runs)
+    return Row(line, f"{hits / runs:.0%} of {runs}", f"{low:.0%} to {high:.0%}", f"at least {bar:.0%}", hits / runs >= bar)
+
+
 def _rate(line: Line, found: Sequence[float]) -> Row:
     scale = FLEET / 12 if line.kind == "false confirmed" else 1.0
     low, high = _poisson(round(sum(found)))

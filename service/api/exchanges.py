@@ -48,6 +48,7 @@ class ExchangeAnswer(Answer):
     output_tokens: int | None
     outcome: str = Field(examples=["answered", "no_response"])
     tags: list[str]
+    labels: dict[str, str] = Field(description="What its sender tells it apart by.", examples=[{"agent_version": "1.4.0"}])
 
 
 class JudgementAnswer(Answer):
@@ -107,8 +108,9 @@ def _found(cursor: duckdb.DuckDBPyConnection, asked: Row) -> ExchangeDetailAnswe
 
 def _exchange(row: Row) -> ExchangeAnswer:
     same = {name: row[name] for name in ExchangeAnswer.model_fields if name in row and name != "ingested_at"}
+    labels = {one["name"]: one["value"] for one in row["labels"]}
     times = {"timestamp": iso_time(row["occurred_at"]), "ingested_at": iso_time(row["ingested_at"])}
-    return ExchangeAnswer.model_validate({**same, **times, "id": row["exchange_id"]})
+    return ExchangeAnswer.model_validate({**same, **times, "id": row["exchange_id"], "labels": labels})
 
 
 def _judgement(row: Row) -> JudgementAnswer:

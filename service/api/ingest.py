@@ -12,9 +12,11 @@ from fastapi import APIRouter, Response
 
 from analytics.accounts import contradictions
 from audit.fingerprints import canonical_json, digest
+from audit.labels import labels_json, read_labels
 from audit.redaction import Redactor
+from schemas.errors import BoundsError
 from schemas.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
-from schemas.records import Exchange, Redaction
+from schemas.records import Exchange, Label, Redaction
 from service.access import Holder
 from service.api.answers import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.api.authentication import Connection
@@ -46,6 +48,7 @@ _SENT_AS = {
     "output_tokens": "exchange.agent_response.usage.output_tokens",
     "stop_reason": "exchange.agent_response.stop_reason",
     "turn_number": "exchange.turn_number",
+    "labels": "exchange.labels",
 }
 """Where a sender said what a record holds. What it has in no field of its own is not named."""
 IngestAnswer = ScoredAnswer | LeftOutAnswer | QueuedAnswer
@@ -99,6 +102,7 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         found.update(counts)
         return redacted
 
+    labels = _labels_of(given.labels, redactor)
     text, is_group = unwrap(given.user_message.content)
     answer, usage = given.agent_response, given.agent_response.usage
     message, response = clean(text), clean(answer.content)
@@ -129,11 +133,23 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         multi_user=body.multi_user or is_group,
         tags=tuple(sorted(question_tags(text) | answer_tags(answer.content))),
         redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
-        content_digest=_content_digest(body, redactor, (message, response, thinking), multi_user=body.multi_user or is_group),
+        content_digest=_content_digest(
+            body, redactor, (message, response, thinking), labels, multi_user=body.multi_user or is_group
+        ),
+        labels=labels,
     )
 
 
-def _content_digest(body: IngestBody, redactor: Redactor, texts: tuple[str | None, ...], *, multi_user: bool) -> str:
+def _labels_of(given: Any, redactor: Redactor) -> tuple[Label, ...]:
+    try:
+        return read_labels(given, redactor, "exchange.labels")
+    except BoundsError as error:
+        raise ApiError(400, "invalid", str(error)) from None
+
+
+def _content_digest(
+    body: IngestBody, redactor: Redactor, texts: tuple[str | None, ...], labels: tuple[Label, ...], *, multi_user: bool
+) -> str:
     """The digest of all that was sent of an exchange, without secrets; `texts` are the message, the answer and the thinking.
 
     Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
@@ -143,7 +159,8 @@ def _content_digest(body: IngestBody, redactor: Redactor, texts: tuple[str | Non
     usage = None if answer.usage is None else [answer.usage.input_tokens, answer.usage.output_tokens]
     sent = [*texts, given.timestamp.isoformat(), body.session_id, given.turn_number, *names, usage, multi_user]
     # What was not sent before there was such a field has the digest that it had.
-    return digest(canonical_json(sent if answer.stop_reason is None else [*sent, answer.stop_reason]))
+    sent += [] if answer.stop_reason is None else [answer.stop_reason]
+    return digest(canonical_json([*sent, labels_json(labels)] if labels else sent))
 
 
 def conflict_words(differing: Sequence[str]) -> str:

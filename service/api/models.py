@@ -23,7 +23,7 @@ from pydantic import (
 from audit.surrogates import mended_text
 from audit.times import parse_timestamp
 from schemas.contract import IDENTIFIER
-from schemas.limits import MAX_COUNT, MAX_ID, NAME, NOT_UNICODE
+from schemas.limits import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
 from service.api.settings import MAX_EVENTS
 from streams.sources.event_records import has_broken_id
 
@@ -78,6 +78,24 @@ _MOMENT_SCHEMA = WithJsonSchema(
 Moment = Annotated[datetime, BeforeValidator(_moment), PlainSerializer(datetime.isoformat), _MOMENT_SCHEMA]
 QueryMoment = Annotated[datetime, BeforeValidator(_moment_of_query), _MOMENT_SCHEMA]
 Event = Annotated[Any, AfterValidator(_event)]
+LabelsBody = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "description": "By what you tell your exchanges apart, such as agent_version, prompt_version, tool_version or tenant: "
+            f"at most {MAX_LABELS} names of a-z, 0-9, _ and ., each with a text of at most {MAX_LABEL} characters.",
+            "anyOf": [
+                {
+                    "type": "object",
+                    "propertyNames": {"pattern": f"^{LABEL_NAME}$"},
+                    "additionalProperties": {"type": "string", "minLength": 1, "maxLength": MAX_LABEL},
+                    "maxProperties": MAX_LABELS,
+                },
+                {"type": "null"},
+            ],
+        }
+    ),
+]
 Ignored = Annotated[
     Any,
     Field(
@@ -134,6 +152,7 @@ class ExchangeBody(Body):
     )
     user_message: UserMessage
     agent_response: AgentResponse
+    labels: LabelsBody = None
 
 
 class IngestBody(Body):

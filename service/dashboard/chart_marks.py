@@ -78,6 +78,14 @@ def hit(scale: Scale, place: int, words: str) -> Markup:
     return _slot(scale, place, "hit", Markup("<title>{}</title>").format(visible(words)))
 
 
+def deployed(scale: Scale, place: int, words: str) -> Markup:
+    """Where something was deployed: a line from top to bottom, with what it was."""
+    x = at(scale.x(place) - scale.slot / 2)
+    return Markup('<line class="deployed" x1="{}" y1="0" x2="{}" y2="{}"><title>{}</title></line>').format(
+        x, x, at(HEIGHT - BELOW), visible(words)
+    )
+
+
 def columns(scale: Scale, stacks: Sequence[Sequence[float]], bad: Sequence[bool]) -> list[Markup]:
     """Bars of parts: what is positive stands on 0, what is negative hangs from it."""
     width = scale.slot * _FILLED

@@ -7,12 +7,12 @@ in words, too. A number that is not known is a gap.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from service.dashboard.chart_axes import HEIGHT, WIDTH, Form, Limits, Point, at, frame, known, scale_of, visible
-from service.dashboard.chart_marks import Triple, backgrounds, bands_of, columns, dot, hit, levels_of, runs
+from service.dashboard.chart_axes import HEIGHT, WIDTH, Form, Limits, Point, Scale, at, frame, known, scale_of, visible
+from service.dashboard.chart_marks import Triple, backgrounds, bands_of, columns, deployed, dot, hit, levels_of, runs
 from service.dashboard.rendering import NOTHING, number, shown
 
 __all__ = ["Band", "Chart", "Point", "bars", "line", "share_bar", "sparkline", "stacked_bars"]
@@ -59,6 +59,8 @@ class Chart:
     """Numbers that the axis of a line holds in any case, so that small changes look small."""
     marked: str = "marked"
     """What it means that a point is marked, such as drift."""
+    deployed: Mapping[str, str] = field(default_factory=dict)
+    """What was deployed at a point, in words, by the point's label: a line that says so, and a column in the table."""
 
     def written(self, value: float | None) -> str:
         """A number of the chart."""
@@ -104,6 +106,7 @@ def line(
     ]
     notes = [chart.marked if out else "" for out in stands_out]
     drawn += [hit(scale, place, _said(chart, point, notes[place])) for place, point in enumerate(points)]
+    drawn += _deployments(chart, scale, points)
     heads = [chart.column, *([chart.marked.capitalize()] if any(notes) else [])]
     rows = [[chart.written(values[place]), *([notes[place]] if any(notes) else [])] for place in range(len(points))]
     return _figure(chart, drawn, _table(chart, heads, points, rows))
@@ -134,6 +137,7 @@ def stacked_bars(
     for place, point in enumerate(points):
         told = [f"{name} {chart.written(values[place])}" for name, values in exact.items() if values[place] or len(exact) == 1]
         drawn.append(hit(scale, place, f"{point.label}: {', '.join(told) or NOTHING}"))
+    drawn += _deployments(chart, scale, points)
     rows = [[chart.written(values[place]) for values in exact.values()] for place in range(len(points))]
     return _figure(chart, drawn, _legend(parts) + _table(chart, list(series), points, rows))
 
@@ -219,8 +223,21 @@ def _legend(parts: Mapping[str, object]) -> Markup:
     )
 
 
+def _deployments(chart: Chart, scale: Scale, points: Sequence[Point]) -> list[Markup]:
+    """A line at each point at which something was deployed."""
+    return [
+        deployed(scale, place, f"{point.label}: deployed {chart.deployed[point.label]}")
+        for place, point in enumerate(points)
+        if point.label in chart.deployed
+    ]
+
+
 def _table(chart: Chart, heads: Sequence[str], points: Sequence[Point], rows: Sequence[Sequence[str]]) -> Markup:
     """The numbers of a chart, a point a row."""
+    told = [chart.deployed.get(point.label, "") for point in points]
+    if any(told):
+        heads = [*heads, "Deployed"]
+        rows = [[*row, visible(words)] for row, words in zip(rows, told, strict=True)]
     head = Markup("").join(Markup('<th scope="col" class="number">{}</th>').format(shown(one)) for one in heads)
     body = Markup("").join(
         Markup('<tr><th scope="row">{}</th>{}</tr>').format(

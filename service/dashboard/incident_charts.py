@@ -15,6 +15,8 @@ from service.dashboard.change_days import days_of, expected_of
 from service.dashboard.charts import Band, Chart, Point, line
 from service.dashboard.incident_words import tier_name
 from service.dashboard.rendering import share
+from service.deployment_documents import deployed_by_day
+from streams.deployments import deployments
 from streams.watch.moves import seen_by_rules
 from streams.watch.run_measures import TRUST
 from streams.watch.run_rules import RUNS
@@ -43,7 +45,8 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     span = [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
     points = [Point(f"{day}", values.get(day), f"{day:%m-%d}") for day in span]
     marked = days_of(incident, {f"{day}": value for day, value in values.items()})
-    return line(_chart(incident, first, last), points, band=_band(incident, told), marked=marked)
+    chart = _chart(incident, first, last, _deployed(cursor, incident.project, span))
+    return line(chart, points, band=_band(incident, told), marked=marked)
 
 
 def _values(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, float | None]:
@@ -53,7 +56,15 @@ def _values(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], inciden
     return _anomalies(cursor, asked) if incident.tier is None else _averages(cursor, asked, incident)
 
 
-def _chart(incident: Incident, first: date, last: date) -> Chart:
+def _deployed(cursor: duckdb.DuckDBPyConnection, project: str, span: list[date]) -> dict[str, str]:
+    """What was deployed on the days that are shown, in words, by day."""
+    if not span:
+        return {}
+    start, end = (datetime.combine(day, datetime.min.time(), UTC) for day in (span[0], span[-1] + timedelta(days=1)))
+    return deployed_by_day(deployments(cursor, project, start, end))
+
+
+def _chart(incident: Incident, first: date, last: date, deployed: Mapping[str, str]) -> Chart:
     measure = "Anomalies" if incident.tier is None else tier_name(incident.tier)
     kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_column(incident).lower()} of a day"
     return Chart(
@@ -63,6 +74,7 @@ def _chart(incident: Incident, first: date, last: date) -> Chart:
         column=_column(incident),
         form=share if incident.tier is None or _is_share(incident) else None,
         limits=_LIMITS.get(incident.tier or "", (0.0, 1.0)),
+        deployed=deployed,
     )
 
 

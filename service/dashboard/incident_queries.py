@@ -24,6 +24,7 @@ TITLES: Mapping[str, str] = {
     "drift_runs": "What the rule of days in a row saw",
     "drift_units": "What the rule on all sessions saw",
     "watched_hours": "The hours that the rule looked at",
+    "slices": "Which part changed",
     "anomaly_spikes": "What the rule of rates saw",
     "run_days": "The runs day by day",
     "incident_runs": "The runs that moved it most",

@@ -28,7 +28,7 @@ from service.dashboard.project_charts import (
     exchange_days,
     tier_trends,
 )
-from service.dashboard.project_days import costs_of, newest_event, trends_of
+from service.dashboard.project_days import costs_of, deployed_within, newest_event, trends_of
 from service.dashboard.project_incidents import since_of
 from service.dashboard.project_words import reason_words
 from service.dashboard.rendering import page
@@ -56,6 +56,8 @@ class _Days:
     """Those that held, oldest first."""
     acted: date | None
     """The day of the newest event, where nothing was said since the window ended but something was done."""
+    deployed: Mapping[str, str]
+    """What was deployed, in words, by day."""
 
 
 @router.get("/projects/{project}")
@@ -115,17 +117,17 @@ def _is_stale(window: Window, today: date) -> bool:
 def _day_values(days: _Days, incidents: Sequence[Incident]) -> dict[str, Any]:
     """What the template shows of the days."""
     window, shares = days.window, anomaly_shares(days.trends)
-    trends = tier_trends(window, days.trends, days.baselines, incidents)
+    trends = tier_trends(window, days.trends, days.baselines, incidents, days.deployed)
     spikes = marked_days(SPIKE, incidents, shares)
     return {
         "baselines": days.baselines,
         "trends": trends,
         "without": [TERMS[tier] for tier in TIERS if tier not in {trend.name for trend in trends}],
         "has_drift": any(trend.drift_days for trend in trends),
-        "anomaly_chart": anomaly_days(window, days.trends, spikes),
+        "anomaly_chart": anomaly_days(window, days.trends, spikes, days.deployed),
         "spikes": len(spikes),
         "spiked": telling(SPIKE, incidents, shares, spikes),
-        "exchange_chart": exchange_days(window, days.trends),
+        "exchange_chart": exchange_days(window, days.trends, days.deployed),
         "anomalies": sum(row["anomaly_count"] for row in days.trends),
         "exchanges": sum(row["exchange_count"] for row in days.trends),
     }
@@ -135,7 +137,8 @@ def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, now
     window, trends = trends_of(cursor, project, asked, now.date())
     values = {"project": project, "from": window.start, "to": window.end}
     acted = newest_event(cursor, project, window, now) if _is_stale(window, now.date()) else None
-    return _Days(window, trends, list(query_records(cursor, "held_baselines", Baseline, values)), acted)
+    baselines = list(query_records(cursor, "held_baselines", Baseline, values))
+    return _Days(window, trends, baselines, acted, deployed_within(cursor, project, window))
 
 
 async def _has_costs(services: ApiContext, project: str, asked: AskedDays, today: date) -> bool:

@@ -47,7 +47,11 @@ class TierTrend:
 
 
 def tier_trends(
-    window: Window, rows: Sequence[Row], baselines: Sequence[Baseline], incidents: Sequence[Incident]
+    window: Window,
+    rows: Sequence[Row],
+    baselines: Sequence[Baseline],
+    incidents: Sequence[Incident],
+    deployed: Mapping[str, str],
 ) -> list[TierTrend]:
     """A chart of each tier that has a score; where a day has none of it the line has a gap.
 
@@ -56,7 +60,7 @@ def tier_trends(
     by_day = {row["day"]: row for row in rows}
     held = [_held(baselines, day) for day in window.days()]
     return [
-        _tier_trend(tier, window, by_day, held, incidents)
+        _tier_trend(tier, window, by_day, held, incidents, deployed=deployed)
         for tier in TIERS
         if any(row[_mean_of(tier)] is not None for row in rows)
     ]
@@ -69,7 +73,13 @@ def _held(baselines: Sequence[Baseline], day: date) -> Baseline | None:
 
 
 def _tier_trend(
-    tier: str, window: Window, rows: Mapping[date, Row], held: Sequence[Baseline | None], incidents: Sequence[Incident]
+    tier: str,
+    window: Window,
+    rows: Mapping[date, Row],
+    held: Sequence[Baseline | None],
+    incidents: Sequence[Incident],
+    *,
+    deployed: Mapping[str, str],
 ) -> TierTrend:
     days = list(window.days())
     values = {f"{day}": rows[day][_mean_of(tier)] if day in rows else None for day in days}
@@ -87,6 +97,7 @@ def _tier_trend(
         limits=TIERS[tier],
         reaches=_REACHES[tier],
         marked="drift",
+        deployed=deployed,
     )
     drawn = line(
         chart,
@@ -121,9 +132,9 @@ def _band(statistics: TierStatistics | None) -> Band | None:
     return Band(statistics.mean, max(statistics.stddev or 0.0, SMALLEST_SIGMA))
 
 
-def anomaly_days(window: Window, rows: Sequence[Row], spikes: Collection[str]) -> Markup:
+def anomaly_days(window: Window, rows: Sequence[Row], spikes: Collection[str], deployed: Mapping[str, str]) -> Markup:
     """How many exchanges of each day were anomalous; days of a spike stand out."""
-    chart = Chart(key="anomalies", title="Anomalies by day", column="Anomalies", digits=0)
+    chart = Chart(key="anomalies", title="Anomalies by day", column="Anomalies", digits=0, deployed=deployed)
     return bars(chart, _counts(window, rows, "anomaly_count"), marked=spikes)
 
 
@@ -132,13 +143,13 @@ def anomaly_shares(rows: Sequence[Row]) -> dict[str, float | None]:
     return {f"{row['day']}": row["anomaly_count"] / row["exchange_count"] for row in rows if row["exchange_count"]}
 
 
-def exchange_days(window: Window, rows: Sequence[Row]) -> Markup:
+def exchange_days(window: Window, rows: Sequence[Row], deployed: Mapping[str, str]) -> Markup:
     """How many exchanges each day had."""
-    chart = Chart(key="exchanges", title="Exchanges by day", column="Exchanges", digits=0)
+    chart = Chart(key="exchanges", title="Exchanges by day", column="Exchanges", digits=0, deployed=deployed)
     return bars(chart, _counts(window, rows, "exchange_count"))
 
 
-def cost_days(window: Window, costs: Sequence[Row]) -> Markup:
+def cost_days(window: Window, costs: Sequence[Row], deployed: Mapping[str, str]) -> Markup:
     """What judging the exchanges of each day cost, by model; a day on which no cost of a model is known has a gap."""
     days = list(window.days())
     models = {row["model"]: row["model"] or _UNKNOWN_MODEL for row in costs}
@@ -146,7 +157,7 @@ def cost_days(window: Window, costs: Sequence[Row]) -> Markup:
     series = {
         name: [spent.get((model, day), 0.0) for day in days] for model, name in sorted(models.items(), key=lambda one: one[1])
     }
-    chart = Chart(key="costs", title="Cost of judging by day", form=usd, column="Cost")
+    chart = Chart(key="costs", title="Cost of judging by day", form=usd, column="Cost", deployed=deployed)
     return stacked_bars(chart, [_point(day, None) for day in days], series)
 
 

@@ -9,6 +9,8 @@ import duckdb
 
 from analytics.queries import query_rows
 from service.dashboard.window import AskedDays, Window, window_of
+from service.deployment_documents import deployed_by_day
+from streams.deployments import deployments
 
 _EVER = 36_500
 """Days that hold every exchange."""
@@ -43,6 +45,11 @@ def costs_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) ->
     """What judging the exchanges of the window cost by day and model, by the day of the exchange as everything beside it."""
     asked = {"project": project, "by": "day", "from": window.start, "to": window.end}
     return query_rows(cursor, "window_costs", asked)
+
+
+def deployed_within(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> dict[str, str]:
+    """What was deployed on the days of the window, in words, by day."""
+    return deployed_by_day(deployments(cursor, project, window.start, window.end))
 
 
 def _trends(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, days: int) -> list[dict[str, Any]]:

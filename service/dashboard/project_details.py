@@ -19,7 +19,7 @@ from service.api.context import Services
 from service.dashboard.charts import share_bar
 from service.dashboard.exchange_words import REASONS
 from service.dashboard.project_charts import cost_days, known_sum, model_costs
-from service.dashboard.project_days import costs_of, shown_window
+from service.dashboard.project_days import costs_of, deployed_within, shown_window
 from service.dashboard.project_words import REMEDIES, SAMPLING_REASONS
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
@@ -36,7 +36,7 @@ _RUNS = 8
 async def details(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
     """What is less urgent of a project, over the days that its page shows."""
     today = services.engine.now().date()
-    summary, (window, costs, sampling), runs = await asyncio.gather(
+    summary, (window, costs, sampling, deployed), runs = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _of_days(reading, project, asked, today)),
         services.ask(lambda reading: run_page(reading, project, None, _RUNS)),
@@ -51,14 +51,14 @@ async def details(request: Request, *, viewer: Viewer, project: ShownProject, se
         "unscored": _unscored(summary),
         "can_rejudge": "admin" in viewer.scopes,
         "has_judge": services.engine.has_judge,
-        **_cost_values(window, costs),
+        **_cost_values(window, costs, deployed),
     }
     return page(request, "project_details.html", values)
 
 
-def _cost_values(window: Window, costs: Sequence[Row]) -> dict[str, Any]:
+def _cost_values(window: Window, costs: Sequence[Row], deployed: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "cost_chart": cost_days(window, costs) if costs else None,
+        "cost_chart": cost_days(window, costs, deployed) if costs else None,
         "models": model_costs(costs),
         "cost": known_sum(costs),
         "simulated": sum(row["simulated"] for row in costs),
@@ -67,11 +67,12 @@ def _cost_values(window: Window, costs: Sequence[Row]) -> dict[str, Any]:
 
 def _of_days(
     cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date
-) -> tuple[Window, list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[Window, list[dict[str, Any]], list[dict[str, Any]], dict[str, str]]:
     """The days of the page of the project, what judging their exchanges cost, and why these were judged."""
     window = shown_window(cursor, project, asked, today)
     values = {"project": project, "from": window.start, "to": window.end}
-    return window, costs_of(cursor, project, window), query_rows(cursor, "project_sampling", values)
+    sampling = query_rows(cursor, "project_sampling", values)
+    return window, costs_of(cursor, project, window), sampling, deployed_within(cursor, project, window)
 
 
 def _sampling(row: Row) -> dict[str, Any]:

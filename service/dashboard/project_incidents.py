@@ -28,6 +28,7 @@ from service.dashboard.viewing import ShownProject, Viewer
 from service.documents import Document
 from service.project_checks import check_by_hand, check_words
 from service.runs import Wanted, worst_runs
+from service.slice_view import deployments_of, which_part_of
 from service.watched import decisions_on, incident_records
 from streams.reviewing import MAX_COMMENT
 from streams.watch.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
@@ -145,6 +146,8 @@ async def incident(
         "cause": cause_in_words(found.cause, evidence),
         "tier": None if found.tier is None else tier_name(found.tier),
         "agent": found.agent,
+        "deployed": deployments_of(evidence_of(found)),
+        "which_part": which_part_of(evidence_of(found)),
         "sampling": SAMPLING,
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,

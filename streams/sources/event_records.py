@@ -16,6 +16,7 @@ import msgspec
 from audit.events import NormalisedEvent, normalise_event, to_record
 from audit.fingerprints import canonical_json
 from audit.graph import FAILURE_NODES
+from audit.labels import FIELD, read_labels
 from audit.payloads import clean_payload
 from audit.times import parse_timestamp
 from schemas.errors import InputError
@@ -64,6 +65,10 @@ class SessionEvents:
         except InputError as error:
             return _malformed(raw, error, seq, place)
         try:
+            labels = read_labels(event.payload.get(FIELD), context.redactor, f"{place}.{FIELD}".lstrip("."))
+        except InputError as error:
+            return Problem("bad_labels", str(error))
+        try:
             occurred_at = parse_timestamp(event.timestamp)
         except ValueError as error:
             return Problem("bad_timestamp", f"{place}.{error}".lstrip("."))
@@ -82,6 +87,7 @@ class SessionEvents:
             occurred_at=occurred_at or context.ingested_at,
             ingested_at=context.ingested_at,
             payload_json=payload,
+            labels=labels,
         )
 
     def plain(self, raw: Any, place: str) -> Json | Problem:

@@ -12,6 +12,7 @@ from analytics.queries import queries, query_rows
 from schemas.records import Baseline
 from streams.watch.findings import DOWN, Finding
 from streams.watch.measured import Measured
+from streams.watch.slices import QUERY, began_with, parameters_of, which_part
 
 EXCHANGES = 10
 """How many of the exchanges that moved an incident most it carries."""
@@ -44,6 +45,7 @@ def gather(
         "after_since": start,
         "after_until": end,
     }
+    parts = parameters_of(project, finding.key.tier, before, finding.after)
     policies = {
         "before": measured.policies(before[0].date(), before[1].date()),
         "after": measured.policies(start.date(), end.date()),
@@ -57,12 +59,15 @@ def gather(
         "madeWith": measured.made_with,
         "policies": policies,
         "samplingMix": query_rows(cursor, "sampling_change", mix),
+        "slices": which_part(cursor, parts) if of_exchanges else None,
+        "deployments": began_with(cursor, project, finding),
         "exchanges": [_exchange(row, finding) for row in moved_most],
         "queries": [
             *_daily(finding, measured),
             named_query(finding.looked.query, finding.looked.parameters),
             *([named_query("incident_exchanges", exchanges)] if of_exchanges else []),
             named_query("sampling_change", mix),
+            *([named_query(QUERY, parts)] if of_exchanges else []),
         ],
     }
 

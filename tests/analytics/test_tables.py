@@ -134,7 +134,7 @@ ADDED = [
     ({"name": "share", "type": "double", "default": 0.25}, 0.25),
     ({"name": "known", "type": "boolean", "default": True}, True),
     ({"name": "unknown", "type": "boolean", "default": False}, False),
-    ({"name": "labels", "type": {"type": "array", "items": "string"}, "default": []}, []),
+    ({"name": "notes", "type": {"type": "array", "items": "string"}, "default": []}, []),
     ({"name": "order", "type": "string", "default": ""}, ""),
 ]
 
@@ -158,7 +158,7 @@ def test_an_older_file_gains_what_was_added_and_keeps_its_rows(path: Path, add_f
         assert [list(defaults)] * 6 == [list(row) for row in frame.select(field["name"] for field, _ in ADDED).rows()]
         found = columns(store, "log", "agent_events")
         assert {f"It's {field['name']}." for field, _ in ADDED} <= {comment for _, comment in found.values()}
-        assert ("VARCHAR[]", "It's labels.") == found["labels"] == columns(store, "main", "agent_events")["labels"]
+        assert ("VARCHAR[]", "It's notes.") == found["notes"] == columns(store, "main", "agent_events")["notes"]
 
 
 def test_a_table_that_is_missing_is_made(path: Path) -> None:

@@ -349,7 +349,7 @@ def version(definition: dict[str, Any], *added: dict[str, Any]) -> dict[str, Any
 
 MOOD = {"name": "mood", "type": "string", "default": "calm", "doc": "Mood."}
 EXTRA = [
-    {"name": "labels", "type": {"type": "array", "items": "string"}, "default": [], "doc": "Labels."},
+    {"name": "notes", "type": {"type": "array", "items": "string"}, "default": [], "doc": "Notes."},
     {"name": "weight", "type": "double", "default": 0.5, "doc": "Weight."},
     {"name": "level", "type": ["null", "int"], "default": None, "doc": "Level."},
     {"name": "known", "type": "boolean", "default": True, "doc": "Whether."},
@@ -367,7 +367,7 @@ def test_versions_share_a_batch_in_order(
     others = encode_all(samples.records("Heartbeat", 60))
     heartbeat = schema_of("Heartbeat").definition
     publish([first, second, third, heartbeat])
-    newer = {"mood": "grim"}, {"mood": "wild", "labels": ["a"], "weight": 1.0, "level": 3, "known": False, "total": 9}
+    newer = {"mood": "grim"}, {"mood": "wild", "notes": ["a"], "weight": 1.0, "level": 3, "known": False, "total": 9}
     mixed = [
         message
         for number, message in enumerate(old)
@@ -388,7 +388,7 @@ def test_versions_share_a_batch_in_order(
         assert fields | {INDEX: place} == rows[place]
     assert "calm" == rows[0]["mood"]
     assert ([], 0.5, None, True, -7) == tuple(rows[0][field["name"]] for field in EXTRA)
-    assert ("grim", [], "wild", ["a"]) == (rows[1]["mood"], rows[1]["labels"], rows[2]["mood"], rows[2]["labels"])
+    assert ("grim", [], "wild", ["a"]) == (rows[1]["mood"], rows[1]["notes"], rows[2]["mood"], rows[2]["notes"])
 
 
 def _rewritten(message: bytes, old: Any, new: Any, values: dict[str, Any]) -> bytes:

@@ -28,7 +28,7 @@ ADDED = [
     ({"name": "total", "type": "long", "default": 1 << 40}, 1 << 40),
     ({"name": "share", "type": "double", "default": 0.25}, 0.25),
     ({"name": "known", "type": "boolean", "default": True}, True),
-    ({"name": "labels", "type": {"type": "array", "items": "string"}, "default": []}, []),
+    ({"name": "notes", "type": {"type": "array", "items": "string"}, "default": []}, []),
     ({"name": "scores", "type": {"type": "array", "items": "driftline.Redaction"}, "default": []}, []),
 ]
 

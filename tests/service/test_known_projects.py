@@ -24,6 +24,8 @@ ARGUMENTS = {
     "anchors list": [],
     "anchors run": [],
     "anchors withdraw": ["a1"],
+    "deployments add": ["2.0"],
+    "deployments list": [],
     "check": [],
     "check-drift": [],
     "costs": [],

@@ -196,3 +196,12 @@ def test_a_batch_over_four_mebibytes_is_too_large(call: Call, tokens: Tokens) ->
 def test_a_project_that_is_switched_off_takes_no_events(call: Call, tokens: Tokens) -> None:
     """The policy's master switch holds at every door."""
     assert "audit_disabled" == call("POST", EVENTS, tokens.dark, json=batch(tool_call(), first_seq=0)).json()["code"]
+
+
+def test_labels_of_an_event_are_kept_and_bad_ones_set_the_event_aside(call: Call, tokens: Tokens, store: Store) -> None:
+    """One event with a label that cannot be kept stops no other."""
+    events = batch(tool_call(labels={"tool_version": "2"}), tool_call(labels={"tool_version": 2}), first_seq=0)
+    response = call("POST", EVENTS, tokens.ops, json=events).json()
+    assert [{"index": 1, "error": "events[1].labels.tool_version: must be a string"}] == response["refused"]
+    assert [([{"name": "tool_version", "value": "2"}],)] == store.cursor().execute("SELECT labels FROM agent_events").fetchall()
+    assert [("bad_labels",)] == store.cursor().execute("SELECT reason FROM dead_letters").fetchall()

@@ -179,6 +179,48 @@ def test_everything_that_was_sent_is_kept(call: Call, tokens: Tokens, exchange_b
     assert [(0, 0, 0, "claude-sonnet-4-5", "Easy.", "cleo", True, "answered")] == stored(store, columns)
 
 
+def test_labels_are_kept_sorted_and_without_secrets(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
+    """Slices are made of labels, and a secret in one would be shown in every incident."""
+    sent = {"tenant": "acme", "agent_version": "1.4.0", "db.password": "hunter2-hunter2"}
+    assert 201 == call("POST", INGEST, tokens.ops, json=exchange_body(labels=sent)).status_code
+    [(labels,)] = stored(store, "labels")
+    assert ["agent_version", "db.password", "tenant"] == [one["name"] for one in labels]
+    assert ["1.4.0", "acme"] == [labels[0]["value"], labels[2]["value"]]
+    assert labels[1]["value"].startswith("[SECRET:secret_field:")
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (["1.4.0"], "exchange.labels: must be an object of names and texts"),
+        ({"Tenant": "acme"}, "exchange.labels: 'Tenant' is no name of a label"),
+        ({"tenant": 7}, "exchange.labels.tenant: must be a string"),
+        ({"tenant": ""}, "exchange.labels.tenant: has 0 characters; 1 to 256 are taken"),
+        ({"tenant": "a" * 257}, "exchange.labels.tenant: has 257 characters"),
+        ({"model": "m"}, "exchange.labels.model: is no label but a field of its own"),
+        ({f"l{number}": "x" for number in range(17)}, "exchange.labels: has 17 labels; at most 16 are taken"),
+    ],
+)
+def test_labels_that_break_a_rule_are_named(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, labels: Any, said: str
+) -> None:
+    """Half of the labels would put a score into the wrong slice, so the whole is refused."""
+    response = call("POST", INGEST, tokens.ops, json=exchange_body(labels=labels))
+    assert 400 == response.status_code
+    assert said in response.text
+
+
+def test_the_same_exchange_with_other_labels_is_a_conflict(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """A label is content: sent again with another one, the first one stays and the sender learns of it."""
+    body = exchange_body(labels={"tenant": "acme"})
+    assert [201, 200] == [call("POST", INGEST, tokens.ops, json=body).status_code for _ in range(2)]
+    other = call("POST", INGEST, tokens.ops, json=exchange_body(labels={"tenant": "bolt"}))
+    assert 409 == other.status_code
+    assert "exchange.labels" in other.text
+
+
 def test_what_was_not_sent_is_missing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Missing is not zero; null says the same as leaving out."""
     body = exchange_body(turn_number=None, agent_response={"content": "Done.", "thinking": None, "model": None, "usage": None})

@@ -114,6 +114,32 @@ def following(page: str) -> str | None:
     return link and unescape(link[1])
 
 
+SLICES: dict[str, Any] = {
+    "state": "found", "tried": 4, "unexplained": -0.01, "change": {"amount": -0.4, "low": -0.45, "high": -0.35},
+    "slices": [{
+        "label": "agent_version", "kind": "value", "value": "2.0", "shareBefore": 0.0, "shareAfter": 0.5, "meanBefore": None,
+        "meanAfter": 0.05, "mix": {"amount": -0.39, "low": -0.42, "high": -0.36}, "within": {"amount": 0.0, "low": 0.0, "high": 0.0},
+        "explained": 0.97, "standsOut": True, "sameAs": [{"label": "model", "kind": "value", "value": HOSTILE}],
+    }],
+}  # fmt: skip
+
+
+def test_the_page_names_the_part_that_changed(call: Call, tokens: Tokens, store: Store) -> None:
+    """A version, its shares and what it explains; names of senders are text."""
+    page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": SLICES})))
+    assert "<script>alert" not in page
+    told = words(page)
+    assert "agent_version: 2.0 explains 97% of the change: the mix moved, its share went 0% → 50%." in told
+    assert "-0.390 (-0.420 to -0.360)" in told
+
+
+@pytest.mark.parametrize("slices", [None, [], {"state": "what"}, {"state": "found", "slices": [{"label": 7}]}])
+def test_evidence_without_readable_slices_says_so(call: Call, tokens: Tokens, store: Store, slices: Any) -> None:
+    """Incidents of before had none, and their page still opens."""
+    page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": slices})))
+    assert "did not compare slices" in words(page)
+
+
 def test_of_many_long_reasons_each_is_short_and_most_are_folded(call: Call, tokens: Tokens, store: Store) -> None:
     """What moved an incident is looked through at night: fifty reasons of a page each are looked through by nobody."""
     (one,) = EVIDENCE["exchanges"]

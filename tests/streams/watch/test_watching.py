@@ -113,7 +113,7 @@ def test_the_queries_of_the_evidence_find_the_same_again(store: Store) -> None:
     put(store, "scores", history(fallen(6), 40))
     evidence = evidence_of(checked(store).incidents[0])
     by_name = {one["name"]: one for one in evidence["queries"]}
-    assert {"daily_averages", "watched_hours", "incident_exchanges", "sampling_change"} == set(by_name)
+    assert {"daily_averages", "watched_hours", "incident_exchanges", "sampling_change", "slices"} == set(by_name)
     for name, query in by_name.items():
         values = {key: _moment(value) for key, value in query["parameters"].items()}
         assert query_rows(store.cursor(), name, values), name

@@ -1,0 +1,310 @@
+"""Which part changed: a difference of two weighted means, taken apart by the slices of each label.
+
+1. A label cuts the exchanges into slices. Before and after, slice g has the share p0, p1 of the weight and the mean m0, m1; M0 and M1
+   are the means of all. With p and m as the averages of both sides, the change is, exactly,
+
+       M1 - M0  =  sum over g of  (p1 - p0) (m - M0)   the mix moved
+                 + sum over g of  p (m1 - m0)          inside the slice it moved
+
+   This is Kitagawa's decomposition (E. Kitagawa 1955, "Components of a difference between two rates", JASA 50), which Oaxaca and Blinder
+   found again. The mix is measured from the mean before: a slice that grew counts for how it differs from what was usual, one that
+   shrank hardly counts. As shares add up to 1, that changes no sum. A slice that one side has not takes its mean from the other one.
+2. Intervals are normal, 95 %. A session is a cluster: its exchanges are not independent. Variances are closed, by linearisation: what
+   a session adds to a share, a mean or a product of both is linear in its weight and total, within the slice and in all.
+3. Slices of all labels are ranked by f_within² / p + 2 f_mix² / |p1 - p0|, where f is the part of the change that is explained, in its
+   direction. The first term is the log likelihood ratio of "only this slice moved, all of it alike", relative to that of "all moved":
+   of two slices that explain as much, the smaller one is the better explanation. The second one is the same of the share that moved;
+   it counts twice, because a mix that moves together with the mean seldom does so by chance.
+4. A slice stands out when it explains more than its share: what it adds less p (M1 - M0) is above 0 beyond chance, with the chance
+   divided among all slices that were tried (Bonferroni). When none does, the change is everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple
+
+VALUE, NOT_GIVEN, OTHER = "value", "not_given", "other"
+"""Kinds of slices: of one value, of exchanges without the label, of values beyond the first `MOST_VALUES`."""
+MOST_VALUES = 50
+MOST_LABELS = 40
+FEWEST_SESSIONS = 3
+"""Sessions that a side has at least; with fewer there is no variance worth the name."""
+MIX_COUNTS = 2.0
+_NORMAL = NormalDist()
+_WIDTH = _NORMAL.inv_cdf(0.975)
+_CHANCE = 0.05
+
+
+class Key(NamedTuple):
+    """Which slice it is."""
+
+    label: str
+    kind: str
+    value: str
+
+
+class Moments(NamedTuple):
+    """Sums over the sessions of one side: w and t are a session's weight and weight x score within the slice, W and T in all."""
+
+    sessions: int
+    """Sessions with exchanges in the slice."""
+    exchanges: int
+    w: float
+    t: float
+    ww: float
+    wt: float
+    tt: float
+    w_all: float
+    """Sum of w W."""
+    wt_all: float
+    """Sum of w T."""
+    tw_all: float
+    """Sum of t W."""
+    t_all: float
+    """Sum of t T."""
+
+
+NOTHING = Moments(0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+class Part(NamedTuple):
+    """An amount in points of the score, with its 95 % interval."""
+
+    amount: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What one slice has to do with the change."""
+
+    key: Key
+    share_before: float
+    share_after: float
+    mean_before: float | None
+    """None where the slice was not there."""
+    mean_after: float | None
+    exchanges_before: int
+    exchanges_after: int
+    mix: Part
+    within: Part
+    explained: float
+    """Part of the change that both make up together; below 0 where they work against it, above 1 where others do."""
+    score: float
+    """By which slices are ranked."""
+    stands_out: bool
+    same_as: tuple[Key, ...] = ()
+    """Slices of other labels that hold exactly the same exchanges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A change, taken apart."""
+
+    change: Part
+    slices: tuple[Slice, ...]
+    """All that were tried, the best explanation first."""
+    tried: int
+    """How many of them hold different exchanges."""
+
+    @property
+    def unexplained(self) -> float:
+        """Part of the change that the best slice leaves, in points of the score; all of it where none stands out."""
+        best = self.slices[0] if self.slices and self.slices[0].stands_out else None
+        return self.change.amount * (1.0 if best is None else 1.0 - best.explained)
+
+
+class _Side(NamedTuple):
+    """A slice on one side: its share and its mean, and all there is on that side."""
+
+    own: Moments
+    all: Moments
+
+    @property
+    def share(self) -> float:
+        return self.own.w / self.all.w
+
+    @property
+    def mean(self) -> float | None:
+        return self.own.t / self.own.w if self.own.w > 0 else None
+
+    @property
+    def whole(self) -> float:
+        return self.all.t / self.all.w
+
+    def variance(self, of_share: float, of_mean: float, of_whole: float) -> float:
+        """The variance of a sum of share, mean and mean of all with these coefficients."""
+        if self.all.sessions < 2:
+            return 0.0
+        own, total = self.own, self.all
+        mean = self.mean or 0.0
+        per_mean = of_mean / own.w if own.w > 0 else 0.0
+        a = of_share / total.w - per_mean * mean
+        b = per_mean
+        c = -(of_share * self.share + of_whole * self.whole) / total.w
+        d = of_whole / total.w
+        squares = a * a * own.ww + b * b * own.tt + c * c * total.ww + d * d * total.tt
+        crossed = (
+            a * b * own.wt + a * c * own.w_all + a * d * own.wt_all + b * c * own.tw_all + b * d * own.t_all + c * d * total.wt
+        )
+        return max(0.0, squares + 2 * crossed) * total.sessions / (total.sessions - 1)
+
+
+def explain(before: dict[Key, Moments], after: dict[Key, Moments], whole: tuple[Moments, Moments]) -> Explanation | None:
+    """What the slices say to a change; `whole` is what there is before and after. None with too few sessions, or no change.
+
+    Labels with a single slice say nothing, and are left out.
+    """
+    if min(one.sessions for one in whole) < FEWEST_SESSIONS or min(one.w for one in whole) <= 0:
+        return None
+    first, second = (_Side(one, one) for one in whole)
+    change = second.whole - first.whole
+    if abs(change) < 1e-12:
+        return None
+    spread = math.sqrt(first.variance(0, 0, 1) + second.variance(0, 0, 1))
+    pairs = _pairs(before, after, whole)
+    groups: dict[object, list[Key]] = defaultdict(list)
+    for key, (one, other) in pairs.items():
+        groups[one.own, other.own].append(key)
+    width = _NORMAL.inv_cdf(1 - _CHANCE / 2 / max(1, len(groups)))
+    found = [
+        _slice(key, *pairs[key], width, tuple(other for other in sorted(keys) if other != key))
+        for keys in groups.values()
+        for key in keys
+    ]
+    # Ranks are compared to nine places, so that equal explanations stand in the order of their names.
+    found.sort(key=lambda one: (-round(one.score, 9), one.key))
+    return Explanation(_part(change, spread * spread), tuple(found), len(groups))
+
+
+def _pairs(
+    before: dict[Key, Moments], after: dict[Key, Moments], whole: tuple[Moments, Moments]
+) -> dict[Key, tuple[_Side, _Side]]:
+    """Both sides of each slice of the labels that cut at all."""
+    keys = sorted({*before, *after})
+    many: dict[str, int] = defaultdict(int)
+    for key in keys:
+        many[key.label] += 1
+    return {
+        key: (_Side(before.get(key, NOTHING), whole[0]), _Side(after.get(key, NOTHING), whole[1]))
+        for key in keys
+        if many[key.label] > 1
+    }
+
+
+def _slice(key: Key, before: _Side, after: _Side, width: float, same_as: tuple[Key, ...]) -> Slice:
+    change = after.whole - before.whole
+    mean0, mean1 = before.mean, after.mean
+    known0, known1 = _both(mean0, mean1)
+    share, grew, moved = (before.share + after.share) / 2, after.share - before.share, known1 - known0
+    level = (known0 + known1) / 2 - before.whole
+    mix, within = grew * level, share * moved
+    # How the average of both means follows each of them: alone where the other side has none.
+    follows0, follows1 = (0.5 if mean1 is not None else 1.0, 0.5 if mean0 is not None else 1.0)
+    lasts = share if mean0 is not None and mean1 is not None else 0.0
+    of_mix0, of_mix1 = (-level, grew * follows0, -grew), (level, grew * follows1, 0.0)
+    of_within0, of_within1 = (moved / 2, -lasts, 0.0), (moved / 2, lasts, 0.0)
+    mixed = before.variance(*of_mix0) + after.variance(*of_mix1)
+    inside = before.variance(*of_within0) + after.variance(*of_within1)
+    excess = mix + within - share * change
+    of_excess0 = _sum(of_mix0, of_within0, (-change / 2, 0.0, share))
+    of_excess1 = _sum(of_mix1, of_within1, (-change / 2, 0.0, -share))
+    doubt = math.sqrt(before.variance(*of_excess0) + after.variance(*of_excess1))
+    return Slice(
+        key=key,
+        share_before=before.share,
+        share_after=after.share,
+        mean_before=mean0,
+        mean_after=mean1,
+        exchanges_before=before.own.exchanges,
+        exchanges_after=after.own.exchanges,
+        mix=_part(mix, mixed),
+        within=_part(within, inside),
+        explained=(mix + within) / change,
+        score=_squared(within / change, share) + MIX_COUNTS * _squared(mix / change, abs(grew)),
+        stands_out=math.copysign(1.0, change) * excess > max(width * doubt, 1e-9),
+        same_as=same_as,
+    )
+
+
+def _both(one: float | None, other: float | None) -> tuple[float, float]:
+    """Both means, each standing in for a missing one."""
+    first = other if one is None else one
+    second = one if other is None else other
+    return first or 0.0, second or 0.0
+
+
+def _sum(*coefficients: tuple[float, float, float]) -> tuple[float, float, float]:
+    shares, means, wholes = zip(*coefficients, strict=True)
+    return sum(shares), sum(means), sum(wholes)
+
+
+def _squared(explained: float, share: float) -> float:
+    return max(0.0, explained) ** 2 / share if share > 0 else 0.0
+
+
+def _part(amount: float, variance: float) -> Part:
+    half = _WIDTH * math.sqrt(variance)
+    return Part(amount, amount - half, amount + half)
+
+
+class Scored(NamedTuple):
+    """One exchange with a score, as `moments_of` adds it up."""
+
+    session: str
+    labels: dict[str, str]
+    score: float
+    weight: float = 1.0
+
+
+def moments_of(exchanges: Iterable[Scored], names: Sequence[str]) -> tuple[dict[Key, Moments], Moments]:
+    """The moments of each slice of these labels and of all, for exchanges at hand; `analytics/sql/slices.sql` does it in a database.
+
+    Sums are exact before they are rounded, so the order changes nothing.
+    """
+    sessions: dict[str, list[Scored]] = defaultdict(list)
+    for one in exchanges:
+        sessions[one.session].append(one)
+    rows: dict[Key | None, list[tuple[int, float, float, float, float]]] = defaultdict(list)
+    for scored in sessions.values():
+        weight, total = _added(scored)
+        rows[None].append((len(scored), weight, total, weight, total))
+        for name in names:
+            slices: dict[Key, list[Scored]] = defaultdict(list)
+            for one in scored:
+                value = one.labels.get(name)
+                slices[Key(name, NOT_GIVEN, "") if value is None else Key(name, VALUE, value)].append(one)
+            for key, held in slices.items():
+                rows[key].append((len(held), *_added(held), weight, total))
+    whole = _moments(rows.pop(None, []))
+    return {key: _moments(found) for key, found in rows.items() if key is not None}, whole
+
+
+def _added(scored: Iterable[Scored]) -> tuple[float, float]:
+    held = list(scored)
+    return math.fsum(one.weight for one in held), math.fsum(one.weight * one.score for one in held)
+
+
+def _moments(rows: Sequence[tuple[int, float, float, float, float]]) -> Moments:
+    def added(first: int, second: int) -> float:
+        return math.fsum(row[first] * row[second] for row in rows)
+
+    return Moments(
+        sessions=len(rows),
+        exchanges=sum(row[0] for row in rows),
+        w=math.fsum(row[1] for row in rows),
+        t=math.fsum(row[2] for row in rows),
+        ww=added(1, 1),
+        wt=added(1, 2),
+        tt=added(2, 2),
+        w_all=added(1, 3),
+        wt_all=added(1, 4),
+        tw_all=added(2, 3),
+        t_all=added(2, 4),
+    )

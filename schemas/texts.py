@@ -1,0 +1,53 @@
+"""What a name and the labels of a record may be, for a single value: the words of a refusal, without a look at columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from schemas.limits import LABEL_NAME, MAX_LABEL, MAX_LABELS, NO_LABELS, NOT_UNICODE, has_surrogates
+
+CONTROL = r"[\x00-\x1f\x7f-\x9f]"
+SHOWN = 64
+"""Characters of a refused name that are repeated."""
+
+
+def identifier_fault(value: str, longest: int) -> str | None:
+    """What is wrong with an id or a name that a source gave, as the end of a sentence; None for a good one."""
+    if not 0 < len(value) <= longest:
+        return f"has {len(value)} characters; 1 to {longest} are taken"
+    if re.search(CONTROL, value):
+        return "holds control characters"
+    if has_surrogates(value):  # no column can hold one
+        return NOT_UNICODE
+    return None if value.strip() else "is blank"
+
+
+def labels_fault(labels: Sequence[Any]) -> str | None:
+    """What is wrong with labels, records or mappings with `name` and `value`; None for good ones.
+
+    A fault of one label begins with a dot and its name, so that it can stand behind the name of the field.
+    """
+    if len(labels) > MAX_LABELS:
+        return f"has {len(labels)} labels; at most {MAX_LABELS} are taken"
+    seen: set[str] = set()
+    for one in labels:
+        name, text = (one["name"], one["value"]) if isinstance(one, Mapping) else (one.name, one.value)
+        if fault := _name_fault(name, seen):
+            return fault
+        if not isinstance(text, str):
+            return f".{name}: must be a string"
+        if fault := identifier_fault(text, MAX_LABEL):
+            return f".{name}: {fault}"
+        seen.add(name)
+    return None
+
+
+def _name_fault(name: Any, seen: set[str]) -> str | None:
+    if not isinstance(name, str) or not re.fullmatch(LABEL_NAME, name):
+        shown = repr(name[:SHOWN]) if isinstance(name, str) else "this"
+        return f"{shown} is no name of a label: a-z, 0-9, _ and . are taken, at most 64 of them, with a letter first"
+    if name in NO_LABELS:
+        return f".{name}: is no label but a field of its own; send it there"
+    return f".{name}: is given twice" if name in seen else None

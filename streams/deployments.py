@@ -1,0 +1,100 @@
+"""Deployments: records of what was released when, told by people and pipelines, to be seen beside the scores.
+
+1. A deployment with a time is known by project, label, version, agent and time: sent again, it changes nothing.
+2. One without a time is of now, unless the newest deployment of the label and agent is of that version already: then it is that one.
+   A pipeline that is run again makes no second record, and a version that comes back after another one does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import duckdb
+
+from analytics.queries import query_rows
+from analytics.store import Store
+from audit.fingerprints import stable_id
+from audit.redaction import Redactor
+from schemas.errors import InputError
+from schemas.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL
+from schemas.records import Deployment
+from schemas.texts import identifier_fault
+
+TOPIC = "deployments"
+DEFAULT_LABEL = "agent_version"
+MOST = 1_000
+"""Deployments that are listed at once."""
+MAX_COMMENT = 2_000
+MAX_URL = 2_000
+_URL = re.compile(r"https?://[^\s<>\"']+")
+Row = Mapping[str, Any]
+
+
+def deployment(
+    *,
+    project: str,
+    version: str,
+    by: str,
+    now: datetime,
+    redactor: Redactor,
+    label: str = DEFAULT_LABEL,
+    agent: str | None = None,
+    at: datetime | None = None,
+    comment: str | None = None,
+    url: str | None = None,
+) -> Deployment:
+    """The record of a deployment, without secrets; InputError naming the field where one cannot be kept."""
+    if not re.fullmatch(LABEL_NAME, label):
+        raise InputError(f"label: {label[:64]!r} is no name of a label", hint="Use a-z, 0-9, _ and ., such as agent_version.")
+    if at is not None and at > now + CLOCK_TOLERANCE:
+        raise InputError("at: lies more than a day in the future", hint="Tell of a deployment once it has happened.")
+    if url is not None and (len(url) > MAX_URL or not _URL.fullmatch(url)):
+        raise InputError(f"url: must be an http or https address of at most {MAX_URL} characters", hint="Leave it out.")
+    if comment is not None and len(comment) > MAX_COMMENT:
+        raise InputError(f"comment: has {len(comment)} characters; at most {MAX_COMMENT} are taken", hint="Shorten it.")
+    version, by = _clean("version", version, redactor), _clean("by", by, redactor)
+    agent = None if agent is None else _clean("agent", agent, redactor)
+    when = at or now
+    return Deployment(
+        deployment_id=stable_id("deployment", project, label, version, agent or "", when.isoformat()),
+        project=project,
+        label=label,
+        version=version,
+        agent=agent,
+        occurred_at=when,
+        ingested_at=now,
+        deployed_by=by,
+        comment=None if comment is None else redactor.redact(comment)[0],
+        url=None if url is None else redactor.redact(url)[0],
+    )
+
+
+def _clean(name: str, text: str, redactor: Redactor) -> str:
+    clean, _ = redactor.redact(text)
+    if fault := identifier_fault(clean, MAX_LABEL):
+        raise InputError(f"{name}: {fault}", hint=f"Send 1 to {MAX_LABEL} characters.")
+    return clean
+
+
+def known_already(store: Store, wanted: Deployment) -> Row | None:
+    """The deployment that one without a time repeats; None where it is a new one."""
+    with contextlib.closing(store.cursor()) as cursor:
+        rows = deployments(cursor, wanted.project)
+    same = (row for row in rows if (row["label"], row["agent"]) == (wanted.label, wanted.agent))
+    newest = next(same, None)
+    return newest if newest is not None and newest["version"] == wanted.version else None
+
+
+def deployments(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = MOST,
+) -> list[dict[str, Any]]:
+    """The deployments of a project within a time, newest first."""
+    return query_rows(cursor, "deployments", {"project": project, "since": since, "until": until, "limit": limit})

@@ -1,0 +1,121 @@
+"""Which part changed, for an incident: the slices of its exchanges by every label, ranked, as JSON for its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+
+import duckdb
+
+from analytics.queries import query_rows
+from audit.slices import FEWEST_SESSIONS, Explanation, Key, Moments, Part, Slice, explain
+from streams.deployments import deployments
+from streams.watch.findings import Finding
+
+QUERY = "slices"
+SHOWN = 10
+"""Slices that an incident carries, the best explanations."""
+_SAME = 5
+"""Slices with the same exchanges that are named with each."""
+MOST_DEPLOYMENTS = 10
+"""Deployments that an incident names, the newest of the days on which it may have begun."""
+NO_LABELS, TOO_FEW, EVERYWHERE, FOUND = "no_labels", "too_few_sessions", "everywhere", "found"
+"""States: nothing cuts the exchanges; too few sessions; no slice stands out; one does."""
+Row = Mapping[str, Any]
+
+
+def parameters_of(
+    project: str, tier: str | None, before: tuple[datetime, datetime], after: tuple[datetime, datetime]
+) -> dict[str, Any]:
+    """The parameters of the query."""
+    return {
+        "project": project,
+        "tier": tier,
+        "before_since": before[0],
+        "before_until": before[1],
+        "after_since": after[0],
+        "after_until": after[1],
+    }
+
+
+def which_part(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """What the slices say to a change, with the state of the answer; slices that explain nothing are left out."""
+    sides: dict[str, dict[Key, Moments]] = {"before": {}, "after": {}}
+    whole = {"before": Moments(*[0] * len(Moments._fields)), "after": Moments(*[0] * len(Moments._fields))}
+    for row in query_rows(cursor, QUERY, parameters):
+        moments = Moments(*(row[name] for name in Moments._fields))
+        if row["label"] is None:
+            whole[row["side"]] = moments
+        else:
+            sides[row["side"]][Key(row["label"], row["kind"], row["value"])] = moments
+    found = explain(sides["before"], sides["after"], (whole["before"], whole["after"]))
+    if found is None:
+        sessions = {side: one.sessions for side, one in whole.items()}
+        return {"state": TOO_FEW, "sessions": sessions, "needed": FEWEST_SESSIONS, "slices": []}
+    return _document(found)
+
+
+def began_with(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding) -> list[dict[str, Any]]:
+    """The deployments of the days on which a change may have begun: the interval of its first day, else the day it was first seen."""
+    first, last = finding.first_days
+    start = datetime.combine(first, time(), UTC)
+    rows = deployments(cursor, project, start, datetime.combine(last, time(), UTC) + timedelta(days=1), MOST_DEPLOYMENTS)
+    return [
+        {
+            "id": row["deployment_id"],
+            "label": row["label"],
+            "version": row["version"],
+            "agent": row["agent"],
+            "at": row["occurred_at"].isoformat().replace("+00:00", "Z"),
+            "by": row["deployed_by"],
+            "comment": row["comment"],
+            "url": row["url"],
+        }
+        for row in rows
+    ]
+
+
+def _document(found: Explanation) -> dict[str, Any]:
+    best = found.slices[0] if found.slices else None
+    state = NO_LABELS if best is None else FOUND if best.stands_out else EVERYWHERE
+    return {
+        "state": state,
+        "change": _part(found.change),
+        "tried": found.tried,
+        "unexplained": _rounded(found.unexplained),
+        "slices": [_slice(one) for one in _worth_showing(found.slices)],
+    }
+
+
+def _worth_showing(slices: Iterable[Slice]) -> list[Slice]:
+    return [one for one in slices if one.explained > 0][:SHOWN]
+
+
+def _slice(one: Slice) -> dict[str, Any]:
+    return {
+        **_key(one.key),
+        "shareBefore": _rounded(one.share_before),
+        "shareAfter": _rounded(one.share_after),
+        "meanBefore": None if one.mean_before is None else _rounded(one.mean_before),
+        "meanAfter": None if one.mean_after is None else _rounded(one.mean_after),
+        "exchangesBefore": one.exchanges_before,
+        "exchangesAfter": one.exchanges_after,
+        "mix": _part(one.mix),
+        "within": _part(one.within),
+        "explained": _rounded(one.explained),
+        "standsOut": one.stands_out,
+        "sameAs": [_key(other) for other in one.same_as[:_SAME]],
+    }
+
+
+def _key(key: Key) -> dict[str, str]:
+    return {"label": key.label, "kind": key.kind, "value": key.value}
+
+
+def _part(part: Part) -> dict[str, float]:
+    return {"amount": _rounded(part.amount), "low": _rounded(part.low), "high": _rounded(part.high)}
+
+
+def _rounded(number: float) -> float:
+    return round(number, 4) + 0.0  # without a minus before a zero

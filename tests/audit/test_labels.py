@@ -1,0 +1,61 @@
+"""Labels: what is taken, what is refused, and that a column of them is judged as one value is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.labels import labels_json, read_labels
+from audit.policy import RedactionSettings
+from audit.redaction import Redactor
+from schemas.errors import BoundsError
+from schemas.registry import schema_of
+from schemas.rules import Labels
+
+REDACTOR = Redactor(RedactionSettings())
+NAMES = st.one_of(st.sampled_from(["tenant", "agent_version", "model", "Tenant", "", "a" * 65, "x.y_1"]), st.text(max_size=3))
+VALUES = st.one_of(st.sampled_from(["acme", "", " ", "a" * 257, "a\nb"]), st.text(max_size=3))
+
+
+def test_labels_come_sorted_by_name() -> None:
+    """Two senders that name the same labels in another order say the same."""
+    assert ["a", "b"] == [one.name for one in read_labels({"b": "2", "a": "1"}, REDACTOR)]
+
+
+def test_nothing_is_no_label() -> None:
+    """A record of before labels and one without any are alike."""
+    assert () == read_labels(None, REDACTOR) == read_labels({}, REDACTOR)
+
+
+def test_reading_what_was_read_changes_nothing() -> None:
+    """Records that are sent again come to the same."""
+    once = read_labels({"tenant": "acme", "api_key": "abcdefgh12345678"}, REDACTOR)
+    assert once == read_labels(labels_json(once), REDACTOR)
+
+
+@pytest.mark.parametrize("wrong", [["a"], "a", 7, {"a": None}, {"a": {"b": "c"}}, {"agent": "x"}])
+def test_what_is_no_label_is_refused_with_its_place(wrong: Any) -> None:
+    """Whoever sent it has to find it."""
+    with pytest.raises(BoundsError, match=r"^here[.:]"):
+        read_labels(wrong, REDACTOR, "here")
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=18))
+def test_a_column_is_judged_as_one_value_is(pairs: list[tuple[str, str]]) -> None:
+    """Topics are checked by columns and bodies one by one; both have one definition."""
+    labels = [{"name": name, "value": value} for name, value in pairs]
+    kind = pl.List(pl.Struct({"name": pl.String, "value": pl.String}))
+    column = pl.Series("labels", [labels], dtype=kind).to_frame().select(Labels().broken(pl.col("labels"))).to_series()
+    assert (Labels().fault(labels) is not None) == bool(column[0])
+
+
+def test_exchanges_and_events_have_the_same_labels() -> None:
+    """The type is spelled out in both schemas."""
+    kinds = [
+        next(one["type"] for one in schema_of(name).fields if one["name"] == "labels") for name in ("Exchange", "AgentEvent")
+    ]
+    assert kinds[0] == kinds[1]

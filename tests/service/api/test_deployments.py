@@ -1,0 +1,93 @@
+"""Deployments over HTTP, on the command line, and as marks on the pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+from api_server import NOW, Call, Tokens
+from browsers import cookie, signed_in
+from watched import history, put, steady
+
+from analytics.store import Store
+from service.dashboard.charts import Chart, Point, bars, line
+from service.dashboard.links import Links
+
+PATH = "/api/audit/ops/deployments"
+AT = "2026-10-01T08:00:00Z"
+
+
+@pytest.fixture(autouse=True)
+def known(store: Store) -> None:
+    """A project with scores."""
+    put(store, "scores", history(steady, 3, end=NOW - timedelta(hours=1)))
+
+
+def test_a_deployment_is_kept_and_listed(call: Call, tokens: Tokens) -> None:
+    """What a pipeline tells, and a person reads."""
+    body = {"version": "2.0", "agent": "scout", "at": AT, "by": "ci", "comment": "faster", "url": "https://example.org/2"}
+    made = call("POST", PATH, tokens.root, json=body)
+    assert (201, False) == (made.status_code, made.json()["known"])
+    listed = call("GET", PATH, tokens.root).json()
+    assert [made.json()["deployment"]] == listed["deployments"]
+    assert body | {"label": "agent_version", "project": "ops", "at": made.json()["deployment"]["at"]} == {
+        name: value for name, value in listed["deployments"][0].items() if name != "id"
+    }
+
+
+def test_told_again_it_changes_nothing(call: Call, tokens: Tokens) -> None:
+    """With a time and without one."""
+    for body in ({"version": "2.0", "at": AT}, {"version": "2.0"}, {"version": "3.0"}, {"version": "3.0"}):
+        call("POST", PATH, tokens.root, json=body)
+    again = call("POST", PATH, tokens.root, json={"version": "2.0", "at": AT, "comment": "other"})
+    assert (200, True) == (again.status_code, again.json()["known"])
+    assert ["3.0", "2.0"] == [one["version"] for one in call("GET", PATH, tokens.root).json()["deployments"]]
+
+
+def test_a_time_can_be_asked_for(call: Call, tokens: Tokens) -> None:
+    """Since is inclusive, until is not."""
+    for hour in (6, 7, 8):
+        call("POST", PATH, tokens.root, json={"version": str(hour), "at": f"2026-10-01T0{hour}:00:00Z"})
+    asked = f"{PATH}?since=2026-10-01T07:00:00Z&until=2026-10-01T08:00:00Z"
+    assert ["7"] == [one["version"] for one in call("GET", asked, tokens.root).json()["deployments"]]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "version: is missing"),
+        ({"version": "2", "at": "soon"}, "at: must be a time"),
+        ({"version": "2", "url": "javascript:x"}, "url: must be an http or https address"),
+        ({"version": "2", "label": "No"}, "label: 'No' is no name of a label"),
+        ({"version": "2", "lable": "x"}, "lable"),
+    ],
+)
+def test_what_cannot_be_kept_is_named(call: Call, tokens: Tokens, body: dict[str, Any], said: str) -> None:
+    """A pipeline's log has to say what to mend."""
+    response = call("POST", PATH, tokens.root, json=body)
+    assert 400 == response.status_code
+    assert said in response.text
+
+
+def test_charts_of_the_project_mark_it(call: Call, tokens: Tokens) -> None:
+    """A line with a title, and a row of the table for whoever cannot see it."""
+    call("POST", PATH, tokens.root, json={"version": "<b>2.0", "at": (NOW - timedelta(days=1)).isoformat()})
+    page = call("GET", Links().project("ops"), headers=cookie(signed_in(call, tokens.root))).text
+    day = f"{NOW - timedelta(days=1):%Y-%m-%d}"
+    assert "<b>2.0" not in page
+    titles = {unescape(one) for one in re.findall(r'<line class="deployed"[^>]*><title>([^<]*)</title>', page)}
+    assert {f"{day}: deployed agent_version <b>2.0"} == titles
+    assert '<th scope="col" class="number">Deployed</th>' in page
+
+
+def test_a_chart_without_deployments_is_as_it_was() -> None:
+    """Most charts have none, and no empty column."""
+    points = [Point("2026-10-01", 1.0, "10-01"), Point("2026-10-02", 2.0, "10-02")]
+    for drawn in (line(Chart(key="k", title="t"), points), bars(Chart(key="k", title="t"), points)):
+        assert "eployed" not in drawn
+    marked = Chart(key="k", title="t", deployed=json.loads('{"2026-10-02": "agent_version 2", "2026-11-01": "later"}'))
+    assert 1 == line(marked, points).count('class="deployed"') == bars(marked, points).count('class="deployed"')

@@ -1,0 +1,90 @@
+"""Deployments: one record for one release, and what is named where a change began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from watched import END, put
+
+from analytics.store import Store
+from audit.policy import RedactionSettings
+from audit.redaction import Redactor
+from schemas.errors import InputError
+from schemas.records import Deployment
+from streams.deployments import deployment, deployments, known_already
+from streams.watch.findings import Finding, Key, Looked
+from streams.watch.slices import began_with
+
+REDACTOR = Redactor(RedactionSettings())
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store."""
+    with Store(None) as opened:
+        yield opened
+
+
+def told(version: str = "2.0", **fields: Any) -> Deployment:
+    """A deployment."""
+    return deployment(**{"project": "ops", "version": version, "by": "ci", "now": END, "redactor": REDACTOR, **fields})
+
+
+def test_the_same_deployment_is_one_record(store: Store) -> None:
+    """A pipeline that runs twice tells twice."""
+    put(store, "deployments", [told(at=END)])
+    put(store, "deployments", [told(at=END, comment="again")])
+    assert 1 == len(deployments(store.cursor(), "ops"))
+
+
+def test_without_a_time_the_newest_version_is_known_and_one_that_comes_back_is_not(store: Store) -> None:
+    """A rollback is a deployment, too."""
+    put(store, "deployments", [told("1", at=END - timedelta(days=2)), told("2", at=END - timedelta(days=1))])
+    assert [None, "2"] == [row and row["version"] for row in (known_already(store, told("1")), known_already(store, told("2")))]
+    assert known_already(store, told("2", agent="scout")) is None
+    assert known_already(store, told("2", label="prompt_version")) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"label": "Agent"}, "label: 'Agent' is no name"),
+        ({"version": " "}, "version: is blank"),
+        ({"at": END + timedelta(days=2)}, "at: lies more than a day in the future"),
+        ({"url": "javascript:alert(1)"}, "url: must be an http or https address"),
+        ({"comment": "x" * 2001}, "comment: has 2001 characters"),
+    ],
+)
+def test_a_field_that_cannot_be_kept_is_named(fields: dict[str, Any], said: str) -> None:
+    """Whoever wrote the pipeline has to find it."""
+    with pytest.raises(InputError, match=f"^{said}"):
+        told(**fields)
+
+
+def test_secrets_are_taken_out() -> None:
+    """An address of a pipeline may hold its token."""
+    made = told(comment="with AKIAIOSFODNN7EXAMPLE", url="https://example.org/?token=ghp_0123456789abcdefghijABCDEFGHIJ012345")
+    assert "AKIAIOSFODNN7" not in f"{msgspec.structs.asdict(made)}"
+    assert "ghp_0123456789" not in f"{msgspec.structs.asdict(made)}"
+
+
+def finding(**numbers: Any) -> Finding:
+    """A drift that began about the third of October."""
+    at = datetime(2026, 10, 3, tzinfo=UTC)
+    return Finding(
+        key=Key("drift", "tier2", "down"), rule="sequential", severity="warning", since=at.date(), until=at.date(), size=1.0,
+        title="", description="", numbers=numbers, before=(at, at), after=(at, at), expected=None, looked=Looked("drift_units", {}),
+    )  # fmt: skip
+
+
+def test_an_incident_names_the_deployments_within_its_first_days(store: Store) -> None:
+    """What was released the week before is no suspect, what was released on the day is."""
+    days = [datetime(2026, 10, day, 23, 59, tzinfo=UTC) for day in (1, 2, 3, 4)]
+    put(store, "deployments", [told(f"{at.day}", at=at) for at in days])
+    named = began_with(store.cursor(), "ops", finding(firstDayInterval=["2026-10-02", "2026-10-03"]))
+    assert ["3", "2"] == [one["version"] for one in named]
+    assert ["3"] == [one["version"] for one in began_with(store.cursor(), "ops", finding())]

@@ -1,0 +1,79 @@
+"""Which part changed, from the log to an incident's evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from builders import exchange
+from watched import END, fallen, history, put
+
+from analytics.store import Store
+from schemas.records import Label, Score
+from streams.watch.slices import parameters_of, which_part
+
+SINCE = 5
+BEFORE = (END - timedelta(days=20), END - timedelta(days=SINCE))
+AFTER = (END - timedelta(days=SINCE), END)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store."""
+    with Store(None) as opened:
+        yield opened
+
+
+def labelled(store: Store, scores: list[Score], **labels: str) -> None:
+    """Put scores with their exchanges, which carry these labels."""
+    given = tuple(Label(name=name, value=value) for name, value in sorted(labels.items()))
+    exchanges = [
+        exchange(
+            one.session_id,
+            1,
+            project="ops",
+            exchange_id=one.exchange_id,
+            occurred_at=one.exchange_at,
+            ingested_at=one.exchange_at,
+            labels=given,
+        )
+        for one in scores
+    ]
+    put(store, "exchanges", exchanges)
+    put(store, "scores", scores)
+
+
+def test_the_version_that_fell_is_named_first(store: Store) -> None:
+    """Whoever is woken wants to know what to roll back."""
+    labelled(store, history(fallen(SINCE), 20, seed=1, name="new"), agent_version="2.0", tenant="acme")
+    labelled(store, history(lambda _: 0.85, 20, seed=2, name="old"), agent_version="1.9", tenant="acme")
+    found = which_part(store.cursor(), parameters_of("ops", "tier2", BEFORE, AFTER))
+    best = found["slices"][0]
+    assert ("found", "agent_version", "2.0", True) == (found["state"], best["label"], best["value"], best["standsOut"])
+    assert best["within"]["high"] < 0
+    assert 0.9 < best["explained"] < 1.1
+    assert not any(one["label"] == "tenant" for one in found["slices"])
+
+
+def test_without_labels_there_is_nothing_to_compare(store: Store) -> None:
+    """One agent, one model: the answer says what to send."""
+    labelled(store, history(fallen(SINCE), 20))
+    found = which_part(store.cursor(), parameters_of("ops", "tier2", BEFORE, AFTER))
+    assert ("no_labels", []) == (found["state"], found["slices"])
+
+
+def test_a_project_without_scores_has_too_few_sessions(store: Store) -> None:
+    """An empty side has no mean."""
+    found = which_part(store.cursor(), parameters_of("ops", "tier2", BEFORE, AFTER))
+    assert ("too_few_sessions", {"before": 0, "after": 0}) == (found["state"], found["sessions"])
+
+
+def test_values_beyond_the_fiftieth_are_other_values(store: Store) -> None:
+    """A label with a value for every session would fill the incident with names."""
+    for place in range(52):
+        labelled(store, history(fallen(SINCE), 19, a_day=1, seed=place, name=f"t{place}-"), tenant=f"tenant {place:02}")
+    found = which_part(store.cursor(), parameters_of("ops", "tier2", BEFORE, AFTER))
+    assert 51 == found["tried"]
+    assert "everywhere" == found["state"]
+    assert len(found["slices"]) <= 10
