@@ -9,8 +9,9 @@
    This is Kitagawa's decomposition (E. Kitagawa 1955, "Components of a difference between two rates", JASA 50), which Oaxaca and Blinder
    found again. The mix is measured from the mean before: a slice that grew counts for how it differs from what was usual, one that
    shrank hardly counts. As shares add up to 1, that changes no sum. A slice that one side has not takes its mean from the other one.
-2. Intervals are normal, 95 %. A session is a cluster: its exchanges are not independent. Variances are closed, by linearisation: what
-   a session adds to a share, a mean or a product of both is linear in its weight and total, within the slice and in all.
+2. Intervals are Student's, 95 %. A session is a cluster: its exchanges are not independent. Variances are closed, by linearisation:
+   what a session adds to a share, a mean or a product of both is linear in its weight and total, within the slice and in all. Degrees
+   of freedom are Welch's, by the sessions that the slice has on each side.
 3. Slices of all labels are ranked by f_within² / p + 2 f_mix² / |p1 - p0|, where f is the part of the change that is explained, in its
    direction. The first term is the log likelihood ratio of "only this slice moved, all of it alike", relative to that of "all moved":
    of two slices that explain as much, the smaller one is the better explanation. The second one is the same of the share that moved;
@@ -156,6 +157,30 @@ class _Side(NamedTuple):
         return max(0.0, squares + 2 * crossed) * total.sessions / (total.sessions - 1)
 
 
+class _Doubt(NamedTuple):
+    """What is not known of an amount: its variance, and how well that itself is known."""
+
+    variance: float
+    freedom: float
+
+    @classmethod
+    def of(cls, before: _Side, after: _Side, first: tuple[float, float, float], second: tuple[float, float, float]) -> _Doubt:
+        """The doubt of an amount with these coefficients on both sides, with Welch's degrees of freedom."""
+        sides = [
+            (one.variance(*coefficients), max(1, (one.own.sessions or one.all.sessions) - 1))
+            for one, coefficients in ((before, first), (after, second))
+        ]
+        variance = sum(part for part, _ in sides)
+        below = sum(part * part / freedom for part, freedom in sides)
+        return cls(variance, max(1.0, variance * variance / below) if below > 0 else math.inf)
+
+    def half(self, width: float) -> float:
+        """Half of an interval that is so many standard errors wide where the variance is known: Student's, by Fisher's expansion."""
+        wider = (width**3 + width) / (4 * self.freedom)
+        wider += (5 * width**5 + 16 * width**3 + 3 * width) / (96 * self.freedom**2)
+        return (width + wider) * math.sqrt(self.variance)
+
+
 def explain(before: dict[Key, Moments], after: dict[Key, Moments], whole: tuple[Moments, Moments]) -> Explanation | None:
     """What the slices say to a change; `whole` is what there is before and after. None with too few sessions, or no change.
 
@@ -167,7 +192,7 @@ def explain(before: dict[Key, Moments], after: dict[Key, Moments], whole: tuple[
     change = second.whole - first.whole
     if abs(change) < 1e-12:
         return None
-    spread = math.sqrt(first.variance(0, 0, 1) + second.variance(0, 0, 1))
+    doubt = _Doubt.of(first, second, (0, 0, 1), (0, 0, 1))
     pairs = _pairs(before, after, whole)
     groups: dict[object, list[Key]] = defaultdict(list)
     for key, (one, other) in pairs.items():
@@ -180,7 +205,7 @@ def explain(before: dict[Key, Moments], after: dict[Key, Moments], whole: tuple[
     ]
     # Ranks are compared to nine places, so that equal explanations stand in the order of their names.
     found.sort(key=lambda one: (-round(one.score, 9), one.key))
-    return Explanation(_part(change, spread * spread), tuple(found), len(groups))
+    return Explanation(_part(change, doubt), tuple(found), len(groups))
 
 
 def _pairs(
@@ -210,12 +235,10 @@ def _slice(key: Key, before: _Side, after: _Side, width: float, same_as: tuple[K
     lasts = share if mean0 is not None and mean1 is not None else 0.0
     of_mix0, of_mix1 = (-level, grew * follows0, -grew), (level, grew * follows1, 0.0)
     of_within0, of_within1 = (moved / 2, -lasts, 0.0), (moved / 2, lasts, 0.0)
-    mixed = before.variance(*of_mix0) + after.variance(*of_mix1)
-    inside = before.variance(*of_within0) + after.variance(*of_within1)
     excess = mix + within - share * change
     of_excess0 = _sum(of_mix0, of_within0, (-change / 2, 0.0, share))
     of_excess1 = _sum(of_mix1, of_within1, (-change / 2, 0.0, -share))
-    doubt = math.sqrt(before.variance(*of_excess0) + after.variance(*of_excess1))
+    doubt = _Doubt.of(before, after, of_excess0, of_excess1)
     return Slice(
         key=key,
         share_before=before.share,
@@ -224,11 +247,11 @@ def _slice(key: Key, before: _Side, after: _Side, width: float, same_as: tuple[K
         mean_after=mean1,
         exchanges_before=before.own.exchanges,
         exchanges_after=after.own.exchanges,
-        mix=_part(mix, mixed),
-        within=_part(within, inside),
+        mix=_part(mix, _Doubt.of(before, after, of_mix0, of_mix1)),
+        within=_part(within, _Doubt.of(before, after, of_within0, of_within1)),
         explained=(mix + within) / change,
         score=_squared(within / change, share) + MIX_COUNTS * _squared(mix / change, abs(grew)),
-        stands_out=math.copysign(1.0, change) * excess > max(width * doubt, 1e-9),
+        stands_out=math.copysign(1.0, change) * excess > max(doubt.half(width), 1e-9),
         same_as=same_as,
     )
 
@@ -249,8 +272,8 @@ def _squared(explained: float, share: float) -> float:
     return max(0.0, explained) ** 2 / share if share > 0 else 0.0
 
 
-def _part(amount: float, variance: float) -> Part:
-    half = _WIDTH * math.sqrt(variance)
+def _part(amount: float, doubt: _Doubt) -> Part:
+    half = doubt.half(_WIDTH)
     return Part(amount, amount - half, amount + half)
 
 

@@ -24,6 +24,7 @@ EVENT_TIMES = {
     "agent_events": "occurred_at",
     "anchors": "occurred_at",
     "baselines": "computed_at",
+    "deployments": "occurred_at",
     "diagnoses": "coalesce(started_at, closed_at)",
     "evaluations": "evaluated_at",
     "exchanges": "occurred_at",
