@@ -54,7 +54,7 @@ FEWEST_BEFORE = 10
 """So many units stand before a change; and where weekdays or weekends have fewer of them, all days are compared with all."""
 FEWEST_AFTER = 2
 """So many stand after it: one session is no change."""
-PSEUDO_UNITS = 10.0
+PSEUDO_UNITS = 5.0
 """How many units' worth it counts, after a change, that units vary as they did before it."""
 SETTLED_DAYS = 14
 """From so many days after a change on, what they differ by among themselves counts, too."""
@@ -145,18 +145,19 @@ class _Components(NamedTuple):
     days: Floats
 
 
-def contrast(before: Stretch, settled: Stretch, later: Later) -> Contrast:
+def contrast(before: Stretch, recent: Floats, settled: Stretch, later: Later) -> Contrast:
     """Compare stretches of whole days with stretches that follow them.
 
-    `settled` has, for each row of `before`, the whole days after the change that every one of its later stretches holds.
+    For each row of `before`, `recent` has the sums of the last days of it, and `settled` the whole days after the change that every one
+    of its later stretches holds.
     """
     few = np.any(before.sums[..., UNITS] < FEWEST_BEFORE, axis=-1)
     before, settled = _by_strata(before, few), _by_strata(settled, few)
-    later = _later_by_strata(later, few[later.of])
+    recent, later = _as_one(recent, few), _later_by_strata(later, few[later.of])
     strata = np.maximum(1.0, (before.sums[..., UNITS] > 0).sum(-1))
     mean_before, mean_after = _means(before.sums), _means(later.sums)
     units, units_after = before.sums[..., UNITS].sum(-1), later.sums[..., UNITS].sum(-1)
-    parts = _components(before, settled, mean_before, strata)
+    parts = _components(before, recent, settled, mean_before, strata)
     own = parts.unit[..., None] * before.sums[..., SQUARES]
     varies_before = _variances(before.sums, before.days[..., [BLOCK_SQUARES, DAY_SQUARES]], own, parts)[later.of]
     by_score = _ratio(own.sum(-1), before.sums[..., WEIGHT].sum(-1))[later.of]
@@ -238,7 +239,7 @@ def _as_one(part: Floats, where: Flags) -> Floats:
     return np.where(where[:, None, None], whole, part)
 
 
-def _components(before: Stretch, after: Stretch, mean_before: Floats, strata: Floats) -> _Components:
+def _components(before: Stretch, recent: Floats, after: Stretch, mean_before: Floats, strata: Floats) -> _Components:
     """What makes means vary, measured before the change; of days also after it, as soon as there are enough of them."""
     squares = before.sums[..., SQUARES].sum(-1)
     units = before.sums[..., UNITS].sum(-1)
@@ -251,12 +252,19 @@ def _components(before: Stretch, after: Stretch, mean_before: Floats, strata: Fl
     settled = _between_days(after.days, _means(after.sums), strata)
     day = np.where(after.days[..., DAYS].sum(-1) >= SETTLED_DAYS, np.maximum(day, settled), day)
     return _Components(
-        np.maximum(SMALLEST_VARIANCE, _ratio(spread, squares)),
+        np.maximum(np.maximum(SMALLEST_VARIANCE, _ratio(spread, squares)), _at_least(recent)),
         _ratio(np.maximum(0.0, by_block - spread), before.days[..., BLOCK_SQUARES].sum(-1) - squares),
         *_remembered(day, shared, days, strata),
         np.maximum(1.0, blocks - strata),
         np.maximum(1.0, days - strata),
     )
+
+
+def _at_least(recent: Floats) -> Floats:
+    """What the variance of units was lately, less its standard error: of a spread that has grown, all of the past says too little."""
+    units = recent[..., UNITS].sum(-1)
+    spread = _ratio(_centred(recent, (SQUARES, MIXED, TOTALS), _means(recent)), recent[..., SQUARES].sum(-1))
+    return spread * np.maximum(0.0, 1 - np.sqrt(2 / np.maximum(units, 1.0)))
 
 
 def _between_days(days: Floats, mean: Floats, strata: Floats) -> Floats:

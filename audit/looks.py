@@ -18,6 +18,8 @@ REFERENCE_DAYS = 14
 """A change has at least so many days before it, to be compared with."""
 HISTORY_DAYS = 400
 """A look sees so many UTC days, its own included: a change that nobody decided on is seen for a year, then what is new is normal."""
+RECENT_DAYS = 7
+"""So many days before a change say how much units vary of late."""
 _AGES = (
     *((age, 1) for age in range(14)),
     *((age, 2) for age in range(15, 31, 2)),
@@ -102,13 +104,14 @@ def _contrasts(series: Series, tried: _Tried, cell: Ints, row: Ints) -> Contrast
     """What came before each change beside what came from it on, up to each cell."""
     first, day = series.starts[tried.start], series.day[np.minimum(tried.begun, len(series.day) - 1)]
     before = Stretch(series.sums[tried.begun] - series.sums[first], series.daily[day] - series.daily[tried.start])
+    lately = series.starts[np.maximum(tried.start, day - RECENT_DAYS)]
     settled = Stretch(
         series.sums[series.starts[tried.look_day]] - series.sums[tried.begun], series.daily[tried.look_day] - series.daily[day]
     )
     whole = (tried.begun == series.starts[day])[:, None, None]
     so_far = np.where(whole, series.daily[day][..., [BLOCK_SQUARES, DAY_SQUARES]], series.partial[tried.begun - 1])
     later = Later(series.sums[cell + 1] - series.sums[tried.begun[row]], series.partial[cell] - so_far[row], row)
-    return contrast(before, settled, later)
+    return contrast(before, series.sums[tried.begun] - series.sums[lately], settled, later)
 
 
 def _ranges(series: Series, tried: _Tried, cell: Ints, row: Ints) -> tuple[Ranges, Ranges]:
