@@ -34,12 +34,12 @@ GROUPS = "|".join(f"{group.name} " for group in application().registered_groups)
 
 @cache
 def commands() -> set[str]:
-    """Every command of the command line, groups with their members."""
+    """Every command of the command line, groups with their members, but those that are kept for older scripts and shown nowhere."""
     group = typer.main.get_command(application())
     found = set()
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         members = getattr(command, "commands", None)
-        found |= {f"{name} {member}" for member in members} if members else {name}
+        found |= {f"{name} {member}" for member, one in members.items() if not one.hidden} if members else {name}
     return found
 
 
