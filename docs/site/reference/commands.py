@@ -35,8 +35,9 @@ def commands() -> str:
 
 
 def commands_of(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every command with what is typed for it, groups before their members."""
-    for name, command in sorted(group.commands.items()):
+    """Every command that is shown, with what is typed for it, groups before their members."""
+    shown = {name: command for name, command in group.commands.items() if not command.hidden}
+    for name, command in sorted(shown.items()):
         path = (*before, name)
         yield " ".join(path), command
         if hasattr(command, "commands"):
