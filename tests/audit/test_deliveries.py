@@ -40,6 +40,7 @@ def exchange(**fields: Any) -> dict[str, Any]:
         "stop_reason": "stop",
         "agent": "main",
         "multi_user": False,
+        "labels": (),
     } | fields
     texts = (said["user_message"], said["agent_response"], said["agent_thinking"])
     return {"content_digest": read_digest(*texts, said["occurred_at"])} | said

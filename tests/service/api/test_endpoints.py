@@ -110,7 +110,7 @@ TABLE: Table = {
     ("GET", "/api/audit/{project}/anchors"): Row("read", bad=None),
     ("POST", "/api/audit/{project}/anchors"): Row("review", 201, {"count": 1}, empty=201, bad=("", {"count": 0})),
     ("GET", "/api/audit/{project}/deployments"): Row("read", bad=None),
-    ("POST", "/api/audit/{project}/deployments"): Row("review", 201, {"version": "2"}, bad=("version", {"version": ""})),
+    ("POST", "/api/audit/{project}/deployments"): Row("review", 201, {"version": "2"}, empty=201, bad=("", {"version": ""})),
     ("DELETE", "/api/audit/{project}/anchors/{anchor_id}"): Row("review", 200, empty=404, bad=None),
     ("POST", "/api/audit/{project}/anchors/run"): Row("admin", 202, empty=202, bad=None),
     ("POST", "/api/audit/{project}/rejudge"): Row(
