@@ -118,7 +118,7 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
     yield from next_steps(program, database, worst_run(store, PROJECT), worst, policy)
     # What is last is what is seen first.
     yield heading(f"In short, checked as of {PRESENT:%Y-%m-%d}; {SIMULATED}")
-    yield from [f"{one.project}: {finding.title}" for one in found for finding in one.findings]
+    yield from [f"{one.project}: {incident.title}" for one in found for incident in one.opened]
     quiet = sum(bool(one.looked) and not one.findings for one in found)
     yield "\n".join([f"{quiet} of {len(found)} projects: checked, nothing found", *check_limits(found)])
     yield heading("See it in a browser")
