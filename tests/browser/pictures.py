@@ -22,7 +22,7 @@ from service.processes import serving
 from service.workspace import utc_now
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
-HEAVIEST = 240_000
+HEAVIEST = 260_000
 """Bytes of a picture."""
 WIDE, HIGH = 1280, 860
 OPERATOR = "ada"
@@ -95,9 +95,9 @@ def main() -> None:
 
 
 def _places(page: Page, url: str) -> dict[str, str]:
-    """Where an incident on Tier 2 is, an exchange that moved it, and the run that can be trusted least."""
+    """Where an incident of a tier is, an exchange that moved it, and the run that can be trusted least."""
     page.goto(url + LINKS.incidents("support"))
-    incident = str(page.get_by_role("link", name="Tier 2").first.get_attribute("href"))
+    incident = str(page.get_by_role("link", name="Tier").first.get_attribute("href"))
     page.goto(url + incident)
     exchange = str(page.locator('main a[href*="/exchanges/"]').first.get_attribute("href"))
     page.goto(url + LINKS.runs("demo", readiness="unsafe_for_production"))
