@@ -164,9 +164,9 @@ def test_a_new_revision_is_not_known(store: Store) -> None:
         )
     ]  # fmt: skip
     append(store, "incidents", record, skip_known=True)
-    newer = msgspec.structs.replace(record, revision=1, status="accepted")
+    newer = msgspec.structs.replace(record, revision=1, status="dismissed")
     assert Appended({"incidents": 1}, 1) == append(store, "incidents", record, newer, skip_known=True)
-    assert [("accepted",)] == store.cursor().execute("SELECT status FROM incidents").fetchall()
+    assert [("dismissed",)] == store.cursor().execute("SELECT status FROM incidents").fetchall()
 
 
 def test_a_closing_travels_on_two_topics_independently(store: Store) -> None:
