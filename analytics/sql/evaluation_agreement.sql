@@ -7,7 +7,7 @@ WITH newest AS (
     WHERE kind = 'human_score' AND score IS NOT NULL AND ($project IS NULL OR project = $project)
     GROUP BY project, subject_id, reviewer
 ), said AS (
-    SELECT s.connection, s.session_id, n.rater, avg(n.human_score ORDER BY n.human_score) AS human_score, count(*) AS exchanges
+    SELECT s.connection, s.session_id, n.rater, avg(n.human_score) AS human_score, count(*) AS exchanges
     FROM newest AS n
     JOIN (SELECT DISTINCT project, score_id, connection, session_id FROM log.scores) AS s
         ON n.project = s.project AND n.score_id = s.score_id
