@@ -122,8 +122,10 @@ def site(folder: Path) -> Site:
 
 
 def commands(group: Any, before: str = "driftline") -> Iterator[str]:
-    """Every command, groups with their members."""
+    """Every command that is shown, groups with their members."""
     for name, command in group.commands.items():
+        if command.hidden:
+            continue
         yield f"{before} {name}"
         if hasattr(command, "commands"):
             yield from commands(command, f"{before} {name}")

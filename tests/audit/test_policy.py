@@ -35,6 +35,9 @@ THRESHOLDS: dict[str, Any] = {
     "duplicateCalls": 3,
     "failedSkills": 1,
     "severeFailedSkills": 2,
+    "alternatingRounds": None,
+    "nearDuplicateCalls": None,
+    "nearDuplicateSimilarity": 0.9,
 }
 DEFAULTS = {
     "enabled": True,

@@ -257,6 +257,7 @@ def test_a_summary_says_where_a_project_stands(store: Store) -> None:
         },
         "baseline": {"id": "b"},
         "openIncidents": 1,
+        "suspectedIncidents": 0,
     } == project_summary(store.cursor(), "ops", {"id": "b"})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -72,12 +72,13 @@ def test_secrets_are_taken_out() -> None:
     assert "ghp_0123456789" not in f"{msgspec.structs.asdict(made)}"
 
 
-def finding(**numbers: Any) -> Finding:
+def finding(interval: tuple[date, date] | None = None) -> Finding:
     """A drift that began about the third of October."""
     at = datetime(2026, 10, 3, tzinfo=UTC)
     return Finding(
         key=Key("drift", "tier2", "down"), rule="sequential", severity="warning", since=at.date(), until=at.date(), size=1.0,
-        title="", description="", numbers=numbers, before=(at, at), after=(at, at), expected=None, looked=Looked("drift_units", {}),
+        title="", description="", numbers={}, before=(at, at), after=(at, at), expected=None, looked=Looked("drift_units", {}),
+        interval=interval,
     )  # fmt: skip
 
 
@@ -85,6 +86,6 @@ def test_an_incident_names_the_deployments_within_its_first_days(store: Store) -
     """What was released the week before is no suspect, what was released on the day is."""
     days = [datetime(2026, 10, day, 23, 59, tzinfo=UTC) for day in (1, 2, 3, 4)]
     put(store, "deployments", [told(f"{at.day}", at=at) for at in days])
-    named = began_with(store.cursor(), "ops", finding(firstDayInterval=["2026-10-02", "2026-10-03"]))
+    named = began_with(store.cursor(), "ops", finding((date(2026, 10, 2), date(2026, 10, 3))))
     assert ["3", "2"] == [one["version"] for one in named]
     assert ["3"] == [one["version"] for one in began_with(store.cursor(), "ops", finding())]

@@ -163,10 +163,10 @@ def test_a_write_that_no_page_of_ours_made_is_refused(call: Call, tokens: Tokens
     put(store, "incidents", [incident()])
     value = signed_in(call, tokens.root)
     path = f"/api/audit/ops/incidents/{incident().incident_id}"
-    refused = call("PUT", path, json={"status": "accepted"}, headers=from_page(value, **FORGED[how]))
+    refused = call("PUT", path, json={"status": "dismissed"}, headers=from_page(value, **FORGED[how]))
     assert (403, "forged") == (refused.status_code, refused.json()["code"])
-    taken = call("PUT", path, json={"status": "accepted"}, headers=from_page(value))
-    assert (200, "accepted") == (taken.status_code, taken.json()["incident"]["status"])
+    taken = call("PUT", path, json={"status": "dismissed"}, headers=from_page(value))
+    assert (200, "dismissed") == (taken.status_code, taken.json()["incident"]["status"])
 
 
 def test_a_write_without_the_headers_of_browsers_is_refused(call: Call, tokens: Tokens) -> None:

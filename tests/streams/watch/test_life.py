@@ -95,7 +95,7 @@ def plain(**changes: object) -> Incident:
 
 
 def test_what_has_recovered_resolves_itself_and_its_days_are_cut_out(store: Store) -> None:
-    """Nobody has to clear up after an outage that was mended, and what is normal stays what it was."""
+    """Nobody has to clear up after an outage that was mended, and what is normal stays what it was; the day before, on which it may have begun, is cut out, too."""
     put(store, "scores", history(dip(16, 11), 60))
     check(store, END - 10 * DAY)
     for back in range(9, -1, -1):
@@ -105,7 +105,7 @@ def test_what_has_recovered_resolves_itself_and_its_days_are_cut_out(store: Stor
     assert one.last_day is not None
     assert one.last_day.date() == TODAY - 11 * DAY
     assert one.resolved_at == END - 8 * DAY
-    assert {"tier2": Reference(cut=((TODAY - 16 * DAY, TODAY - 11 * DAY),))} == references_of([one])
+    assert {"tier2": Reference(cut=((TODAY - 17 * DAY, TODAY - 11 * DAY),))} == references_of([one])
 
 
 def test_the_way_back_is_no_rise(store: Store) -> None:
@@ -301,11 +301,11 @@ def test_how_often_a_day_is_looked_at_changes_nothing(store: Store) -> None:
 
 
 def test_a_tier_with_too_few_sessions_for_an_alarm_is_listed_as_fallen_too(store: Store) -> None:
-    """One session a day has nothing to say on the second day, but beside an alarm it is worth knowing that it went along."""
+    """One noisy session a day has nothing to say on the second day, but beside an alarm it is worth knowing that it went along."""
     put(store, "scores", history(fallen(2), 40))
     behaved = {"tier3_state": "scored", "tier3_reason": "always"}
     for back in range(40, -1, -1):
-        level = 3.0 if back < 2 else 4.6 + 0.1 * (back % 3)
+        level = 2.6 if back < 2 else 3.6 + 0.6 * (back % 3)
         put(store, "scores", history(steady, 0, a_day=1, end=END - back * DAY, name=f"-t{back}", tier3_score=level, **behaved))
     (made,) = check(store).opened
     entries = {one.key.tier: one for one in moved_of(made)}

@@ -70,7 +70,7 @@ def test_runs_that_got_better_are_found_as_well(store: Store) -> None:
 
 def test_agents_are_looked_at_apart(store: Store) -> None:
     """One that got worse beside another that got better leaves the mean of the project as it was."""
-    made = [*runs(worse_since(8)), *runs(worse_since(8, 0.05, 0.9), name="other", agent="night")]
+    made = [*runs(worse_since(8)), *runs(worse_since(10, 0.05, 0.9), a_day=4, name="other", agent="night")]
     assert {("desk", "unsafe", "up"), ("night", "unsafe", "down")} <= set(findings(store, made))
 
 
