@@ -264,7 +264,8 @@ def _at_least(recent: Floats) -> Floats:
     """What the variance of units was lately, less its standard error: of a spread that has grown, all of the past says too little."""
     units = recent[..., UNITS].sum(-1)
     spread = _ratio(_centred(recent, (SQUARES, MIXED, TOTALS), _means(recent)), recent[..., SQUARES].sum(-1))
-    return spread * np.maximum(0.0, 1 - np.sqrt(2 / np.maximum(units, 1.0)))
+    least: Floats = spread * np.maximum(0.0, 1 - np.sqrt(2 / np.maximum(units, 1.0)))
+    return least
 
 
 def _between_days(days: Floats, mean: Floats, strata: Floats) -> Floats:

@@ -1,75 +1,154 @@
-"""Anomaly spikes: the anomaly rate of the last days against that of the baseline."""
+"""Anomaly spikes: has the share of anomalous exchanges risen in the last two weeks, against the days before it rose.
+
+What is normal are the days before, whatever they were: so a spike never becomes its own baseline. Each of the last `DAYS` days may be the
+first one of a spike. Of all anomalies, before it and since, the number of late ones is binomial (Przyborowski and Wilenski 1940, the
+conditional test of two Poisson rates); for a rate that is `RATIOS` times as high it is binomial, too, so the ratio of the two, averaged,
+is an e-value, and the sum over the days is evidence as in `audit.sequential`. Anomalies come in bunches, session by session: where days
+differ by more than independent exchanges would, all counts count for less by as much.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import NamedTuple
 
 from audit.drift import Severity
 
-DAYS = 3
-"""How many UTC days are looked at, the one of the check included."""
-WARNING = 2.0
-"""Above so many times the baseline's rate it is a spike."""
+DAYS = 14
+"""A spike that is older than so many UTC days, the one of the check included, is no spike."""
+HISTORY_DAYS = 90
+"""So many UTC days are looked at, the one of the check included."""
+REFERENCE_DAYS = 7
+"""So many days with exchanges stand before a spike."""
 CRITICAL = 3.0
+"""From so many times the rate before on it is critical."""
 FEWEST_ANOMALIES = 2
 """One exchange is no spike, however few there were: it is shown as an anomaly by itself."""
-CHANCE = 0.001
-"""How probable so many anomalies may be where nothing has changed: three days in a thousand, of windows that overlap, are about one in a year."""
+RATIOS = (1.5, 2.0, 3.0, 5.0)
+"""How many times as high the rate may have become: all of them are reckoned with alike."""
+SUSPECTED = 150.0
+"""Evidence that makes an alarm: at most one false one a year, `docs/decisions/0052-spikes.md`."""
+CONFIRMED = 1_000_000.0
+"""Evidence from which on a spike is certain enough to wake somebody."""
+
+
+class Day(NamedTuple):
+    """What came on one UTC day."""
+
+    day: date
+    anomalies: int
+    exchanges: int
+    """Those with a score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """More anomalies than the baseline lets expect."""
+    """More anomalies than the days before let expect."""
 
     severity: Severity
+    first_day: date
+    """The most probable first day."""
     anomalies: int
-    scores: int
+    """Since the first day."""
+    exchanges: int
     rate: float
-    """Anomalies a score over the last days, 0 to 1."""
-    baseline_rate: float
+    """Anomalies an exchange since then, 0 to 1."""
+    start: date
+    """First of the days before that were compared with."""
+    anomalies_before: int
+    exchanges_before: int
+    rate_before: float
     ratio: float | None
-    """`rate` by `baseline_rate`; None where the baseline has no anomaly."""
+    """`rate` by `rate_before`; None where there was no anomaly before."""
+    log_evidence: float
+    """Natural logarithm of the evidence."""
+    is_confirmed: bool
 
 
-def anomaly_spike(*, anomalies: int, scores: int, baseline_rate: float, baseline_scores: int) -> Spike | None:
-    """Whether the rate of the last three days is above twice the baseline's; above three times it is critical.
+class _Sums(NamedTuple):
+    """What days add up to."""
 
-    A baseline without a single anomaly does not say that the rate is 0, only that it is below about one in `baseline_scores`; it is taken
-    to be that. Otherwise the first anomaly of a clean project would be infinitely many times too many. None too when there are fewer than
-    two anomalies, when so many are no more than `CHANCE`, or when there is nothing to compare. `scores` and `baseline_scores` are those
-    that have a current score.
+    anomalies: int = 0
+    exchanges: int = 0
+    squares: float = 0.0
+    """Of anomalies squared by exchanges."""
+    days: int = 0
+
+    def plus(self, one: Day) -> _Sums:
+        """These, and a day more."""
+        return _Sums(
+            self.anomalies + one.anomalies,
+            self.exchanges + one.exchanges,
+            self.squares + one.anomalies**2 / one.exchanges,
+            self.days + 1,
+        )
+
+    @property
+    def dispersion(self) -> float:
+        """How many times more the days' anomalies vary than those of independent exchanges (Pearson's chi-square by its freedom), at least 1."""
+        rate = self.anomalies / self.exchanges
+        if not 0 < rate < 1:
+            return 1.0
+        off = (self.squares - self.anomalies * rate) / (rate * (1 - rate))
+        return max(1.0, off / (self.days - 1))
+
+
+def anomaly_spike(days: Iterable[Day], as_of: date) -> Spike | None:
+    """Whether the rate of anomalies has risen within the last `DAYS` days up to `as_of`.
+
+    `days` come in any order, one each; later ones and those before the last `HISTORY_DAYS` do not matter.
     """
-    if anomalies < FEWEST_ANOMALIES or scores <= 0 or baseline_scores <= 0:
+    oldest, first = (as_of - timedelta(days=count - 1) for count in (HISTORY_DAYS, DAYS))
+    known = sorted(one for one in days if oldest <= one.day <= as_of and one.exchanges > 0)
+    sums = list(itertools.accumulate(known, _Sums.plus, initial=_Sums()))
+    places = [place for place in range(REFERENCE_DAYS, len(known)) if known[place].day >= first]
+    terms = [_log_evidence(sums[place], sums[-1]) for place in places]
+    total = _log_sum(terms)
+    if total < math.log(SUSPECTED):
         return None
-    rate = anomalies / scores
-    expected = baseline_rate or 1 / baseline_scores
-    if (
-        rate <= WARNING * expected
-        or chance_of(anomalies, scores, round(baseline_rate * baseline_scores), baseline_scores) > CHANCE
-    ):
-        return None
+    best = places[max(range(len(terms)), key=terms.__getitem__)]
+    found = _spike(known, best, sums, total)
+    return found if found.anomalies >= FEWEST_ANOMALIES else None
+
+
+def _spike(known: Sequence[Day], place: int, sums: Sequence[_Sums], total: float) -> Spike:
+    before = sums[place]
+    anomalies, exchanges = sums[-1].anomalies - before.anomalies, sums[-1].exchanges - before.exchanges
+    rate, rate_before = anomalies / exchanges, before.anomalies / before.exchanges
+    # None in a hundred does not mean that there never is one.
+    expected = rate_before or 1 / before.exchanges
     return Spike(
-        severity="critical" if rate > CRITICAL * expected else "warning",
+        severity="critical" if rate >= CRITICAL * expected else "warning",
+        first_day=known[place].day,
         anomalies=anomalies,
-        scores=scores,
+        exchanges=exchanges,
         rate=rate,
-        baseline_rate=baseline_rate,
-        ratio=rate / baseline_rate if baseline_rate else None,
+        start=known[0].day,
+        anomalies_before=before.anomalies,
+        exchanges_before=before.exchanges,
+        rate_before=rate_before,
+        ratio=rate / rate_before if before.anomalies else None,
+        log_evidence=total,
+        is_confirmed=total >= math.log(CONFIRMED),
     )
 
 
-def chance_of(anomalies: int, scores: int, baseline_anomalies: int, baseline_scores: int) -> float:
-    """At most how probable it is that so many of all the anomalies, or more, are late ones when the rate is the same as before.
+def _log_evidence(before: _Sums, whole: _Sums) -> float:
+    """Logarithm of how much more probable the late anomalies are if their rate rose than if it did not."""
+    late, share = whole.anomalies - before.anomalies, 1 - before.exchanges / whole.exchanges
+    terms = []
+    for ratio in RATIOS:
+        # Of all anomalies the late share is r s / (r s + 1 - s) instead of s.
+        growth = -math.log(ratio * share + 1 - share)
+        terms.append((late * (math.log(ratio) + growth) + before.anomalies * growth) / before.dispersion)
+    return _log_sum(terms) - math.log(len(RATIOS))
 
-    Of n anomalies that may be any of the scores, the number of late ones is binomial (Przyborowski and Wilenski 1940, the conditional test
-    of two Poisson rates). Beyond its mean each term is at most r times the one before, so the first one bounds the sum: first / (1 - r).
-    1 where there are no more late ones than their share.
-    """
-    total, share = anomalies + baseline_anomalies, scores / (scores + baseline_scores)
-    ratio = baseline_anomalies / (anomalies + 1) * share / (1 - share)
-    if anomalies <= total * share or ratio >= 1:
-        return 1.0
-    ways = math.lgamma(total + 1) - math.lgamma(anomalies + 1) - math.lgamma(baseline_anomalies + 1)
-    first = math.exp(ways + anomalies * math.log(share) + baseline_anomalies * math.log1p(-share))
-    return min(1.0, first / (1 - ratio))
+
+def _log_sum(terms: Sequence[float]) -> float:
+    """Logarithm of the sum of what these are logarithms of."""
+    top = max(terms, default=-math.inf)
+    return top if math.isinf(top) else top + math.log(math.fsum(math.exp(one - top) for one in terms))

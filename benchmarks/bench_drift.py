@@ -10,7 +10,7 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple, TypeVar
 
 from audit.sequential import WINDOW_DAYS, find_change
-from benchmarks.drift import bars, causes, rules, scores, slices
+from benchmarks.drift import anomalies, bars, causes, rules, scores, slices
 from benchmarks.drift.scores import Project, Shape
 from benchmarks.measure import print_table
 
@@ -171,16 +171,22 @@ def per_year(alarms: Sequence[int]) -> str:
 def print_bars(pool: Pool, seed: int, share: float) -> None:
     """The bars of detection and of causes, line by line, and what falls short of them."""
     rows = bars.measure(pool, seed, share)
-    print_table(["line", "measured", "95 %", "bar", "met"], [[*row[:4], "yes" if row.met else "**no**"] for row in rows])
-    print(f"\nA check of 90 days of 50 scores in four tiers: {bars.processor_time():.0f} ms of processor (bar: 30).\n")
+    print_rows("line", rows)
+    print(f"A check of 90 days of 50 scores in four tiers: {bars.processor_time():.0f} ms of processor (bar: 30).\n")
+    spikes = anomalies.measure(pool, seed, share)
+    print_rows("spikes", spikes)
     found = causes.measure(seed, max(20, round(share * CAUSES)))
     print(causes.table(found))
     parts = [bars.share_row(*line) for line in slices.measure(seed, max(5, round(share * SLICES)))]
-    print_table(
-        ["which part changed", "measured", "95 %", "bar", "met"], [[*row[:4], "yes" if row.met else "**no**"] for row in parts]
-    )
-    short = [row.line for row in (*rows, *found, *parts) if not row.met]
+    print_rows("which part changed", parts)
+    short = [row.line for row in (*rows, *spikes, *found, *parts) if not row.met]
     print(f"\nFalls short: {'; '.join(short) or 'nothing'}.\n")
+
+
+def print_rows(what: str, rows: Sequence[bars.Row]) -> None:
+    """Lines with their intervals and bars."""
+    print_table([what, "measured", "95 %", "bar", "met"], [[*row[:4], "yes" if row.met else "**no**"] for row in rows])
+    print()
 
 
 def main(options: Sequence[str] = ()) -> None:

@@ -46,7 +46,12 @@ PAGES = (
     Shown("costs", lambda _: LINKS.costs(DRIFTED), "cost", ()),
     Shown("wrap quality", lambda _: LINKS.wrap_quality(DRIFTED), "wrapped up", ()),
     Shown("incidents", lambda _: LINKS.incidents(DRIFTED), "Incidents", ("Tier 2",)),
-    Shown("incident", lambda site: LINKS.incident(DRIFTED, site.incident), "Tier 2", ("Accept", "Dismiss", "503")),
+    Shown(
+        "incident",
+        lambda site: LINKS.incident(DRIFTED, site.incident),
+        "Tier 2",
+        ("Acknowledge", "New normal", "Dismiss", "503"),
+    ),
     Shown("exchange", lambda site: LINKS.exchange(DRIFTED, site.score.score_id), "Turn 1", ("The user is in a hurry.",)),
     Shown("runs", lambda _: LINKS.runs(WORKING), "Runs", ("run_001", "run_002")),
     Shown("run", lambda _: LINKS.run(WORKING, "run_001"), "run_001", ("Timeline",)),

@@ -248,8 +248,10 @@ def measure(pool: Pool, seed: int, share: float = 1.0) -> list[Row]:
 
 def _row(line: Line, found: Sequence[float | None]) -> Row:
     known = [value for value in found if value is not None]
-    if line.kind in {"quiet", "false confirmed"}:
-        return _rate(line, known)
+    if line.kind == "quiet":
+        return rate_row(line.name, round(sum(known)), len(known), line.bar)
+    if line.kind == "false confirmed":
+        return _fleet_row(line, known)
     if line.kind in {"delay", "confirmed"}:
         return _delay(line, known)
     low, high = _binomial(round(sum(known)), len(known))
@@ -265,12 +267,16 @@ def share_row(line: str, hits: int, runs: int, bar: float) -> Row:
     return Row(line, f"{hits / runs:.0%} of {runs}", f"{low:.0%} to {high:.0%}", f"at least {bar:.0%}", hits / runs >= bar)
 
 
-def _rate(line: Line, found: Sequence[float]) -> Row:
-    scale = FLEET / 12 if line.kind == "false confirmed" else 1.0
-    low, high = _poisson(round(sum(found)))
-    value, low, high = (scale * one / len(found) for one in (sum(found), low, high))
-    unit = "a month" if line.kind == "false confirmed" else "a year"
-    return Row(line.name, f"{value:.2f} {unit}", f"{low:.2f} to {high:.2f}", f"at most {line.bar:g}", value <= line.bar)
+def rate_row(line: str, events: int, years: float, bar: float) -> Row:
+    """The row of a rate a year that is to be at most so large."""
+    low, high = (one / years for one in _poisson(events))
+    return Row(line, f"{events / years:.2f} a year", f"{low:.2f} to {high:.2f}", f"at most {bar:g}", events / years <= bar)
+
+
+def _fleet_row(line: Line, found: Sequence[float]) -> Row:
+    scale = FLEET / 12 / len(found)
+    value, low, high = (scale * one for one in (sum(found), *_poisson(round(sum(found)))))
+    return Row(line.name, f"{value:.2f} a month", f"{low:.2f} to {high:.2f}", f"at most {line.bar:g}", value <= line.bar)
 
 
 def _delay(line: Line, found: Sequence[float]) -> Row:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from audit.diagnosis import LOWEST_TRUST
 from audit.drift import SHORTEST_RUN
 from audit.spikes import DAYS as SPIKE_DAYS
-from audit.spikes import WARNING as SPIKE
 from service.dashboard.incident_words import EXPLAINED
 from service.project_health import ANOMALOUS, ENOUGH, UNSCORED
 
@@ -53,7 +52,7 @@ _CHANGES = (
     Word("run-drift", "Drift of runs", "An agent's finished runs changed. " + EXPLAINED["runs"]),
     Word("no-alarm", "A line fell, and there is no alarm", "An alarm needs at least 14 days and ten sessions with scores of the tier before the change and three after it, or "
         f"{SHORTEST_RUN} days in a row off the baseline. Tiers that few exchanges reach, 2.5 and 3 above all, are slower, and a wide band says that the tier varies anyway. Look at an incident of another tier since the same day first: one cause moves several."),
-    Word("spike", "Anomaly spike", f"Over {SPIKE_DAYS} days more than {SPIKE:g} times as many anomalies as in the baseline, and more than chance would bring."),
+    Word("spike", "Anomaly spike", f"More exchanges with an anomaly, since one of the last {SPIKE_DAYS} days, than the days before it and chance would bring."),
     Word("cause", "Cause", "Whether the agent changed or the judge. Anchors, exchanges that never change, are judged again and again: how far they moved is set beside how far the tier did. Without anchors, or with too few rounds about the change, it is not known, and the incident says what lacks."),
 )  # fmt: skip
 _RUNS = (

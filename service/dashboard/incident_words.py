@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from audit.drift import CRITICAL, DAYS, SHORTEST_RUN, SMALLEST_SIGMA
 from audit.sequential import SUSPECTED
-from audit.spikes import CHANCE, FEWEST_ANOMALIES
 from audit.spikes import CRITICAL as CRITICAL_RATE
 from audit.spikes import DAYS as RATE_DAYS
-from audit.spikes import WARNING as WARNING_RATE
+from audit.spikes import FEWEST_ANOMALIES, HISTORY_DAYS
+from audit.spikes import SUSPECTED as SUSPECTED_RATE
 from service.dashboard.rendering import NOTHING, number, share
 from streams.watch.causes import CAUSES
 from streams.watch.incidents import CAUSE
@@ -44,9 +44,10 @@ EXPLAINED: Mapping[str, str] = {
         "standard deviations it is critical. The rule is simple and finds large changes only."
     ),
     "rate_ratio": (
-        f"The share of exchanges with an anomaly over the last {RATE_DAYS} days is more than {WARNING_RATE:g} times that of the baseline "
-        f"(critical: {CRITICAL_RATE:g} times), there are at least {FEWEST_ANOMALIES} of them, and so many would come by chance less than "
-        f"once in {number(1 / CHANCE)} times."
+        f"For each of the last {RATE_DAYS} days the rule asks how much better the number of exchanges with an anomaly is explained by a "
+        f"rate that rose on that day than by the rate of the days before it, up to {HISTORY_DAYS}, and adds that up. From "
+        f"{SUSPECTED_RATE:g} to 1 on it is a spike: by chance about once in a year. Above {CRITICAL_RATE:g} times the rate before it is "
+        f"critical. There are at least {FEWEST_ANOMALIES} anomalies; where they come in bunches, all of them count for less."
     ),
     "runs": (
         "After every finished run of an agent the rule asks of each day of the last two months how much better trust, the share of "
@@ -124,7 +125,9 @@ def _of_rate(seen: Seen) -> Iterator[Figure]:
     )
     yield Figure("Rate before", share(_number(seen, "baselineRate")), f"of {_count(seen, 'baselineExchanges')} exchanges")
     ratio = _number(seen, "ratio")
-    yield Figure("Times as high", NOTHING if ratio is None else f"{ratio:.1f}", f"an alarm above {WARNING_RATE:g}")
+    yield Figure("Times as high", NOTHING if ratio is None else f"{ratio:.1f}", f"critical from {CRITICAL_RATE:g} on")
+    if "logEvidence" in seen:  # versions before asked for twice the baseline's rate
+        yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {SUSPECTED_RATE:g} to 1 on")
 
 
 _FIGURES: Mapping[str, Callable[[Seen], Iterator[Figure]]] = {

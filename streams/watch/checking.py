@@ -16,6 +16,7 @@ from analytics.queries import query_rows
 from audit.policy import Policy
 from schemas.records import Baseline, Incident, ProjectCheck
 from streams.watch.baselines import baseline_of, needs_another
+from streams.watch.cases import Case
 from streams.watch.causes import Explanation
 from streams.watch.companions import MovedToo, moved_too
 from streams.watch.evidence import gather
@@ -26,7 +27,7 @@ from streams.watch.measured import Measured, measure
 from streams.watch.moves import Series, evidence_of, moved_of
 from streams.watch.recovery import levels_of, no_levels, over, vanished
 from streams.watch.references import references_of
-from streams.watch.rules import ALL_RULES, LOOK_BACK, Case
+from streams.watch.rules import ALL_RULES, LOOK_BACK
 from streams.watch.run_evidence import gather_runs
 from streams.watch.run_measures import measure_runs
 from streams.watch.run_rules import RUNS, RunCase, by_runs

@@ -16,11 +16,11 @@ import numpy as np
 
 from audit.cells import Cells
 from audit.changepoints import Flags
+from streams.watch.cases import Case
 from streams.watch.findings import DOWN, DRIFT, UP, WARNING, Finding, Key
 from streams.watch.measured import TIERS, midnight
 from streams.watch.moves import MOVED_TOO
 from streams.watch.recovery import CERTAIN
-from streams.watch.rules import Case
 
 FEWEST_BEFORE = 10
 """Sessions before the change that it takes to know what was normal."""

@@ -22,6 +22,7 @@ from audit.cells import Cells
 from audit.drift import DAYS, DailyAverage
 from audit.fingerprints import canonical_json, digest
 from audit.outcomes import COMPARABLE_RULES
+from audit.spikes import Day
 from schemas.records import TierStatistics
 
 TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
@@ -96,6 +97,11 @@ class Measured:
         """The average of a tier on each day that has any, oldest first, and how many scores it is of."""
         sums = self._rows.group_by("day").agg(pl.col(f"{tier}_sum").sum(), pl.col(f"{tier}_count").sum()).sort("day")
         return {DailyAverage(day, total / count): count for day, total, count in sums.iter_rows() if count}
+
+    def anomalies(self) -> list[Day]:
+        """How many exchanges of each day had an anomaly, oldest first."""
+        sums = self._rows.group_by("day").agg(pl.col("anomalies").sum(), pl.col("exchanges").sum()).sort("day")
+        return [Day(*row) for row in sums.iter_rows()]
 
     def cells(self, tier: str) -> Cells:
         """What the sessions with scores of a tier add up to by the hour, oldest first; times are UTC and naive."""

@@ -20,7 +20,7 @@ MOST_DAYS = 90
 """Days that are kept of those that have left a rule's window."""
 MOST_MOVED = 40
 """Series that an incident lists: an agent may have many failure types."""
-ESTIMATING = ("sequential", "runs")
+ESTIMATING = ("sequential", "rate_ratio", "runs")
 """The rules that look at all days each time, and may find another first day."""
 MOVED_TOO = "moved_too"
 """In the place of a rule: the series raised no alarm of its own."""

@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime
 from typing import Any
 
-from audit import drift, spikes
-from audit.reference import NO_DECISION, Reference
+from audit import drift
 from audit.sequential import Change, find_change
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
-from streams.watch.findings import DOWN, DRIFT, SPIKE, UP, Finding, Key, Looked
-from streams.watch.measured import QUERY, TIERS, Measured, midnight
+from streams.watch.cases import Case, Rule, shown
+from streams.watch.findings import DOWN, DRIFT, UP, Finding, Key
+from streams.watch.measured import TIERS, midnight
+from streams.watch.spike_rules import RATIO, by_rate
 
-CONSECUTIVE, SEQUENTIAL, RATIO = "consecutive_days", "sequential", "rate_ratio"
+CONSECUTIVE, SEQUENTIAL = "consecutive_days", "sequential"
 _FELL = {UP: "rose", DOWN: "fell"}
-_SHOWN = 3
-"""Decimals of what is shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What the rules are asked about."""
-
-    measured: Measured
-    baseline: Baseline | None
-    references: Mapping[str, Reference]
-    """For a series which of its days count; all of them where it is not named."""
-    parameters: Mapping[str, Any]
-    """Of the query that the measures come from."""
-
-    @property
-    def looked(self) -> Looked:
-        """Where the rules look."""
-        return Looked(QUERY, {**self.parameters, "projects": [self.measured.project]})
-
-    def reference(self, series: str) -> Reference:
-        """Which days of a series count."""
-        return self.references.get(series, NO_DECISION)
-
-
-Rule = Callable[[Case], Iterator[Finding]]
 
 
 def by_consecutive_days(case: Case) -> Iterator[Finding]:
@@ -86,14 +60,14 @@ def _run(
         ),
         numbers={
             "days": _days({one: counts[one] for one in found.days}),
-            "deviation": _shown(found.deviation),
-            "mean": _shown(mean),
-            "stddev": _shown(stddev),
+            "deviation": shown(found.deviation),
+            "mean": shown(mean),
+            "stddev": shown(stddev),
             "baselineScores": known.count,
             "baselineId": baseline.baseline_id,
         },
         before=(baseline.window_start, min(midnight(first), baseline.window_end)),
-        after=(midnight(first), _end(last, case.measured.as_of)),
+        after=case.window(first, last),
         expected=mean,
         looked=case.looked,
     )
@@ -113,7 +87,7 @@ def _change(case: Case, tier: tuple[str, str], found: Change, start: date) -> Fi
     column, name = tier
     counts, earliest, latest = case.measured.days(column), found.earliest_day, found.latest_day
     until = found.seen_at.date()
-    shown = {one: count for one, count in counts.items() if earliest <= one.day <= until}
+    told = {one: count for one, count in counts.items() if earliest <= one.day <= until}
     return Finding(
         key=Key(DRIFT, column, found.direction),
         rule=SEQUENTIAL,
@@ -124,22 +98,22 @@ def _change(case: Case, tier: tuple[str, str], found: Change, start: date) -> Fi
         title=f"{name} {_FELL[found.direction]} to {found.mean_after:.2f} from {found.mean_before:.2f} on {found.first_day}",
         description=_in_words(name, found),
         numbers={
-            "days": _days(shown),
+            "days": _days(told),
             "firstDay": f"{found.first_day}",
             "firstDayInterval": [f"{earliest}", f"{latest}"],
-            "change": _shown(found.size),
-            "changeInterval": [_shown(found.size_interval.low), _shown(found.size_interval.high)],
-            "meanBefore": _shown(found.mean_before),
-            "meanAfter": _shown(found.mean_after),
+            "change": shown(found.size),
+            "changeInterval": [shown(found.size_interval.low), shown(found.size_interval.high)],
+            "meanBefore": shown(found.mean_before),
+            "meanAfter": shown(found.mean_after),
             "scoresBefore": found.scores_before,
             "scoresAfter": found.scores_after,
             "sessionsBefore": found.units_before,
             "sessionsAfter": found.units_after,
-            "sigma": _shown(found.sigma),
+            "sigma": shown(found.sigma),
             "logEvidence": round(found.log_evidence, 1),
         },
         before=(midnight(start), midnight(found.first_day)),
-        after=(midnight(found.first_day), _end(until, case.measured.as_of)),
+        after=case.window(found.first_day, until),
         expected=found.mean_before,
         looked=case.looked,
         interval=(earliest, latest),
@@ -159,62 +133,6 @@ def _in_words(name: str, found: Change) -> str:
     )
 
 
-def by_rate(case: Case) -> Iterator[Finding]:
-    """A rate of anomalies over the last days that is a multiple of the baseline's. Needs a comparable baseline."""
-    baseline, measured = case.baseline, case.measured
-    if baseline is None or baseline.anomaly_rate is None or not is_comparable(baseline, measured):
-        return
-    today = measured.as_of.date()
-    lately = measured.statistics(today - timedelta(days=spikes.DAYS - 1), today)
-    found = spikes.anomaly_spike(
-        anomalies=lately.anomalies,
-        scores=lately.exchanges,
-        baseline_rate=baseline.anomaly_rate,
-        baseline_scores=baseline.exchange_count,
-    )
-    if found is not None:
-        yield _spike(case, baseline, found)
-
-
-def _spike(case: Case, baseline: Baseline, found: spikes.Spike) -> Finding:
-    today = case.measured.as_of.date()
-    days = [today - timedelta(days=number) for number in reversed(range(spikes.DAYS))]
-    daily = {day: case.measured.statistics(day, day) for day in days}
-    times = "" if found.ratio is None else f", so it is {found.ratio:.1f} times as high"
-    return Finding(
-        key=Key(SPIKE, None, UP),
-        rule=RATIO,
-        severity=found.severity,
-        since=days[0],
-        until=max(day for day, one in daily.items() if one.exchanges),
-        size=found.rate,
-        title=f"{found.rate:.0%} of the exchanges have an anomaly, {found.baseline_rate:.1%} had one before",
-        description=(
-            f"From {days[0]} to {today} {found.anomalies} of {found.scores} exchanges had an anomaly ({found.rate:.1%}). In the "
-            f"baseline, {baseline.window_start:%Y-%m-%d} to {baseline.window_end:%Y-%m-%d}, the rate is {found.baseline_rate:.1%} "
-            f"of {baseline.exchange_count}{times}."
-        ),
-        numbers={
-            "days": [
-                {"day": f"{day}", "anomalies": one.anomalies, "count": one.exchanges}
-                for day, one in daily.items()
-                if one.exchanges
-            ],
-            "anomalies": found.anomalies,
-            "exchanges": found.scores,
-            "rate": _shown(found.rate),
-            "baselineRate": _shown(found.baseline_rate),
-            "baselineExchanges": baseline.exchange_count,
-            "baselineId": baseline.baseline_id,
-            "ratio": _shown(found.ratio),
-        },
-        before=(baseline.window_start, min(midnight(days[0]), baseline.window_end)),
-        after=(midnight(days[0]), case.measured.as_of),
-        expected=found.baseline_rate,
-        looked=case.looked,
-    )
-
-
 ALL_RULES: Mapping[str, Rule] = {SEQUENTIAL: by_evidence, CONSECUTIVE: by_consecutive_days, RATIO: by_rate}
 """The rules by name; of several that see one change the first is the one that tells of it."""
 LOOK_BACK = 97
@@ -222,16 +140,8 @@ LOOK_BACK = 97
 
 
 def _days(counts: Mapping[drift.DailyAverage, int]) -> list[dict[str, Any]]:
-    return [{"day": f"{one.day}", "average": _shown(one.average), "count": count} for one, count in counts.items()]
+    return [{"day": f"{one.day}", "average": shown(one.average), "count": count} for one, count in counts.items()]
 
 
 def _off(direction: str) -> str:
     return "below" if direction == DOWN else "above"
-
-
-def _end(last: date, as_of: datetime) -> datetime:
-    return min(midnight(last + timedelta(days=1)), as_of)
-
-
-def _shown(value: float | None) -> float | None:
-    return None if value is None else round(value, _SHOWN)

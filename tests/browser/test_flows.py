@@ -58,13 +58,13 @@ def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
         here.tab_to(here.page.get_by_role("button", name=button))
         keys.press("Enter")
 
-    here.tab_to(here.page.get_by_role("button", name="Accept"))
+    here.tab_to(here.page.get_by_role("button", name="New normal"))
     keys.press("Enter")
     expect(here.page.locator("#reason")).to_be_focused()
     expect(main).to_contain_text("Nobody has decided yet.")
     reason = "A new prompt went live; it is being <b>rolled back</b>."
-    decide(reason, "Accept")
-    expect(main).to_contain_text("Accepted")
+    decide(reason, "New normal")
+    expect(main).to_contain_text("Resolved: new normal")
     elsewhere.refreshed()
     expect(elsewhere.page.locator("main")).to_contain_text(reason)
     expect(elsewhere.page.locator("main")).to_contain_text("ada")
@@ -73,10 +73,10 @@ def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
     decide("Not so.", "Dismiss")
     expect(main).to_contain_text("Dismissed")
     decide("It came back.", "again")
-    expect(here.page.get_by_role("button", name="Accept")).to_be_visible()
+    expect(here.page.get_by_role("button", name="Acknowledge")).to_be_visible()
     elsewhere.refreshed()
     expect(elsewhere.page.locator("#decisions")).to_contain_text("It came back.")
-    expect(elsewhere.page.get_by_role("button", name="Accept")).to_be_visible()
+    expect(elsewhere.page.get_by_role("button", name="Acknowledge")).to_be_visible()
     assert [True, True] == [one.page.evaluate("window.stayed") for one in (here, elsewhere)]
     assert [] == here.troubles + elsewhere.troubles + fleet.troubles
 

@@ -158,14 +158,13 @@ def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     """Two hundred lines scroll by; what stays on the screen is the end."""
     *lines, rest = shown.part("In short")
     found = [line for line in lines if not line.startswith("demo: ")]
-    assert all(line.startswith(f"{PROJECTS[WORSE_AGENT]}: Tier ") and line.endswith(f" on {WORSE_SINCE}") for line in found)
-    assert 2 <= len(found)
+    assert [f"{PROJECTS[WORSE_AGENT]}: Tier 3 fell to 3.05 from 4.70 on {WORSE_SINCE}; with it Tier 2 and 2 more"] == found
     assert f"{len(PROJECTS) - 1} of {len(PROJECTS) + 1} projects: checked, nothing found" == rest
 
 
 def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -> None:
     """Their agent gets worse, too: a page that says of it that nothing was found would not be true."""
-    assert any(line.startswith("demo: Tier 1 fell") for line in shown.part("In short"))
+    assert any(line.startswith("demo: ") and "Tier 1" in line for line in shown.part("In short"))
     with Store(shown.database) as store:
         kept = store.cursor().execute("SELECT project, checked_at::VARCHAR, days FROM log.project_checks").fetchall()
     assert sorted((project, "2026-11-02 00:00:00", 14) for project in (*PROJECTS.values(), "demo")) == sorted(kept)
@@ -173,11 +172,8 @@ def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -
 
 def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Shown) -> None:
     """From 1 of 42 to 15 of 17: nobody was told before runs were watched. The other five agents are as they were."""
-    lines = [line for line in shown.part("In short") if " of support-desk " in line]
-    assert "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24" in lines
-    assert any(line.startswith("demo: Trust of support-desk fell to ") for line in lines)
-    of_runs = [line for line in shown.part("In short") if line.startswith("demo: ") and not line.startswith("demo: Tier ")]
-    assert of_runs == lines
+    lines = [line for line in shown.part("In short") if line.startswith("demo: ")]
+    assert ["demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; with it Tier 1 and 2 more"] == lines
 
 
 def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timedelta
@@ -106,6 +107,22 @@ def test_what_has_recovered_resolves_itself_and_its_days_are_cut_out(store: Stor
     assert one.last_day.date() == TODAY - 11 * DAY
     assert one.resolved_at == END - 8 * DAY
     assert {"tier2": Reference(cut=((TODAY - 17 * DAY, TODAY - 11 * DAY),))} == references_of([one])
+
+
+def test_a_spike_is_open_until_it_is_over_by_its_rate(store: Store) -> None:
+    """After two weeks the rule falls silent, which is no news that it is better."""
+    put(store, "scores", history(steady, 60))
+    put(store, "scores", history(steady, 20, end=END - 4 * DAY, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
+    seen = []
+    for back in range(25, -1, -1):
+        check(store, END - back * DAY)
+        seen.append([(one.status, one.resolution) for one in known(store) if one.type == "anomaly_spike"])
+    told = [list(group) for group, _ in itertools.groupby(seen)]
+    assert [[], [("open", None)], [(RESOLVED, "recovered")]] == told
+    assert 2 + 20 <= seen.count([("open", None)]) <= 2 + 22
+    (spike,) = (one for one in known(store) if one.type == "anomaly_spike")
+    assert spike.last_day is not None
+    assert (END - 4 * DAY).date() == spike.last_day.date()
 
 
 def test_the_way_back_is_no_rise(store: Store) -> None:

@@ -414,6 +414,19 @@ def test_anomalies_that_become_more_are_a_spike(store: Store) -> None:
     assert {"odd"} == {one["reason"] for one in evidence_of(spikes[0])["exchanges"]}
 
 
+@pytest.mark.parametrize("since", [1, 5, 12])
+def test_what_was_before_a_spike_is_said_truly_on_each_of_its_days(store: Store, since: int) -> None:
+    """A baseline that holds the spike calls it normal, and an incident would say that nothing has changed."""
+    put(store, "scores", history(steady, 40))
+    put(store, "scores", history(steady, since - 1, a_day=10, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
+    (spike,) = [one for one in checked(store).findings if one.key.type == "anomaly_spike"]
+    first = (END - (since - 1) * DAY).date()
+    assert (first, 0.0) == (spike.since, spike.numbers["baselineRate"])
+    assert (f"{(END - 40 * DAY).date()}", f"{first - DAY}") == (spike.numbers["baselineFrom"], spike.numbers["baselineUntil"])
+    assert spike.before[1] == spike.after[0]
+    assert f"From {(END - 40 * DAY).date()} to the day before, 0 of {10 * (41 - since)} had one" in spike.description
+
+
 def test_a_project_that_is_not_audited_is_not_watched(store: Store) -> None:
     """It was switched off."""
     policy = Policy(projects={"ops": ProjectSettings(enabled=False)})

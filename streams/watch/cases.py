@@ -1,0 +1,49 @@
+"""What the rules of the watch are asked about, and how they show numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from audit.reference import NO_DECISION, Reference
+from schemas.records import Baseline
+from streams.watch.findings import Finding, Looked
+from streams.watch.measured import QUERY, Measured, midnight
+
+_SHOWN = 3
+"""Decimals of what is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the rules are asked about."""
+
+    measured: Measured
+    baseline: Baseline | None
+    references: Mapping[str, Reference]
+    """For a series which of its days count; all of them where it is not named."""
+    parameters: Mapping[str, Any]
+    """Of the query that the measures come from."""
+
+    @property
+    def looked(self) -> Looked:
+        """Where the rules look."""
+        return Looked(QUERY, {**self.parameters, "projects": [self.measured.project]})
+
+    def reference(self, series: str) -> Reference:
+        """Which days of a series count."""
+        return self.references.get(series, NO_DECISION)
+
+    def window(self, first: date, last: date) -> tuple[datetime, datetime]:
+        """The time from one day to another, both included, as far as it was looked at."""
+        return midnight(first), min(midnight(last + timedelta(days=1)), self.measured.as_of)
+
+
+Rule = Callable[[Case], Iterator[Finding]]
+
+
+def shown(value: float | None) -> float | None:
+    """A number as it is shown."""
+    return None if value is None else round(value, _SHOWN)
