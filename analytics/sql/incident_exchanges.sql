@@ -1,6 +1,6 @@
--- purpose: the exchanges that moved a tier's mean, or the rate of anomalies, most: those farthest off what was expected, on the side of the change; one that stands for several counts as many times
+-- purpose: the exchanges that moved a tier's mean, or the rate of anomalies, most: those farthest off what was expected, on the side of the change, or on either side of a spread's; one that stands for several counts as many times
 -- grain: one row an exchange: its score, how many exchanges it stands for, how far it is off (weight times distance), and what the judge or the rules say of it
--- parameters: $project, $tier (tier1, tier2, tier2_5 or tier3; NULL: anomalies), $since (inclusive), $until (exclusive), $expected, $direction (up or down), $limit
+-- parameters: $project, $tier (tier1, tier2, tier2_5 or tier3; NULL: anomalies), $since (inclusive), $until (exclusive), $expected, $direction (up, down, or NULL for both), $limit
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
@@ -21,9 +21,9 @@ WITH latest AS (
     JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
     WHERE project = $project AND exchange_at >= $since::TIMESTAMP AND exchange_at < $until::TIMESTAMP
 ), moved AS (
-    SELECT *, round(weight * (score - $expected::DOUBLE) * CASE WHEN $direction = 'down' THEN -1 ELSE 1 END, 6) AS moved
-    FROM measured
-    WHERE weight * (score - $expected::DOUBLE) * CASE WHEN $direction = 'down' THEN -1 ELSE 1 END > 0
+    SELECT *, round(weight * CASE $direction WHEN 'up' THEN distance WHEN 'down' THEN -distance ELSE abs(distance) END, 6) AS moved
+    FROM (SELECT *, score - $expected::DOUBLE AS distance FROM measured)
+    WHERE CASE $direction WHEN 'up' THEN distance WHEN 'down' THEN -distance ELSE abs(distance) END > 0
     ORDER BY moved DESC, exchange_at DESC, score_id
     LIMIT $limit
 )

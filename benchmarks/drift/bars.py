@@ -21,6 +21,7 @@ from audit.comparison import beta_quantile
 from audit.looks import looks_of
 from audit.sequential import SUSPECTED, find_change, is_confirmed
 from audit.series import Series
+from audit.spread import find_spread
 
 FIRST = date(2026, 1, 5)
 START = np.datetime64(FIRST.isoformat(), "us")
@@ -33,6 +34,8 @@ APART = 7.0
 """Alarms with so many quiet days between them are two."""
 FLEET = 4000
 """Series of 1 000 projects of four tiers."""
+SPREADS = frozenset({"spread delay", "quiet spread", "spread share"})
+"""Kinds of lines about the spread instead of the mean."""
 DailyNumber = Callable[[int], float]
 
 
@@ -89,7 +92,7 @@ class Line(NamedTuple):
     name: str
     history: History
     kind: str
-    """quiet (false alarms a year), share (alarms in 60 days), delay (median days), day or size (intervals that hold), confirmed."""
+    """quiet (false alarms a year), share (alarms in 60 days), delay (median days), day or size (intervals that hold), confirmed; `SPREADS`."""
     bar: float
     runs: int
 
@@ -166,6 +169,8 @@ def one(task: tuple[Line, int, int]) -> float | None:
     line, seed, run = task
     history = line.history
     cells = drawn(history, np.random.default_rng([seed, run, zlib.crc32(repr(history).encode())]))
+    if line.kind in SPREADS:
+        return _spread(line, cells)
     if line.kind in {"quiet", "false confirmed"}:
         return float(sum(line.kind == "quiet" or sure is not None for _, sure in alarms(cells, history.days)))
     found = alarms(cells, history.days, math.floor(history.change))
@@ -177,6 +182,16 @@ def one(task: tuple[Line, int, int]) -> float | None:
     if line.kind == "delay":
         return late[0] - history.change if late else math.inf
     return _holds(line, cells, late[0]) if late else None
+
+
+def _spread(line: Line, cells: Cells) -> float:
+    """What daily checks of the spread come to: alarms, whether there is one, or days from the change to the end of the day that tells."""
+    since = QUIET if math.isinf(line.history.change) else math.floor(line.history.change)
+    seen = [day for day in range(since, line.history.days) if find_spread(cells, FIRST + timedelta(days=day)) is not None]
+    if line.kind == "spread delay":
+        return seen[0] + 1 - line.history.change if seen else math.inf
+    alarms = sum(place == 0 or day - seen[place - 1] > APART for place, day in enumerate(seen))
+    return float(alarms if line.kind == "quiet spread" else bool(alarms))
 
 
 def _holds(line: Line, cells: Cells, alarm: float) -> float | None:
@@ -215,6 +230,10 @@ LINES: tuple[Line, ...] = (
     ),
     Line("the spread doubles, 10 a day", History(spread=2), "share", 0.1, 100),
     Line("the spread doubles, 50 a day", History(rate=50, spread=2), "share", 0.1, 100),
+    Line("the spread doubles, 10 a day: told as a change of spread", History(spread=2), "spread delay", 14, 60),
+    Line("the spread doubles, 50 a day: told as a change of spread", History(rate=50, spread=2), "spread delay", 3, 60),
+    Line("independent, 10 a day: the spread", _year(), "quiet spread", 0.25, 60),
+    Line("traffic 4 000 to 400 a day: the spread", History(rate=4000, after=400), "spread share", 0.05, 20),
     Line("nights half a sigma lower, 200 a day", _year(rate=200, night=0.5), "quiet", 0.25, 30),
     Line("day effects of a quarter of a sigma", _year(daily=0.25), "quiet", 0.25, 60),
     Line("day effects of half a sigma", _year(daily=0.5), "quiet", 0.25, 60),
@@ -248,16 +267,17 @@ def measure(pool: Pool, seed: int, share: float = 1.0) -> list[Row]:
 
 def _row(line: Line, found: Sequence[float | None]) -> Row:
     known = [value for value in found if value is not None]
-    if line.kind == "quiet":
+    if line.kind in {"quiet", "quiet spread"}:
         return rate_row(line.name, round(sum(known)), len(known), line.bar)
     if line.kind == "false confirmed":
         return _fleet_row(line, known)
-    if line.kind in {"delay", "confirmed"}:
+    if line.kind in {"delay", "spread delay", "confirmed"}:
         return _delay(line, known)
     low, high = _binomial(round(sum(known)), len(known))
     value = sum(known) / max(1, len(known))
-    met = value <= line.bar if line.kind == "share" else value >= line.bar
-    sign = "at most" if line.kind == "share" else "at least"
+    is_most = line.kind in {"share", "spread share"}
+    met = value <= line.bar if is_most else value >= line.bar
+    sign = "at most" if is_most else "at least"
     return Row(line.name, f"{value:.0%} of {len(known)}", f"{low:.0%} to {high:.0%}", f"{sign} {line.bar:.0%}", met)
 
 

@@ -126,6 +126,7 @@ def _moved(values: Values) -> tuple[str, dict[str, str]]:
     score = tier or "anomaly::INTEGER"
     weight = "1.0" if tier in (None, "tier1") else "weight"
     counts = "weight" if weight == "weight" else f"{weight} AS weight"
-    distance = f"{score} - $expected::DOUBLE" if values["direction"] != "down" else f"$expected::DOUBLE - {score}"
+    up, down = f"{score} - $expected::DOUBLE", f"$expected::DOUBLE - {score}"
+    distance = {"up": up, "down": down}.get(values["direction"], f"abs({up})")
     asked = {name: str(values[name]) for name in ("project", "since", "until", "expected")}
     return _MOVED.format(score=score, weight=weight, counts=counts, distance=distance, limit=int(values["limit"])), asked

@@ -36,7 +36,8 @@ EXPLAINED: Mapping[str, str] = {
     "sequential": (
         "After every session the rule asks of each day of the last two months how much better the scores are explained by a change of "
         f"the mean on that day than by none, and adds that up. Where nothing changes, the sum reaches {_SUSPECTED} by chance no more "
-        f"than once in {_YEARS:.0f} years for a tier, however often one looks. A change of more than {CRITICAL:g} sigma is critical."
+        f"than once in {_YEARS:.0f} years for a tier, however often one looks. A change of more than {CRITICAL:g} sigma is critical. "
+        "Where the mean holds, the spread of the sessions of a day is looked at in the same way."
     ),
     "consecutive_days": (
         f"Within {DAYS} days, the averages of at least {SHORTEST_RUN} days with scores lie one after the other more than one standard "
@@ -85,7 +86,17 @@ def figures(rule: str, seen: Seen) -> list[Figure]:
     return list(_FIGURES[rule](seen)) if rule in _FIGURES else []
 
 
+def _of_spread(seen: Seen) -> Iterator[Figure]:
+    yield Figure("Spread before", _points(seen, "spreadBefore"), f"{_count(seen, 'sessionsBefore')} sessions")
+    yield Figure("Spread after", _points(seen, "spreadAfter"), f"{_count(seen, 'sessionsAfter')} sessions")
+    yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
+    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {_SUSPECTED} to 1 on")
+
+
 def _of_evidence(seen: Seen) -> Iterator[Figure]:
+    if "spreadBefore" in seen:
+        yield from _of_spread(seen)
+        return
     yield Figure(
         "Mean before",
         _points(seen, "meanBefore"),

@@ -15,7 +15,7 @@ from typing import Any
 from audit.anchor_shift import FEWEST_ROUNDS
 from audit.anchors import MIN_ANCHORS
 from audit.attribution import Attribution, Moved
-from streams.watch.findings import DRIFT, UP, Finding
+from streams.watch.findings import DRIFT, MEAN, UP, Finding
 from streams.watch.measured import TIERS
 
 CAUSES = {
@@ -45,7 +45,7 @@ UNEXPLAINED = Explanation(None, "", {})
 
 def moved_by(finding: Finding) -> Moved | None:
     """How far a finding moved its tier, on the tier's own scale; None where it is not about the mean of one."""
-    if finding.key.type != DRIFT or finding.key.direction is None or finding.expected is None:
+    if finding.key.type != DRIFT or finding.key.direction is None or finding.expected is None or finding.kind != MEAN:
         return None
     numbers = finding.numbers
     change = numbers.get("change")

@@ -10,7 +10,7 @@ import duckdb
 
 from analytics.queries import queries, query_rows
 from schemas.records import Baseline
-from streams.watch.findings import DOWN, Finding
+from streams.watch.findings import DOWN, MEAN, Finding
 from streams.watch.measured import Measured
 from streams.watch.slices import QUERY, began_with, parameters_of, which_part
 
@@ -35,7 +35,7 @@ def gather(
         "since": start,
         "until": end,
         "expected": finding.expected,
-        "direction": finding.key.direction,
+        "direction": finding.key.direction if finding.kind == MEAN else None,
         "limit": EXCHANGES,
     }
     mix = {

@@ -14,6 +14,7 @@ from streams.watch.cases import Case, Rule, shown
 from streams.watch.findings import DOWN, DRIFT, UP, Finding, Key
 from streams.watch.measured import TIERS, midnight
 from streams.watch.spike_rules import RATIO, by_rate
+from streams.watch.spread_rules import changed_spread
 
 CONSECUTIVE, SEQUENTIAL = "consecutive_days", "sequential"
 _FELL = {UP: "rose", DOWN: "fell"}
@@ -74,13 +75,20 @@ def _run(
 
 
 def by_evidence(case: Case) -> Iterator[Finding]:
-    """Changes of a tier's mean that are more than chance, by the weighted scores of sessions; needs no baseline record."""
+    """Changes of a tier's mean, or where it holds of its spread, that are more than chance, by the weighted scores of sessions.
+
+    Needs no baseline record.
+    """
     as_of = case.measured.as_of.date()
     for tier, name in TIERS.items():
         cells = case.measured.cells(tier)
-        found = find_change(cells, as_of, reference=case.reference(tier)) if len(cells.last) else None
+        if not len(cells.last):
+            continue
+        found = find_change(cells, as_of, reference=case.reference(tier))
         if found is not None:
             yield _change(case, (tier, name), found, case.reference(tier).since or cells.last[0].astype(datetime).date())
+        elif (spread := changed_spread(case, tier, cells, SEQUENTIAL)) is not None:
+            yield spread
 
 
 def _change(case: Case, tier: tuple[str, str], found: Change, start: date) -> Finding:

@@ -459,3 +459,21 @@ def test_a_change_in_what_is_sampled_is_no_drift(store: Store) -> None:
     terse = history(lambda _: 0.6, 40, a_day=2, name="-terse", sampling_reason="disagreement")
     put(store, "scores", [*chatty, *terse])
     assert [] == [one for one in checked(store).findings if one.rule == "sequential"]
+
+
+def test_a_spread_that_grew_is_a_finding_of_its_own_kind(store: Store) -> None:
+    """The mean holds, and still the agent is not what it was: some answers are far better, others far worse."""
+    put(store, "scores", history(lambda _: 0.6, 60, a_day=12, seed=3))
+    for way in (0.3, 0.9):
+        put(store, "scores", history(lambda _, way=way: way, 4, a_day=12, name=f"-{way}"))
+    seen = checked(store)
+    (found,) = [one for one in seen.findings if one.key.tier == "tier2"]
+    assert ("spread", "up", "sequential", (END - 4 * DAY).date()) == (found.kind, found.key.direction, found.rule, found.since)
+    assert found.is_worse
+    assert found.interval is not None
+    assert found.interval[0] <= found.since <= found.interval[1] <= found.interval[0] + 3 * DAY
+    (made,) = [one for one in seen.incidents if one.tier == "tier2"]
+    assert made.title.startswith("Spread of Tier 2 grew to ")
+    assert "The mean of Tier 2 has not changed by more than chance" in made.description
+    exchanges = evidence_of(made)["exchanges"]
+    assert {True, False} == {one["score"] > 0.6 for one in exchanges}, "those on either side"

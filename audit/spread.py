@@ -1,0 +1,199 @@
+"""Change of spread: do the sessions of a day differ more from each other, or less, than they did, wherever their mean is.
+
+Days are taken together until they say enough of how their sessions vary, and the logarithm of that variance is one value. What such
+values vary by is measured among those before the change, as if all of it came from how few sessions each rests on and as if none of it
+did, and the worse counts: where fewer sessions come, they say less. The evidence for a change from one of the last days on is the Bayes
+factor of Student's t (Gönen, Johnson, Lu and Westfall 2005), summed over the days as in `audit.sequential`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import NamedTuple
+
+import numpy as np
+
+from audit.cells import Cells, Floats, Ints
+from audit.changepoints import SMALLEST_VARIANCE
+from audit.drift import Direction, Severity
+from audit.reference import NO_DECISION, Reference
+from audit.sequential import CONFIRMED, SUSPECTED
+
+DAYS = 28
+"""A change of spread that is older than so many UTC days, the one of the check included, is how the series is now."""
+HISTORY_DAYS = 118
+"""So many UTC days are looked at: 90 of them before any change that is looked for."""
+FREEDOM = 7
+"""Degrees of freedom that a value rests on, at least: of eight sessions of one day, or of four days with three each."""
+FEWEST_BEFORE = 10
+"""Values that stand before a change."""
+FEWEST_AFTER = 2
+"""Values that stand after it: one odd day is no change."""
+SMALLEST_RATIO = 1.25
+"""Sessions that differ by less than so many times as much, or as little, are not worth an incident."""
+CRITICAL_RATIO = 3.0
+"""From so many times the spread before on it is critical."""
+_INTERVAL = 0.95
+_SIZES = ((math.log(1.5) * 2, 0.5), (math.log(3) * 2, 0.5))
+"""Standard deviations of the changes of the logarithm that are reckoned with, and how much of the reckoning each has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadChange:
+    """A change of spread that is more than chance."""
+
+    direction: Direction
+    severity: Severity
+    first_day: date
+    """The most probable first day."""
+    earliest_day: date
+    latest_day: date
+    """Both ends of the 95 % interval of the first day, included."""
+    until: date
+    """The last day that shows it."""
+    before: float
+    """Standard deviation of a session's mean, on the scale of the scores."""
+    after: float
+    sessions_before: int
+    sessions_after: int
+    start: date
+    """First of the days that were compared with."""
+    log_evidence: float
+    is_confirmed: bool
+    """Whether it is certain enough to wake somebody."""
+
+    @property
+    def ratio(self) -> float:
+        """Spread after by spread before."""
+        return self.after / self.before
+
+    @property
+    def first_number(self) -> int:
+        """The first day, as days since 1970."""
+        return _number(self.first_day)
+
+
+class _Values(NamedTuple):
+    """How the sessions of days in a row vary, a column each, oldest first."""
+
+    first: Floats
+    """First day, as days since 1970."""
+    last: Floats
+    freedom: Floats
+    units: Floats
+    level: Floats
+    """Logarithm of the variance of a session's mean; what few sessions bias it by is taken off."""
+
+
+def find_spread(cells: Cells, as_of: date, *, reference: Reference = NO_DECISION) -> SpreadChange | None:
+    """The change of spread within the last `DAYS` days up to `as_of`; None without one. `reference` says which days count."""
+    values = _values(cells, as_of, reference)
+    places = np.arange(FEWEST_BEFORE, len(values.level) - FEWEST_AFTER + 1)
+    if not places.size:
+        return None
+    evidence = _log_evidence(values, places)
+    place, is_late = int(places[np.argmax(evidence)]), values.first[places] > _number(as_of) - DAYS
+    if values.first[place] <= _number(as_of) - DAYS:
+        return None
+    total = float(np.logaddexp.reduce(evidence[is_late]))
+    likely = places[_likeliest(evidence)]
+    found = _change(values, place, (likely.min(), likely.max()), total)
+    return found if total >= math.log(SUSPECTED) and max(found.ratio, 1 / found.ratio) >= SMALLEST_RATIO else None
+
+
+def _likeliest(evidence: Floats) -> Ints:
+    """Which places make up 95 % of the evidence, the likeliest first."""
+    order = np.argsort(-evidence, kind="stable")
+    share = np.cumsum(np.exp(evidence[order] - np.logaddexp.reduce(evidence)))
+    return order[: int(np.searchsorted(share, _INTERVAL)) + 1]
+
+
+def _change(values: _Values, place: int, likely: tuple[int, int], total: float) -> SpreadChange:
+    before, after = (math.exp(_mean(values, part) / 2) for part in (slice(place), slice(place, None)))
+    return SpreadChange(
+        direction="up" if after > before else "down",
+        severity="critical" if after >= CRITICAL_RATIO * before else "warning",
+        first_day=_date(values.first[place]),
+        earliest_day=_date(values.first[likely[0]]),
+        latest_day=_date(values.last[likely[1]]),
+        until=_date(values.last[-1]),
+        before=before,
+        after=after,
+        sessions_before=round(float(values.units[:place].sum())),
+        sessions_after=round(float(values.units[place:].sum())),
+        start=_date(values.first[0]),
+        log_evidence=total,
+        is_confirmed=total >= math.log(CONFIRMED),
+    )
+
+
+def _values(cells: Cells, as_of: date, reference: Reference) -> _Values:
+    """The values of the days that count, each of as many days in a row as it takes."""
+    rows = list(_grouped(cells, _number(as_of), reference))
+    columns = np.array(rows, dtype=np.float64).reshape(-1, 5).T
+    first, last, freedom, units, variance = columns
+    floor = SMALLEST_VARIANCE
+    # The logarithm of a variance of k degrees of freedom lies low by about 1/k + 1/(3 k^2).
+    return _Values(first, last, freedom, units, np.log(np.maximum(variance, floor)) + 1 / freedom + 1 / (3 * freedom**2))
+
+
+def _grouped(cells: Cells, today: int, reference: Reference) -> Iterator[tuple[float, float, float, float, float]]:
+    """First and last day, freedom, units and variance of days in a row, as many as it takes."""
+    number = cells.days
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    if not starts.size:
+        return
+    sums = np.add.reduceat(
+        np.stack((cells.units, cells.weight, cells.total, cells.squares, cells.mixed, cells.totals)), starts, axis=1
+    )
+    units, weight, total, squares, mixed, totals = sums
+    mean = total / weight
+    off = np.maximum(0.0, totals - 2 * mean * mixed + mean * mean * squares)
+    group: list[tuple[float, ...]] = []
+    for day, *row in zip(number[starts].tolist(), units, off, squares, strict=True):
+        if not today - HISTORY_DAYS < day <= today or not reference.counts(_date(day)):
+            continue
+        group.append((day, *row))
+        freedom = sum(one[1] - 1 for one in group)
+        if freedom >= FREEDOM:
+            many = sum(one[1] for one in group)
+            variance = sum(one[2] for one in group) / sum(one[3] for one in group) * many / freedom
+            yield group[0][0], day, freedom, many, variance
+            group = []
+
+
+def _log_evidence(values: _Values, places: Ints) -> Floats:
+    """Logarithms of the Bayes factors of a change before each of some values."""
+    is_before = np.arange(len(values.level)) < places[:, None]
+    count = places[:, None].astype(np.float64)
+    many = np.where(is_before, values.freedom, 0.0)
+    centre = (many * values.level).sum(1, keepdims=True) / many.sum(1, keepdims=True)
+    off = np.where(is_before, (values.level - centre) ** 2, 0.0) * count / (count - 1)
+    by_session = np.maximum(2.0, (off * values.freedom).sum(1, keepdims=True) / count)
+    precision = 1 / np.maximum(by_session / values.freedom, off.sum(1, keepdims=True) / count)
+    sides = [np.where(side, precision, 0.0) for side in (is_before, ~is_before)]
+    means = [(side * values.level).sum(1) / side.sum(1) for side in sides]
+    variance, freedom = sum(1 / side.sum(1) for side in sides), places - 1.0
+    squared = (means[1] - means[0]) ** 2 / variance
+    terms = []
+    for size, share in _SIZES:
+        wider = size * size / variance
+        gain = np.log1p(squared / freedom) - np.log1p(squared / ((1 + wider) * freedom))
+        terms.append(math.log(share) - 0.5 * np.log1p(wider) + (freedom + 1) / 2 * gain)
+    total: Floats = np.logaddexp.reduce(terms)
+    return total
+
+
+def _mean(values: _Values, part: slice) -> float:
+    return float(np.average(values.level[part], weights=values.freedom[part]))
+
+
+def _number(day: date) -> int:
+    return (day - date(1970, 1, 1)).days
+
+
+def _date(number: float) -> date:
+    return date(1970, 1, 1) + timedelta(days=int(number))

@@ -1,0 +1,114 @@
+"""A change of spread: told as what it is, at any volume, and never made by fewer sessions, by a change of the mean or by the order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.cells import Unit, cells_of
+from audit.reference import Reference
+from audit.spread import DAYS, find_spread
+
+START = date(2026, 1, 5)
+CHANGE = 60
+
+
+def sessions(sigma: Callable[[int], float], a_day: Callable[[int], int], days: int = 75, seed: int = 1) -> list[Unit]:
+    """Sessions of one score around 0.8, with a spread and a number by day."""
+    chance = Random(seed)
+    return [
+        Unit(
+            datetime(2026, 1, 5, 8, tzinfo=UTC) + timedelta(days=day, minutes=600 * number / a_day(day)),
+            1,
+            1.0,
+            chance.gauss(0.8, sigma(day)),
+        )
+        for day in range(days)
+        for number in range(a_day(day))
+    ]
+
+
+def doubled(day: int) -> float:
+    """A spread that doubles."""
+    return 0.1 if day < CHANGE else 0.2
+
+
+def steady(_day: int) -> float:
+    """A spread that stays."""
+    return 0.1
+
+
+def on(day: int) -> date:
+    """A day of the history."""
+    return START + timedelta(days=day)
+
+
+@pytest.mark.parametrize(("a_day", "within"), [(10, 14), (50, 3), (600, 3)])
+def test_a_spread_that_doubles_is_found_and_told_since_when(a_day: int, within: int) -> None:
+    """The more sessions a day, the sooner."""
+    cells = cells_of(sessions(doubled, lambda _: a_day))
+    assert find_spread(cells, on(CHANGE - 1)) is None
+    found = find_spread(cells, on(CHANGE + within - 1))
+    assert found is not None
+    assert "up" == found.direction
+    assert abs((found.first_day - on(CHANGE)).days) <= 2
+    assert (0.1, 0.2) == pytest.approx((found.before, found.after), rel=0.35)
+
+
+def test_a_spread_that_halves_is_found_as_well() -> None:
+    """A judge that gives everything the same mark tells nothing any more."""
+    found = find_spread(cells_of(sessions(lambda day: 0.1 if day < CHANGE else 0.04, lambda _: 20)), on(CHANGE + 10))
+    assert found is not None
+    assert "down" == found.direction
+
+
+@pytest.mark.parametrize("a_day", [lambda day: 400 if day < CHANGE else 8, lambda day: 8 if day < CHANGE else 400])
+@pytest.mark.parametrize("seed", range(5))
+def test_more_or_fewer_sessions_are_no_change_of_spread(a_day: Callable[[int], int], seed: int) -> None:
+    """Of few sessions the variance is a guess, and no news."""
+    cells = cells_of(sessions(steady, a_day, seed=seed))
+    assert [] == [day for day in range(CHANGE, CHANGE + 15) if find_spread(cells, on(day)) is not None]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_rare_makes_no_change_of_spread(seed: int) -> None:
+    """Three of a hundred sessions fail: on most days none does, and on some days two."""
+    chance = Random(seed)
+    times = [one.at for one in sessions(steady, lambda _: 10, 200)]
+    cells = cells_of(Unit(at, 1, 1.0, 0.2 if chance.random() < 0.03 else 1.0) for at in times)
+    assert [] == [day for day in range(30, 200) if find_spread(cells, on(day)) is not None]
+
+
+def test_scores_that_are_all_the_same_have_no_spread_that_changes() -> None:
+    """Nothing to compare is nothing found, and no division by it."""
+    cells = cells_of(sessions(lambda _: 0.0, lambda _: 10))
+    assert find_spread(cells, on(70)) is None
+    assert find_spread(cells_of([]), on(70)) is None
+
+
+def test_after_four_weeks_a_spread_is_how_the_series_is() -> None:
+    """It was told for a month."""
+    cells = cells_of(sessions(doubled, lambda _: 20, CHANGE + DAYS + 20))
+    assert find_spread(cells, on(CHANGE + DAYS + 15)) is None
+
+
+def test_days_that_a_decision_cut_out_do_not_count() -> None:
+    """What somebody knows about is not found again."""
+    cells = cells_of(sessions(doubled, lambda _: 20))
+    decided = Reference(cut=((on(CHANGE - 2), on(CHANGE + 30)),))
+    assert find_spread(cells, on(CHANGE + 10), reference=decided) is None
+
+
+@settings(max_examples=20)
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_arrival_changes_nothing(random: Random) -> None:
+    """Sessions arrive in any order."""
+    units = sessions(doubled, lambda _: 10)
+    mixed = list(units)
+    random.shuffle(mixed)
+    assert find_spread(cells_of(units), on(CHANGE + 12)) == find_spread(cells_of(mixed), on(CHANGE + 12))
