@@ -1,8 +1,8 @@
 # ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
-"""Keeps what the scores of each project and UTC day add up to, so that nobody has to add up millions of scores to ask.
+"""Keeps what the scores of each project and UTC day add up to, and by the hour, so that nobody has to add up millions of scores to ask.
 
-The sums are made from the latest revisions of a whole day at a time: a score that is made again changes the day of its
-exchange, and a late one lands on its own. `log.score_days` (`analytics/macros.py`) reads them and knows which still hold.
+The sums are made from the latest revisions of a whole day at a time: a score that is made again changes the day of its exchange, and a
+late one lands on its own. `log.score_days` and `log.score_hours` (`analytics/macros.py`) read them and know which still hold.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 
-from analytics.macros import CONSUMER, sums_of
+from analytics.macros import CONSUMER, RETENTION
 from analytics.store import Store
+from analytics.sums import current_of, days_of, hours_of
 from analytics.transaction import Partition, Transaction
 
 Day = tuple[str, date]
@@ -22,8 +23,22 @@ Day = tuple[str, date]
 AT_ONCE = 100_000
 """New scores that a transaction takes up."""
 _ON_DAY = "log.scores WHERE exchange_at >= $day AND exchange_at < $end AND project IN (SELECT unnest($projects))"
-_ADD = f"INSERT INTO log.daily_scores BY NAME SELECT '' AS _topic, 0 AS _partition, 0 AS _offset, * FROM ({sums_of(_ON_DAY)})"
-_REMOVE = "DELETE FROM log.daily_scores WHERE day = $day AND project IN (SELECT unnest($projects))"
+_READ = f"CREATE OR REPLACE TEMP TABLE added_up AS {current_of(_ON_DAY)}"
+_PLACE = "'' AS _topic, 0 AS _partition, 0 AS _offset"
+_REPLACE = (
+    "DELETE FROM log.daily_scores WHERE day = $day AND project IN (SELECT unnest($projects))",
+    "DELETE FROM log.hourly_scores WHERE hour >= $day AND hour < $end AND project IN (SELECT unnest($projects))",
+    f"INSERT INTO log.daily_scores BY NAME SELECT {_PLACE}, * FROM ({days_of('added_up')})",
+    f"INSERT INTO log.hourly_scores BY NAME SELECT {_PLACE}, * FROM ({hours_of('added_up')})",
+    "DROP TABLE added_up",
+)
+"""The sums of a day, after its scores were read once."""
+_FORGET = """
+    DELETE FROM log.hourly_scores AS kept
+    USING (SELECT unnest($projects::VARCHAR[]) AS project, unnest($firsts::TIMESTAMP[]) AS first) AS wanted, log.watermarks AS marks
+    WHERE kept.project = wanted.project AND hour < first
+        AND marks.consumer = $consumer AND marks.topic = kept.project AND hour < make_timestamp(next_position)
+"""
 _MARKS = "SELECT topic, partition, next_position FROM log.watermarks WHERE consumer = $consumer"
 _CHANGED = "SELECT day::DATE, project, partition, max(next_position), count(*) FROM log.changed_scores() GROUP BY day, project, partition ORDER BY ALL"
 _TOPIC = "scores"
@@ -51,6 +66,20 @@ def recompute_days(transaction: Transaction, days: Iterable[Day]) -> None:
     """Add up these days again, for scores came to them, or were deleted in the same transaction; a day without any has no sums."""
     for day, found in itertools.groupby(sorted(days, key=lambda one: one[::-1]), key=lambda one: one[1]):
         _add_up(transaction, day, [project for project, _ in found])
+
+
+def forget_hours(store: Store, kept_from: Callable[[str], datetime]) -> int:
+    """Delete the hourly sums of each project from before a moment, of days whose scores retention has deleted; answers how many rows."""
+    with store.transaction() as transaction:
+        starts = transaction.watermarks(RETENTION)
+        firsts = {project: kept_from(project) for project, _ in starts}
+        values = {
+            "projects": list(firsts),
+            "firsts": [one.replace(tzinfo=None) for one in firsts.values()],
+            "consumer": RETENTION,
+        }
+        ((deleted,),) = transaction.connection.execute(_FORGET, values).fetchall()
+        return int(deleted)
 
 
 def _changed(store: Store) -> tuple[dict[Partition, int], dict[Partition, int], dict[Day, int]]:
@@ -83,6 +112,6 @@ def _batches(changed: Mapping[Day, int]) -> Iterator[list[Day]]:
 
 def _add_up(transaction: Transaction, day: date, projects: list[str]) -> None:
     start = datetime.combine(day, time())
-    values = {"day": start, "projects": projects}
-    transaction.connection.execute(_REMOVE, values)
-    transaction.connection.execute(_ADD, values | {"end": start + timedelta(days=1)})
+    values = {"day": start, "end": start + timedelta(days=1), "projects": projects}
+    for statement in (_READ, *_REPLACE):
+        transaction.connection.execute(statement, {name: value for name, value in values.items() if f"${name}" in statement})

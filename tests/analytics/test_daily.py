@@ -14,9 +14,10 @@ from builders import score
 from analytics import daily
 from analytics.daily import recompute_days, refresh_daily
 from analytics.known import KnownIdentities
-from analytics.macros import CONSUMER, KEY
+from analytics.macros import CONSUMER
 from analytics.queries import query_rows
 from analytics.store import Store
+from analytics.sums import KEY
 from audit.drift import DailyAverage, consecutive_days
 from schemas.arrow import INDEX, decode_batch
 from schemas.codec import encode
