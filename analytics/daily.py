@@ -8,9 +8,8 @@ late one lands on its own. `log.score_days` and `log.score_hours` (`analytics/ma
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 
 from analytics.macros import CONSUMER, RETENTION
@@ -22,17 +21,20 @@ Day = tuple[str, date]
 """A project and a UTC day."""
 AT_ONCE = 100_000
 """New scores that a transaction takes up."""
-_ON_DAY = "log.scores WHERE exchange_at >= $day AND exchange_at < $end AND project IN (SELECT unnest($projects))"
-_READ = f"CREATE OR REPLACE TEMP TABLE added_up AS {current_of(_ON_DAY)}"
+DAYS_AT_ONCE = 7
+"""Days in a row that are added up together, for statements take longer to plan than a small project's day to add up."""
+_WANTED = "SELECT unnest($projects::VARCHAR[]), unnest($days::TIMESTAMP[])"
+_ON_DAYS = f"log.scores WHERE exchange_at >= $first AND exchange_at < $end AND (project, date_trunc('day', exchange_at)) IN ({_WANTED})"
+_READ = f"CREATE OR REPLACE TEMP TABLE added_up AS {current_of(_ON_DAYS)}"
 _PLACE = "'' AS _topic, 0 AS _partition, 0 AS _offset"
 _REPLACE = (
-    "DELETE FROM log.daily_scores WHERE day = $day AND project IN (SELECT unnest($projects))",
-    "DELETE FROM log.hourly_scores WHERE hour >= $day AND hour < $end AND project IN (SELECT unnest($projects))",
-    f"INSERT INTO log.daily_scores BY NAME SELECT {_PLACE}, * FROM ({days_of('added_up')})",
-    f"INSERT INTO log.hourly_scores BY NAME SELECT {_PLACE}, * FROM ({hours_of('added_up')})",
+    f"DELETE FROM log.daily_scores WHERE day >= $first AND day < $end AND (project, day) IN ({_WANTED})",
+    f"DELETE FROM log.hourly_scores WHERE hour >= $first AND hour < $end AND (project, date_trunc('day', hour)) IN ({_WANTED})",
+    f"INSERT INTO log.daily_scores BY NAME SELECT {_PLACE}, * FROM ({days_of('added_up')}) ORDER BY project, day",
+    f"INSERT INTO log.hourly_scores BY NAME SELECT {_PLACE}, * FROM ({hours_of('added_up')}) ORDER BY project, hour",
     "DROP TABLE added_up",
 )
-"""The sums of a day, after its scores were read once."""
+"""The sums of some days, after their scores were read once."""
 _FORGET = """
     DELETE FROM log.hourly_scores AS kept
     USING (SELECT unnest($projects::VARCHAR[]) AS project, unnest($firsts::TIMESTAMP[]) AS first) AS wanted, log.watermarks AS marks
@@ -64,8 +66,20 @@ def refresh_daily(store: Store) -> set[Day]:
 
 def recompute_days(transaction: Transaction, days: Iterable[Day]) -> None:
     """Add up these days again, for scores came to them, or were deleted in the same transaction; a day without any has no sums."""
-    for day, found in itertools.groupby(sorted(days, key=lambda one: one[::-1]), key=lambda one: one[1]):
-        _add_up(transaction, day, [project for project, _ in found])
+    for run in _runs(sorted(days, key=lambda one: one[::-1])):
+        _add_up(transaction, run)
+
+
+def _runs(days: Iterable[Day]) -> Iterator[list[Day]]:
+    """Days, in order, in parts of days in a row, DAYS_AT_ONCE of them at most."""
+    run: list[Day] = []
+    for one in days:
+        if run and (one[1] > run[-1][1] + timedelta(days=1) or (one[1] - run[0][1]).days >= DAYS_AT_ONCE):
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run
 
 
 def forget_hours(store: Store, kept_from: Callable[[str], datetime]) -> int:
@@ -110,8 +124,17 @@ def _batches(changed: Mapping[Day, int]) -> Iterator[list[Day]]:
         yield batch
 
 
-def _add_up(transaction: Transaction, day: date, projects: list[str]) -> None:
-    start = datetime.combine(day, time())
-    values = {"day": start, "end": start + timedelta(days=1), "projects": projects}
+def _add_up(transaction: Transaction, days: Sequence[Day]) -> None:
+    """Replace the sums of some days, in order and close to each other."""
+    values = {
+        "projects": [project for project, _ in days],
+        "days": [_midnight(day) for _, day in days],
+        "first": _midnight(days[0][1]),
+        "end": _midnight(days[-1][1] + timedelta(days=1)),
+    }
     for statement in (_READ, *_REPLACE):
         transaction.connection.execute(statement, {name: value for name, value in values.items() if f"${name}" in statement})
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time())

@@ -84,10 +84,14 @@ _SCORE_DAYS = f"""
 }"""
 _WANTED = "project IN (SELECT unnest(projects))"
 _HOUR_DAY = "date_trunc('day', hour)"
+# As above, an inner join tells the scan where to begin: the days of a project are its last ones, most of the time.
 _SINGLE = """(
-    SELECT * FROM log.scores
-    SEMI JOIN single ON scores.project = single.project AND date_trunc('day', exchange_at) = single.day
-    WHERE exchange_at >= first AND exchange_at < until
+    SELECT s.*
+    FROM log.scores AS s
+    JOIN (SELECT project, min(day) AS first_day, max(day) + INTERVAL 1 DAY AS end_day FROM single GROUP BY project) AS days
+    ON s.project = days.project AND s.exchange_at >= days.first_day AND s.exchange_at < days.end_day
+    SEMI JOIN single ON s.project = single.project AND date_trunc('day', s.exchange_at) = single.day
+    WHERE s.exchange_at >= first AND s.exchange_at < until
 )"""
 # A day that the end of the window cuts is whole as long as nothing has come behind the end: so the present day is read from the sums, too.
 _SCORE_HOURS = f"""

@@ -15,12 +15,12 @@ import pytest
 from builders import score
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_by_one import ONE_BY_ONE
 
 from analytics.connection import fetch
 from analytics.daily import refresh_daily
 from analytics.queries import run_query
 from analytics.store import Store
+from benchmarks.one_by_one import ONE_BY_ONE
 from schemas.codec import encode
 from schemas.records import Score
 
