@@ -85,11 +85,12 @@ def delete_derived(
 
 
 def delete_days(connection: duckdb.DuckDBPyConnection, consumer: str) -> None:
-    """Delete what scores add up to by day and how far `consumer` has added them up, but for days whose scores retention has deleted."""
+    """Delete what scores add up to by day and hour and how far `consumer` has added them up, but for days whose scores retention has deleted."""
     marks = full_name(schema_of("Watermark"))
-    connection.execute(
-        f"DELETE FROM {full_name(schema_of('DailyScores'))} AS kept WHERE NOT EXISTS (SELECT 1 FROM {marks} "
-        "WHERE consumer = $retention AND topic = kept.project AND kept.day < make_timestamp(next_position))",
-        {"retention": RETENTION},
-    )
+    for name, day in (("DailyScores", "day"), ("HourlyScores", "date_trunc('day', hour)")):
+        connection.execute(
+            f"DELETE FROM {full_name(schema_of(name))} AS kept WHERE NOT EXISTS (SELECT 1 FROM {marks} "
+            f"WHERE consumer = $retention AND topic = kept.project AND {day} < make_timestamp(next_position))",
+            {"retention": RETENTION},
+        )
     connection.execute(f"DELETE FROM {marks} WHERE consumer = $consumer", {"consumer": consumer})

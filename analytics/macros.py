@@ -1,7 +1,7 @@
 # ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
-"""Macros that the queries share: what scores add up to by project and UTC day, the statistics of such sums, which evaluations count.
+"""Macros that the queries share: what scores add up to by project and UTC day or hour, the statistics of such sums, which evaluations count.
 
-Queries read `log.score_days`, never the kept daily sums themselves. Where scores came since the sums of their day were made,
+Queries read `log.score_days` and `log.score_hours`, never the kept sums themselves. Where scores came since the sums of their day were made,
 where a window cuts a day in two, and where nothing is kept yet, the macro goes back to the single scores: its answer is at any
 time that of the scores, and keeping the sums only makes it fast.
 """
@@ -11,42 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analytics.current import FINISHED_FIRST
+from analytics.sums import WHOLE_DAYS, WHOLE_HOURS, current_of, days_of, hours_of
 from audit.comparison import CONFIDENCE, t_quantile
 
-CONSUMER = "daily scores"
-"""Name under which the watermarks of the daily sums stand."""
+CONSUMER = "scores by day and hour"
+"""Name under which the watermarks of the kept sums stand. With other sums it is another name: then all days are added up again."""
 RETENTION = "retention"
 """Consumer whose watermarks say, by project, from when on its history is whole: microseconds since 1970, UTC."""
-KEY = "project, day, agent, sampling_reason, disposition, simulated, weight"
-"""What tells the rows of the daily sums apart."""
-_TIERS = {
-    "tier1": "tier1_score",
-    "tier2": "CASE WHEN tier2_state = 'scored' THEN tier2_score END",
-    "tier2_5": "CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END",
-    "tier3": "CASE WHEN tier3_state = 'scored' THEN tier3_score END",
-}
-"""What counts as the score of each tier."""
-_SCORES = ", ".join(
-    (
-        "project, date_trunc('day', exchange_at) AS day, coalesce(agent, '') AS agent, sampling_reason, disposition, simulated",
-        "1 / coalesce(sampling_probability, 1) AS weight, anomaly, round(cost_usd * 1e9)::BIGINT AS nano_usd",
-        *(f"round(({score}) * 1e9)::BIGINT AS {tier}" for tier, score in _TIERS.items()),
-    )
-)
-# Billionths are added as whole numbers: the sums do not depend on the order in which scores are met. Squares are rounded as they are kept.
-_SUMS = ", ".join(
-    (
-        "count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies",
-        *(
-            f"count({tier}) AS {tier}_count, coalesce(sum({tier}), 0)::BIGINT AS {tier}_sum,"
-            f" coalesce(sum({tier}::HUGEINT * {tier}), 0)::DOUBLE::HUGEINT AS {tier}_squares"
-            for tier in _TIERS
-        ),
-        "coalesce(sum(nano_usd), 0)::BIGINT AS nano_usd, count(*) - count(nano_usd) AS unknown_costs",
-    )
-)
-_WHOLE = ", ".join(f"{tier}_squares::HUGEINT AS {tier}_squares" for tier in _TIERS)
-_LATEST = "QUALIFY row_number() OVER (PARTITION BY project, score_id ORDER BY revision DESC, _offset DESC) = 1"
 _FIRST_DAY = "date_trunc('day', first + INTERVAL 1 DAY - INTERVAL 1 MICROSECOND)"
 _END_DAY = "date_trunc('day', until)"
 _ASKED = "(asked IS NULL OR project = asked)"
@@ -84,24 +55,20 @@ _CHANGED = f"""
     )"""
 
 
-def sums_of(scores: str) -> str:
-    """The statement that adds up the latest revisions of some rows of the log's scores, given as what follows FROM.
-
-    Of an exchange the rows have all revisions or none.
-    """
-    return f"SELECT {KEY}, {_SUMS} FROM (SELECT {_SCORES} FROM {scores} {_LATEST}) GROUP BY {KEY}"
+def _days_of_scores(scores: str) -> str:
+    return days_of(f"({current_of(scores)})")
 
 
 _SCORE_DAYS = f"""
     WITH changed AS MATERIALIZED (
         SELECT DISTINCT project, day FROM log.changed_scores() WHERE {_ASKED} AND day >= {_FIRST_DAY} AND day < {_END_DAY}
     )
-    SELECT * EXCLUDE (_topic, _partition, _offset) REPLACE ({_WHOLE})
+    SELECT * EXCLUDE (_topic, _partition, _offset) REPLACE ({WHOLE_DAYS})
     FROM log.daily_scores ANTI JOIN changed USING (project, day)
     WHERE {_ASKED} AND day >= {_FIRST_DAY} AND day < {_END_DAY}
     UNION ALL BY NAME
     {
-    sums_of(
+    _days_of_scores(
         f'''(
             SELECT * FROM log.scores
             WHERE {_ASKED} AND exchange_at >= first AND exchange_at < least({_FIRST_DAY}, until)
@@ -115,6 +82,34 @@ _SCORE_DAYS = f"""
         )'''
     )
 }"""
+_WANTED = "project IN (SELECT unnest(projects))"
+_HOUR_DAY = "date_trunc('day', hour)"
+# As above, an inner join tells the scan where to begin: the days of a project are its last ones, most of the time.
+_SINGLE = """(
+    SELECT s.*
+    FROM log.scores AS s
+    JOIN (SELECT project, min(day) AS first_day, max(day) + INTERVAL 1 DAY AS end_day FROM single GROUP BY project) AS days
+    ON s.project = days.project AND s.exchange_at >= days.first_day AND s.exchange_at < days.end_day
+    SEMI JOIN single ON s.project = single.project AND date_trunc('day', s.exchange_at) = single.day
+    WHERE s.exchange_at >= first AND s.exchange_at < until
+)"""
+# A day that the end of the window cuts is whole as long as nothing has come behind the end: so the present day is read from the sums, too.
+_SCORE_HOURS = f"""
+    WITH kept AS MATERIALIZED (
+        SELECT * EXCLUDE (_topic, _partition, _offset) REPLACE ({WHOLE_HOURS}), {_HOUR_DAY} AS day
+        FROM log.hourly_scores
+        WHERE {_WANTED} AND hour >= date_trunc('day', first) AND hour < until
+    ), single AS MATERIALIZED (
+        SELECT project, day FROM log.changed_scores() WHERE {_WANTED} AND day >= date_trunc('day', first) AND day < until
+        UNION
+        SELECT project, {_HOUR_DAY} AS day FROM log.hourly_scores
+        WHERE {_WANTED} AND hour >= {_END_DAY} AND hour < {_END_DAY} + INTERVAL 1 DAY AND last_at >= until
+        UNION
+        SELECT project, day FROM kept WHERE day < first
+    )
+    SELECT * FROM kept ANTI JOIN single USING (project, day)
+    UNION ALL BY NAME
+    SELECT *, {_HOUR_DAY} AS day FROM ({hours_of(f"({current_of(_SINGLE)})")})"""
 
 
 def reading_statements() -> Iterator[str]:
@@ -144,6 +139,7 @@ def macro_statements() -> Iterator[str]:
         "t_quantile(freedom)": _T_QUANTILE,
         "counted_evaluations(asked)": f"TABLE {_COUNTED}",
         "score_days(asked, first, until)": f"TABLE {_SCORE_DAYS}",
+        "score_hours(projects, first, until)": f"TABLE {_SCORE_HOURS}",
     }
     for name, text in macros.items():
         yield f"CREATE OR REPLACE MACRO log.{name} AS {text}"

@@ -687,6 +687,123 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
 
 
+class HourlyScores(Record, frozen=True, kw_only=True):
+    """What the current scores of one project add up to by the hour, the scores of a session on a UTC day being one unit: made from the scores, and made again for each day whose scores change. The watch reads them; they outlive their scores."""
+
+    project: str
+    """Project of the exchanges."""
+    hour: datetime
+    """First moment of the hour, UTC, in which the sessions of the day had their last exchange (event time)."""
+    methodology: str
+    """Name of the methodology."""
+    methodology_version: str
+    """Its version."""
+    methodology_digest: str
+    """Its digest."""
+    rule_version: str
+    """Version of the rules that sampled and scored."""
+    judge_model: str
+    """Model of the judge; empty where none was asked."""
+    simulated: bool
+    """Whether a simulated judge was used."""
+    policy_digest: str
+    """Digest of the policy in force."""
+    last_at: datetime
+    """Time of the last of the exchanges."""
+    exchanges: int
+    """Exchanges that have a score, whatever became of them."""
+    anomalies: int
+    """Those with an anomaly."""
+    tier1_count: int
+    """Scores of Tier 1."""
+    tier1_sum: int
+    """Sum of the scores of Tier 1 in billionths, each rounded to one."""
+    tier1_squares: float
+    """Sum of their squares in billionths of billionths, exact before it was rounded to a double."""
+    tier1_units: int
+    """Units: sessions of the day with scores of Tier 1."""
+    tier1_weight: float
+    """Sum of the weights of these scores in millionths: 1 each, for every exchange has one; exact before it was rounded to a double."""
+    tier1_total: float
+    """Sum of weight times score in billionths, rounded to one for each unit; exact before it was rounded to a double."""
+    tier1_unit_squares: float
+    """Sum of the squared weights of the units in millionths of millionths, exact before it was rounded to a double."""
+    tier1_unit_mixed: float
+    """Sum of weight times total of the units in millionths of billionths, exact before it was rounded to a double."""
+    tier1_unit_totals: float
+    """Sum of the squared totals of the units in billionths of billionths, exact before it was rounded to a double."""
+    tier1_low: float | None = None
+    """The least mean of a unit; null without units."""
+    tier1_high: float | None = None
+    """The greatest mean of a unit; null without units."""
+    tier2_count: int
+    """Scores of Tier 2."""
+    tier2_sum: int
+    """Sum of the scores of Tier 2 in billionths, each rounded to one."""
+    tier2_squares: float
+    """Sum of their squares in billionths of billionths, exact before it was rounded to a double."""
+    tier2_units: int
+    """Units: sessions of the day with scores of Tier 2."""
+    tier2_weight: float
+    """Sum of the weights of these scores, 1 / sampling_probability, in millionths; exact before it was rounded to a double."""
+    tier2_total: float
+    """Sum of weight times score in billionths, rounded to one for each unit; exact before it was rounded to a double."""
+    tier2_unit_squares: float
+    """Sum of the squared weights of the units in millionths of millionths, exact before it was rounded to a double."""
+    tier2_unit_mixed: float
+    """Sum of weight times total of the units in millionths of billionths, exact before it was rounded to a double."""
+    tier2_unit_totals: float
+    """Sum of the squared totals of the units in billionths of billionths, exact before it was rounded to a double."""
+    tier2_low: float | None = None
+    """The least mean of a unit; null without units."""
+    tier2_high: float | None = None
+    """The greatest mean of a unit; null without units."""
+    tier2_5_count: int
+    """Scores of Tier 2.5."""
+    tier2_5_sum: int
+    """Sum of the scores of Tier 2.5 (alignment) in billionths, each rounded to one."""
+    tier2_5_squares: float
+    """Sum of their squares in billionths of billionths, exact before it was rounded to a double."""
+    tier2_5_units: int
+    """Units: sessions of the day with scores of Tier 2.5."""
+    tier2_5_weight: float
+    """Sum of the weights of these scores, 1 / sampling_probability, in millionths; exact before it was rounded to a double."""
+    tier2_5_total: float
+    """Sum of weight times score in billionths, rounded to one for each unit; exact before it was rounded to a double."""
+    tier2_5_unit_squares: float
+    """Sum of the squared weights of the units in millionths of millionths, exact before it was rounded to a double."""
+    tier2_5_unit_mixed: float
+    """Sum of weight times total of the units in millionths of billionths, exact before it was rounded to a double."""
+    tier2_5_unit_totals: float
+    """Sum of the squared totals of the units in billionths of billionths, exact before it was rounded to a double."""
+    tier2_5_low: float | None = None
+    """The least mean of a unit; null without units."""
+    tier2_5_high: float | None = None
+    """The greatest mean of a unit; null without units."""
+    tier3_count: int
+    """Scores of Tier 3."""
+    tier3_sum: int
+    """Sum of the scores of Tier 3 in billionths, each rounded to one."""
+    tier3_squares: float
+    """Sum of their squares in billionths of billionths, exact before it was rounded to a double."""
+    tier3_units: int
+    """Units: sessions of the day with scores of Tier 3."""
+    tier3_weight: float
+    """Sum of the weights of these scores, 1 / sampling_probability, in millionths; exact before it was rounded to a double."""
+    tier3_total: float
+    """Sum of weight times score in billionths, rounded to one for each unit; exact before it was rounded to a double."""
+    tier3_unit_squares: float
+    """Sum of the squared weights of the units in millionths of millionths, exact before it was rounded to a double."""
+    tier3_unit_mixed: float
+    """Sum of weight times total of the units in millionths of billionths, exact before it was rounded to a double."""
+    tier3_unit_totals: float
+    """Sum of the squared totals of the units in billionths of billionths, exact before it was rounded to a double."""
+    tier3_low: float | None = None
+    """The least mean of a unit; null without units."""
+    tier3_high: float | None = None
+    """The greatest mean of a unit; null without units."""
+
+
 class ImportProgress(Record, frozen=True, kw_only=True):
     """What an importer has taken from one file, so that an unchanged file is not read again."""
 
@@ -1131,6 +1248,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "EvaluationRequest": EvaluationRequest,
     "Exchange": Exchange,
     "Heartbeat": Heartbeat,
+    "HourlyScores": HourlyScores,
     "ImportProgress": ImportProgress,
     "Incident": Incident,
     "Judgement": Judgement,

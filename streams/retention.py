@@ -1,5 +1,7 @@
 """Retention: what is older than the policy keeps it is deleted, once a day and on demand.
 
+Sums by the hour go when nobody who watches looks so far back; those by day stay.
+
 A cutoff is the beginning of a UTC day, so that a day is there or it is not: a record is kept for at least as many days as the policy
 says, and for less than one more. A session that goes on loses its old exchanges and nothing else: it counts its turns and its money
 on, and only exchanges that are gone are taken out of what it waits with.
@@ -15,7 +17,7 @@ from datetime import UTC, datetime, time, timedelta
 
 import msgspec
 
-from analytics.daily import refresh_daily
+from analytics.daily import forget_hours, refresh_daily
 from analytics.outbox import Outbox
 from analytics.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, Unread
 from analytics.store import Store
@@ -28,6 +30,7 @@ from streams.feeding import is_fed_by_kafka
 from streams.judged import EVALUATION, SCORING
 from streams.steps.intake import IntakeState
 from streams.topology import stage_named
+from streams.watch.rules import LOOK_BACK
 
 INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
 CHECK_SECONDS = 60.0
@@ -54,6 +57,10 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
     def kept_from(project: str) -> datetime:
         return cutoff(now, days if days is not None else policy.for_project(project).settings.retention_days)
 
+    def sums_kept_from(project: str) -> datetime:
+        window = policy.for_project(project).settings.baseline_window_days
+        return min(kept_from(project), cutoff(now, max(LOOK_BACK, window)))
+
     with _one_at_a_time:
         # What the scores of a day add up to stays, so that has to be all of them.
         refresh_daily(store)
@@ -62,6 +69,7 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
         if unread is not None:
             _unpark(store, kept_from)
         Outbox(store).forget(kept_from(""))
+        forget_hours(store, sums_kept_from)
         if purged.rows.total():
             store.checkpoint()
     if purged.rows.total():

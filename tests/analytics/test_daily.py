@@ -12,11 +12,12 @@ import pytest
 from builders import score
 
 from analytics import daily
-from analytics.daily import recompute_days, refresh_daily
+from analytics.daily import Day, recompute_days, refresh_daily
 from analytics.known import KnownIdentities
-from analytics.macros import CONSUMER, KEY
+from analytics.macros import CONSUMER
 from analytics.queries import query_rows
 from analytics.store import Store
+from analytics.sums import KEY
 from audit.drift import DailyAverage, consecutive_days
 from schemas.arrow import INDEX, decode_batch
 from schemas.codec import encode
@@ -167,8 +168,8 @@ def test_a_rebuild_while_days_are_added_up_is_not_taken_for_done(store: Store, m
     publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON))
     whole = daily._add_up
 
-    def rebuilt_meanwhile(transaction: Any, day: date, projects: list[str]) -> None:
-        whole(transaction, day, projects)
+    def rebuilt_meanwhile(transaction: Any, days: Sequence[Day]) -> None:
+        whole(transaction, days)
         transaction.forget(["scores"])
         transaction.append("scores", [encode(score("c", 1, exchange_at=NOON, tier1_score=0.25))])
 
@@ -189,10 +190,10 @@ def test_a_refresh_that_is_cut_short_begins_anew(store: Store, monkeypatch: pyte
     class StopError(Exception):
         """The end of a process."""
 
-    def stopping(transaction: Any, day: date, projects: list[str]) -> None:
-        if day == NOON.date() + timedelta(days=1):
+    def stopping(transaction: Any, days: Sequence[Day]) -> None:
+        if days[0][1] == NOON.date() + timedelta(days=1):
             raise StopError
-        whole(transaction, day, projects)
+        whole(transaction, days)
 
     monkeypatch.setattr(daily, "_add_up", stopping)
     monkeypatch.setattr(daily, "AT_ONCE", 1)

@@ -153,7 +153,16 @@ def test_no_byte_of_an_erased_session_is_left(tmp_path: Path, samples: SampleMak
 
         after = counts(store)
     for table, count in after.items():
-        if table not in {"incidents", "erasures", "stage_state", "watermarks", "daily_scores", "baselines", "alerts"}:
+        if table not in {
+            "incidents",
+            "erasures",
+            "stage_state",
+            "watermarks",
+            "daily_scores",
+            "hourly_scores",
+            "baselines",
+            "alerts",
+        }:
             assert (count == before[table] - before[table] // 2) if session else count <= before[table] // 2, table
     assert space_of(path).is_worth_it
     compact(path)
@@ -212,15 +221,18 @@ def test_days_are_added_up_again(store: Store) -> None:
         transaction.append("scores", [encode(score(SESSION, 1)), encode(score(KEPT, 1)), encode(score(KEPT, 2))])
     refresh_daily(store)
     assert [(3,)] == rows(store, "daily_scores", "sum(exchanges)::INTEGER")
+    assert [(3,)] == rows(store, "hourly_scores", "sum(exchanges)::INTEGER")
     ask(store, "local", SESSION)
 
     erase(store, NOW)
 
     assert [(2,)] == rows(store, "daily_scores", "sum(exchanges)::INTEGER")
+    assert [(2,)] == rows(store, "hourly_scores", "sum(exchanges)::INTEGER")
     with store.transaction() as transaction:
         transaction.append("scores", [encode(score(KEPT, 3))])
     refresh_daily(store)
     assert [(3,)] == rows(store, "daily_scores", "sum(exchanges)::INTEGER")
+    assert [(3,)] == rows(store, "hourly_scores", "sum(exchanges)::INTEGER")
 
 
 def test_an_erasure_that_was_cut_short_is_done_by_the_next(

@@ -16,6 +16,7 @@ from engines import Clock, policy_of, rows, runner_over
 
 from analytics.daily import refresh_daily
 from analytics.outbox import Outbox
+from analytics.queries import query_rows
 from analytics.retention import CUT, SESSION_STAGES, whole_since
 from analytics.store import Store, Transaction
 from audit.policy import Policy, ProjectSettings, Sampling
@@ -29,6 +30,7 @@ from streams.judged import EVALUATION
 from streams.retention import cutoff, purge
 from streams.steps.intake import IntakeState
 from streams.topology import TOPOLOGY
+from streams.watch.rules import LOOK_BACK
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 OLD, NEW = NOW - timedelta(days=100), NOW - timedelta(days=10)
@@ -297,6 +299,26 @@ def test_daily_sums_outlive_their_scores(store: Store) -> None:
     publish(store, "exchanges", said("late", 1, OLD))
     refresh_daily(store)
 
+    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")
+
+
+def test_hourly_sums_outlive_their_scores_for_as_long_as_the_watch_looks_back(store: Store) -> None:
+    """A ramp over a year is seen though scores are kept for ninety days; what nobody reads any more is not kept for ever."""
+    publish(store, "exchanges", said("old", 1, OLD), said("new", 1, NEW))
+    purge(store, POLICY, NOW)
+    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "hourly_scores", "hour::DATE, exchanges", "hour")
+    until = NEW + timedelta(days=1)
+    asked = {"projects": ["ops"], "since": OLD - timedelta(days=1), "until": until, "coarse_until": until}
+    assert [OLD.date(), NEW.date()] == [row["day"] for row in query_rows(store.cursor(), "watched_hours", asked)]
+    runner_over(store).rebuild()
+    refresh_daily(store)
+    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "hourly_scores", "hour::DATE, exchanges", "hour")
+
+    purge(store, POLICY, OLD + timedelta(days=LOOK_BACK))
+    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "hourly_scores", "hour::DATE, exchanges", "hour")
+    purge(store, POLICY, OLD + timedelta(days=LOOK_BACK + 1))
+
+    assert [(NEW.date(), 1)] == rows(store, "hourly_scores", "hour::DATE, exchanges", "hour")
     assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")
 
 

@@ -68,7 +68,16 @@ def test_what_is_read_is_what_was_appended(store: Store, topic: str, name: str, 
 
 def test_every_topic_and_every_record_type_is_tried_above() -> None:
     """A record type that no topic carries is kept by the store itself."""
-    internal = {"StageState", "Watermark", "ImportProgress", "Alert", "DailyScores", "ProjectCheck", "RunNumber"}
+    internal = {
+        "StageState",
+        "Watermark",
+        "ImportProgress",
+        "Alert",
+        "DailyScores",
+        "HourlyScores",
+        "ProjectCheck",
+        "RunNumber",
+    }
     assert set(RECORD_TYPES) == {name for _, name in TOPICS} | internal
 
 

@@ -1,0 +1,112 @@
+# ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
+"""What scores add up to, by UTC day and by the hour: one definition for what is kept and for what is added up when it is asked.
+
+Billionths are added as whole numbers: sums depend neither on the order in which scores are met nor on how they are split. What may be
+too large for 64 bits is rounded to a double as it is kept, and whoever adds such sums up adds whole numbers again.
+"""
+
+from __future__ import annotations
+
+KEY = "project, day, agent, sampling_reason, disposition, simulated, weight"
+"""What tells the rows of the daily sums apart."""
+HOUR_KEY = (
+    "project, hour, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated, policy_digest"
+)
+"""What tells the rows of the hourly sums apart."""
+_TIERS = {
+    "tier1": "tier1_score",
+    "tier2": "CASE WHEN tier2_state = 'scored' THEN tier2_score END",
+    "tier2_5": "CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END",
+    "tier3": "CASE WHEN tier3_state = 'scored' THEN tier3_score END",
+}
+"""What counts as the score of each tier."""
+_LEAST = 1e-4
+"""The least probability that a policy can sample with. One that landed from elsewhere with less must not break sums of all projects."""
+_SCORES = ", ".join(
+    (
+        "project, date_trunc('day', exchange_at) AS day, coalesce(agent, '') AS agent, sampling_reason, disposition, simulated",
+        "1 / coalesce(sampling_probability, 1) AS weight, anomaly, round(cost_usd * 1e9)::BIGINT AS nano_usd",
+        *(f"round(({score}) * 1e9)::BIGINT AS {tier}" for tier, score in _TIERS.items()),
+        "\"connection\", session_id, exchange_at, coalesce(judge_model, '') AS judge_model",
+        "methodology, methodology_version, methodology_digest, rule_version, policy_digest",
+        f"round(1e6 / greatest(coalesce(sampling_probability, 1), {_LEAST}))::BIGINT AS micro_weight",
+    )
+)
+_LATEST = "QUALIFY row_number() OVER (PARTITION BY project, score_id ORDER BY revision DESC, _offset DESC) = 1"
+_ROUNDED = "::DOUBLE::HUGEINT"
+_SUMS = ", ".join(
+    (
+        "count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies",
+        *(
+            f"count({tier}) AS {tier}_count, coalesce(sum({tier}), 0)::BIGINT AS {tier}_sum,"
+            f" coalesce(sum({tier}::HUGEINT * {tier}), 0){_ROUNDED} AS {tier}_squares"
+            for tier in _TIERS
+        ),
+        "coalesce(sum(nano_usd), 0)::BIGINT AS nano_usd, count(*) - count(nano_usd) AS unknown_costs",
+    )
+)
+_WEIGHTS = {tier: "1000000" if tier == "tier1" else "micro_weight" for tier in _TIERS}
+"""For how many millionths of an exchange a score stands: each exchange has a score of Tier 1."""
+_UNIT_SUMS = ", ".join(
+    (
+        "max(exchange_at) AS last_at, count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies",
+        *(
+            f"count({tier}) AS {tier}_count, sum({tier}) AS {tier}_sum, sum({tier}::HUGEINT * {tier}) AS {tier}_squares,"
+            f" (sum({weight}) FILTER ({tier} IS NOT NULL))::HUGEINT AS {tier}_weight,"
+            f" round(sum({weight}::HUGEINT * {tier}) / 1e6)::HUGEINT AS {tier}_total"
+            for tier, weight in _WEIGHTS.items()
+        ),
+    )
+)
+_UNIT_KEY = HOUR_KEY.replace("hour", 'day, "connection", session_id', 1)
+_EXACT = {
+    "count": ("sum({tier}_count)", "::BIGINT"),
+    "sum": ("sum({tier}_sum)", "::BIGINT"),
+    "squares": ("sum({tier}_squares)", _ROUNDED),
+    "units": ("count({tier}_weight)", ""),
+    "weight": ("sum({tier}_weight)", _ROUNDED),
+    "total": ("sum({tier}_total)", _ROUNDED),
+    "unit_squares": ("sum({tier}_weight * {tier}_weight)", _ROUNDED),
+    "unit_mixed": ("sum({tier}_weight * {tier}_total)", _ROUNDED),
+    "unit_totals": ("sum({tier}_total * {tier}_total)", _ROUNDED),
+}
+"""What the units of an hour add up to, and the form in which it is kept."""
+_HOUR_SUMS = ", ".join(
+    (
+        "max(last_at) AS last_at, sum(exchanges)::BIGINT AS exchanges, sum(anomalies)::BIGINT AS anomalies",
+        *(
+            ", ".join(f"coalesce({text.format(tier=tier)}, 0){form} AS {tier}_{name}" for name, (text, form) in _EXACT.items())
+            + f", min({tier}_total / {tier}_weight) / 1e3 AS {tier}_low, max({tier}_total / {tier}_weight) / 1e3 AS {tier}_high"
+            for tier in _TIERS
+        ),
+    )
+)
+WHOLE_DAYS = ", ".join(f"{tier}_squares::HUGEINT AS {tier}_squares" for tier in _TIERS)
+"""Columns of kept daily sums that are added as whole numbers."""
+WHOLE_HOURS = ", ".join(
+    f"{tier}_{name}::HUGEINT AS {tier}_{name}" for tier in _TIERS for name, (_, form) in _EXACT.items() if form == _ROUNDED
+)
+"""Columns of kept hourly sums that are added as whole numbers."""
+
+
+def current_of(scores: str) -> str:
+    """The statement that answers the latest revisions of some rows of the log's scores, given as what follows FROM, as they are added up.
+
+    Of an exchange the rows have all revisions or none.
+    """
+    return f"SELECT {_SCORES} FROM {scores} {_LATEST}"
+
+
+def days_of(current: str) -> str:
+    """The statement that adds up by day what `current_of` answers, given as what follows FROM."""
+    return f"SELECT {KEY}, {_SUMS} FROM {current} GROUP BY {KEY}"
+
+
+def hours_of(current: str) -> str:
+    """The statement that adds up by the hour what `current_of` answers, given as what follows FROM.
+
+    The scores of a session on a day that were made with the same are one unit, which counts in the hour of its last exchange.
+    """
+    units = f"SELECT {_UNIT_KEY}, {_UNIT_SUMS} FROM {current} GROUP BY {_UNIT_KEY}"
+    placed = f"SELECT *, date_trunc('hour', last_at) AS hour FROM ({units})"
+    return f"SELECT {HOUR_KEY}, {_HOUR_SUMS} FROM ({placed}) GROUP BY {HOUR_KEY}"

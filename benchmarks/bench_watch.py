@@ -1,0 +1,256 @@
+# ruff: noqa: S608 - statements are made of our own text
+"""Checks of projects for drift: out of sums by the hour, beside adding up the single scores.
+
+One project with 100 days of 100 000 scores, one with 90 days of 50, and a fleet of a thousand of the latter; four tiers, sessions of
+twenty and of five, one score in twenty made again. DRIFTLINE_BENCH_SHARE makes all of them smaller.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+
+from analytics.connection import fetch
+from analytics.daily import refresh_daily
+from analytics.store import Store
+from analytics.sums import current_of, days_of
+from audit.policy import Policy
+from benchmarks.measure import print_table
+from benchmarks.one_by_one import ONE_BY_ONE
+from streams.watch.causes import UNEXPLAINED
+from streams.watch.checking import Checker
+from streams.watch.known import Known
+from streams.watch.measured import Measured, measure
+from streams.watch.rounds import AT_ONCE
+from streams.watch.rules import ALL_RULES, LOOK_BACK, Case
+
+SHARE = float(os.environ.get("DRIFTLINE_BENCH_SHARE", "1"))
+FIRST = datetime(2026, 1, 5, tzinfo=UTC)
+BEFORE = 97
+"""Days that a check read when it read single scores."""
+ROUNDS = 3
+MEMORY = "5GB"
+"""What DuckDB may take."""
+FRESH = 100_000
+"""New scores whose days are added up."""
+LATELY = 500
+"""Scores that came since the days were added up."""
+_NORMAL = "sqrt(-2 * ln((hash(i, {seed}) % 999983 + 1) / 999984)) * cos(2 * pi() * (hash(i, {seed} + 100) % 999983) / 999983)"
+_FILL = f"""
+    INSERT INTO log.scores BY NAME
+    SELECT
+        'scores' AS _topic, 0 AS _partition, $offset + i AS _offset, md5(($offset + i)::VARCHAR)::UUID::VARCHAR AS score_id, 0 AS revision,
+        'exchange-' || ($offset + i) AS exchange_id, 'c' || p AS connection, 'project-' || p AS project,
+        'session-' || day || '-' || k // $length AS session_id, k % $length + 1 AS turn_number, happened_at AS exchange_at,
+        happened_at + INTERVAL 5 SECOND AS scored_at, 'scored' AS disposition, 'routine_sample' AS sampling_reason, 1 / 3 AS sampling_probability,
+        1 - (hash(i, 5) % 97 = 0)::INTEGER / 3 AS tier1_score, [] AS tier1_flags,
+        'scored' AS tier2_state, greatest(0, least(1, 0.7 + 0.1 * {_NORMAL.format(seed=1)})) AS tier2_score, [] AS tier2_dimensions,
+        'scored' AS tier2_5_state, greatest(0, least(1, 0.6 + 0.1 * {_NORMAL.format(seed=2)})) AS tier2_5_alignment,
+        'scored' AS tier3_state, greatest(1, least(5, 3 + 0.5 * {_NORMAL.format(seed=3)})) AS tier3_score, [] AS tier3_dimensions,
+        hash(i, 5) % 97 = 0 AS anomaly, [] AS anomaly_reasons, 'judge' AS judge_model, false AS simulated, [] AS judgement_ids, 0.001 AS cost_usd,
+        'default' AS methodology, '1' AS methodology_version, 'd' AS methodology_digest, 'eval-4' AS rule_version,
+        'p' AS policy_digest, 'e' AS evidence_digest
+    FROM (
+        SELECT i, p, k, day, $first::TIMESTAMP + to_days(day) + to_microseconds((k * 86400000000 // $a_day)::BIGINT) AS happened_at
+        FROM (
+            SELECT i, i % $projects AS p, (i // $projects) % $a_day AS k, (i // ($projects * $a_day))::INTEGER AS day
+            FROM range($projects * $a_day * $days) AS numbers(i)
+        )
+    )"""
+_AGAIN = """
+    INSERT INTO log.scores BY NAME
+    SELECT * REPLACE (1 AS revision, $end + row_number() OVER (ORDER BY _offset) AS _offset, 1.0 AS sampling_probability)
+    FROM log.scores WHERE _offset % 20 = 19"""
+
+
+class Project(NamedTuple):
+    """What each of some projects has."""
+
+    days: int
+    a_day: int
+    length: int
+    """Scores of a session."""
+
+    @property
+    def as_of(self) -> datetime:
+        """The end of its last day, near enough."""
+        return FIRST + timedelta(days=self.days) - timedelta(microseconds=1)
+
+
+class Cost(NamedTuple):
+    """What something took, in seconds; the processor's time is that of all threads, and does not grow with what else the machine does."""
+
+    wall: float
+    processor: float
+
+    @property
+    def shown(self) -> list[str]:
+        """In milliseconds."""
+        return [f"{seconds * 1000:,.0f}" for seconds in self]
+
+
+def fill(store: Store, project: Project, projects: int = 1) -> None:
+    """Give a store the scores of so many projects."""
+    with store.transaction() as transaction:
+        transaction.connection.execute(f"SET GLOBAL memory_limit = '{MEMORY}'")
+        values = project._asdict() | {"projects": projects, "first": FIRST.replace(tzinfo=None), "offset": 0}
+        transaction.connection.execute(_FILL, values)
+        transaction.connection.execute(_AGAIN, {"end": 2 * project.days * project.a_day * projects})
+
+
+def publish(store: Store, at: Project, count: int) -> None:
+    """Let so many scores of the first project come on the day after its last, or late on that one where they are few."""
+    with store.transaction() as transaction:
+        day = FIRST + timedelta(days=at.days if count >= FRESH else at.days - 1)
+        values = {"projects": 1, "a_day": count, "days": 1, "length": at.length, "first": day.replace(tzinfo=None)}
+        end = transaction.connection.execute("SELECT max(_offset) + 1 FROM log.scores").fetchall()[0][0]
+        transaction.connection.execute(_FILL, values | {"offset": end})
+
+
+def cost(run: Callable[[], object], rounds: int = ROUNDS) -> Cost:
+    """What a run takes: the least of some rounds."""
+    found = []
+    for _ in range(rounds):
+        start, used = time.perf_counter(), time.process_time()
+        run()
+        found.append(Cost(time.perf_counter() - start, time.process_time() - used))
+    return min(found, key=lambda one: one.processor)
+
+
+def found_in(measured: Measured, parameters: dict[str, Any]) -> int:
+    """How much the rules find in what was measured."""
+    case = Case(measured, None, {}, parameters)
+    return sum(1 for rule in ALL_RULES.values() for _ in rule(case))
+
+
+def from_scores(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime, days: int = BEFORE) -> Measured:
+    """What a check measured out of the single scores."""
+    values = parameters(project, as_of, days)
+    return Measured(project, fetch(cursor, ONE_BY_ONE, values), as_of)
+
+
+def from_sums(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime) -> Measured:
+    """What a check measures."""
+    return measure(cursor, [project], _since(as_of, LOOK_BACK), as_of)[0][project]
+
+
+def parameters(project: str, as_of: datetime, days: int) -> dict[str, Any]:
+    """Of the query, over so many days."""
+    since = datetime.combine(_since(as_of, days), datetime.min.time())
+    return {"projects": [project], "since": since, "until": as_of, "coarse_until": as_of - timedelta(days=14)}
+
+
+def _since(as_of: datetime, days: int) -> date:
+    return as_of.date() - timedelta(days=days)
+
+
+def rows_of(store: Store, project: Project) -> list[list[str]]:
+    """Of one project: the check before and after, with scores that nobody has added up yet, and its parts."""
+    as_of, name = project.as_of, "project-0"
+    with closing(store.cursor()) as cursor:
+        before = cost(lambda: found_in(from_scores(cursor, name, as_of), {}))
+        read = cost(lambda: from_sums(cursor, name, as_of))
+        after = cost(lambda: found_in(from_sums(cursor, name, as_of), {}))
+    publish(store, project, LATELY)
+    with closing(store.cursor()) as cursor:
+        behind = cost(lambda: found_in(from_sums(cursor, name, as_of), {}))
+    rows = {
+        "adding up single scores, 97 days (before)": before,
+        "sums by the hour, 406 days": after,
+        "of it reading": read,
+        f"with {LATELY} scores of the last day not yet added up": behind,
+    }
+    return [[label, *one.shown, f"{one.processor / before.processor:.3f}"] for label, one in rows.items()]
+
+
+def refreshing(store: Store, project: Project) -> list[list[str]]:
+    """What it takes to add up the day of many new scores, beside its daily sums alone."""
+    refresh_daily(store)
+    publish(store, project, FRESH)
+    day = project.as_of.date() + timedelta(days=1)
+    of_day = current_of(f"log.scores WHERE exchange_at >= '{day}' AND project IN ('project-0')")
+    with closing(store.cursor()) as cursor:
+        alone = cost(lambda: cursor.execute(f"CREATE OR REPLACE TEMP TABLE alone AS {days_of(f'({of_day})')}"))
+    both = cost(lambda: refresh_daily(store), rounds=1)
+    rows = {"sums by day alone (before), nothing written": alone, "sums by day and hour": both}
+    return [[label, *one.shown, f"{one.processor / alone.processor:.2f}"] for label, one in rows.items()]
+
+
+def reading(store: Store, project: Project, names: Sequence[str]) -> Cost:
+    """What it takes to read the hours of some projects at once."""
+    with closing(store.cursor()) as cursor:
+        return cost(lambda: measure(cursor, names, _since(project.as_of, LOOK_BACK), project.as_of))
+
+
+def round_of(store: Store, project: Project, names: Sequence[str]) -> tuple[Cost, int]:
+    """One round of checks of a whole fleet with everything a check reads, and how many findings it has."""
+    checker = Checker(Policy(), lambda *_: UNEXPLAINED)
+    found: list[int] = []
+
+    def check(part: Sequence[str]) -> None:
+        with closing(store.cursor()) as cursor:
+            found.extend(len(one.findings) for one in checker.check(cursor, part, project.as_of, Known({}, {})))
+
+    spent = cost(lambda: [check(names[start : start + AT_ONCE]) for start in range(0, len(names), AT_ONCE)], rounds=1)
+    return spent, sum(found)
+
+
+def print_project(title: str, project: Project, *, fresh: bool = False) -> None:
+    """Print the table of one project."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "one.duckdb"
+        with Store(path) as store:
+            fill(store, project)
+            store.checkpoint()
+            scores = path.stat().st_size
+            filled = cost(lambda: refresh_daily(store), rounds=1)
+            store.checkpoint()
+            kept = store.cursor().execute("SELECT count(*) FROM log.hourly_scores").fetchall()[0][0]
+            print(f"### {title}\n")
+            print(
+                f"{project.days * project.a_day:,} scores and {kept:,} hours; the sums take {(path.stat().st_size - scores) / 1e6:,.1f} MB"
+                f" of {path.stat().st_size / 1e6:,.0f}. Filling them took {filled.processor:.1f} s of processor.\n"
+            )
+            header = ["check", "wall, ms", "processor, ms", "times before"]
+            print_table(header, rows_of(store, project))
+            print()
+            if fresh:
+                print_table([f"adding up a day of {FRESH:,} new scores", *header[1:]], refreshing(store, project))
+                print()
+
+
+def print_fleet(project: Project, projects: int) -> None:
+    """Print what a round of a fleet takes."""
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "fleet.duckdb") as store:
+        fill(store, project, projects)
+        refresh_daily(store)
+        store.checkpoint()
+        with closing(store.cursor()) as cursor:
+            before = cost(lambda: from_scores(cursor, "project-0", project.as_of))
+        names = [f"project-{number}" for number in range(projects)]
+        read = reading(store, project, names[:AT_ONCE])
+        spent, found = round_of(store, project, names)
+    print(f"### A fleet: {projects:,} projects x {project.days} days of {project.a_day} scores\n")
+    print(
+        f"A round of checks takes {spent.wall:.1f} s, {spent.processor:.1f} s of processor: {1000 * spent.processor / projects:.1f} ms a"
+        f" project, {found} findings. Reading {len(names[:AT_ONCE])} of them at once takes {1000 * read.processor / len(names[:AT_ONCE]):.1f} ms a project. Adding up the single scores of one of them took {1000 * before.processor:.0f} ms alone.\n"
+    )
+
+
+def main() -> None:
+    """Print what checks take."""
+    print_project("One project, 100 days of 100 000 scores", Project(100, max(2000, round(100_000 * SHARE)), 20), fresh=True)
+    small = Project(90, 50, 5)
+    print_project("One project, 90 days of 50 scores", small)
+    print_fleet(small, max(2, round(1000 * SHARE)))
+    print(f"Load {os.getloadavg()[0]:.1f}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Hourly sums: what the watch reads is what the current scores say, whatever is kept of it, whatever came and in whatever order."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from builders import score
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analytics.connection import fetch
+from analytics.daily import refresh_daily
+from analytics.queries import run_query
+from analytics.store import Store
+from benchmarks.one_by_one import ONE_BY_ONE
+from schemas.codec import encode
+from schemas.records import Score
+
+NOON = datetime(2026, 10, 10, 12, tzinfo=UTC)
+SINCE = NOON.replace(hour=0) - timedelta(days=30)
+PROJECTS = ["ops", "web"]
+Row = Mapping[str, Any]
+
+
+def publish(store: Store, *scores: Score) -> None:
+    """Append scores to the log."""
+    with store.transaction() as transaction:
+        transaction.append("scores", [encode(one) for one in scores])
+
+
+def asked(until: datetime, since: datetime = SINCE, projects: Sequence[str] = PROJECTS) -> dict[str, Any]:
+    """The parameters of the query, the last two days finely."""
+    coarse = until.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=2)
+    return {"projects": list(projects), "since": since, "until": until, "coarse_until": coarse}
+
+
+def watched(store: Store, values: Mapping[str, Any]) -> list[Row]:
+    """What the watch reads."""
+    return run_query(store.cursor(), "watched_hours", values).to_dicts()
+
+
+def one_by_one(store: Store, values: Mapping[str, Any]) -> list[Row]:
+    """The same of the single scores."""
+    return fetch(store.cursor(), ONE_BY_ONE, values).to_dicts()
+
+
+def same(first: Sequence[Row], second: Sequence[Row]) -> bool:
+    """Whether two answers are the same but for the last bits of what is rounded to doubles."""
+    return len(first) == len(second) and all(
+        one.keys() == other.keys() and all(_alike(one[name], other[name]) for name in one)
+        for one, other in zip(first, second, strict=True)
+    )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
+    return bool(one == other)
+
+
+def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
+    """A score of the exchange of that number, whose project, session and time go by it alone."""
+    exchange = random.Random(number)
+    judged = chance.random() < 0.6
+    return score(
+        f"s{exchange.randrange(8)}", number,
+        score_id=f"id-{number}", revision=revision, project=exchange.choice([*PROJECTS, "else"]),
+        exchange_at=NOON + timedelta(hours=exchange.randrange(-96, 24), seconds=exchange.choice([0, 0, 1800, 3599])),
+        disposition="scored" if judged else "sampling_skip",
+        sampling_probability=chance.choice([1 / 3, 0.25, 1.0]) if judged else None,
+        tier1_score=chance.choice([1.0, 2 / 3, 1 / 3]), anomaly=chance.random() < 0.2,
+        tier2_state="scored" if judged else "skipped_sampling", tier2_score=chance.random() if judged else None,
+        tier3_state="scored" if judged and chance.random() < 0.5 else "skipped_gate", tier3_score=chance.uniform(1, 5),
+        judge_model=chance.choice(["first", "second"]) if judged else None, rule_version=chance.choice(["1", "2"]),
+        policy_digest=chance.choice(["p", "q"]),
+    )  # fmt: skip
+
+
+@contextmanager
+def a_store() -> Iterator[Store]:
+    """A store in memory."""
+    with Store(None) as store:
+        yield store
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_watch_reads_what_the_current_scores_add_up_to(store: Store, seed: int) -> None:
+    """Late scores, revisions, an end in the middle of a day or of what has come: whether or not somebody has added up."""
+    chance = random.Random(seed)
+    known = 0
+    for _ in range(4):
+        first, known = known, known + chance.randrange(1, 60)
+        fresh = [a_score(chance, number) for number in range(first, known)]
+        again = [a_score(chance, chance.randrange(known), chance.randrange(1, 4)) for _ in range(chance.randrange(10))]
+        publish(store, *fresh, *again)
+        if chance.random() < 0.7:
+            refresh_daily(store)
+        for until in (
+            NOON + timedelta(days=2),
+            NOON + timedelta(hours=chance.randrange(-40, 24), minutes=chance.choice([0, 7])),
+        ):
+            for since in (SINCE, NOON - timedelta(hours=50)):
+                values = asked(until, since)
+                assert same(one_by_one(store, values), watched(store, values)), values
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 40), st.integers(0, 5))
+def test_neither_the_order_nor_the_parts_in_which_scores_come_changes_anything(
+    chance: random.Random, count: int, refreshes: int
+) -> None:
+    """To the last bit: evidence that moved with the order of arrival would make another incident of the same scores."""
+    scores = [a_score(chance, number) for number in range(count)]
+    # Of one exchange the highest revision counts, whenever it comes.
+    scores += [a_score(chance, number, 1) for number in range(0, count, 3)]
+    values = asked(NOON + timedelta(hours=chance.randrange(-40, 30)))
+    with a_store() as whole:
+        publish(whole, *scores)
+        said = watched(whole, values)
+    chance.shuffle(scores)
+    cuts = sorted(chance.randrange(len(scores) + 1) for _ in range(refreshes))
+    with a_store() as parts:
+        for start, end in zip([0, *cuts], [*cuts, len(scores)], strict=True):
+            publish(parts, *scores[start:end])
+            refresh_daily(parts)
+            assert not parts.cursor().execute("SELECT * FROM log.changed_scores()").fetchall()
+        assert said == watched(parts, values)
+
+
+def test_once_added_up_no_single_score_is_read_not_even_of_today(store: Store) -> None:
+    """A check of ten million scores takes what a check of a thousand does; the present day is in every check."""
+    publish(store, score("a", 1, exchange_at=NOON - timedelta(hours=2)))
+    refresh_daily(store)
+    with store.transaction() as transaction:
+        transaction.connection.execute("UPDATE log.hourly_scores SET exchanges = 7")
+
+    assert [7] == [row["exchanges"] for row in watched(store, asked(NOON))]
+    assert [] == watched(store, asked(NOON - timedelta(hours=2)))
+
+
+def test_a_day_that_the_end_cuts_is_added_up_as_far_as_it_goes(store: Store) -> None:
+    """A check of a moment that is past must not see what a session said later, nor count the session at a later hour."""
+    publish(store, *(score("a", turn, exchange_at=NOON + timedelta(hours=turn)) for turn in (1, 2, 3)))
+    refresh_daily(store)
+
+    ((seen,),) = ([row] for row in watched(store, asked(NOON + timedelta(hours=2, minutes=30))))
+    assert (2, 1, (NOON + timedelta(hours=2)).replace(tzinfo=None)) == (seen["exchanges"], seen["tier1_units"], seen["last_at"])
+
+
+def test_a_weight_beyond_any_policy_breaks_no_sums(store: Store) -> None:
+    """Scores land from elsewhere, too, and a day is added up for all projects at once."""
+    judged = {"exchange_at": NOON, "tier2_state": "scored", "tier2_score": 1.0}
+    publish(store, *(score("a", turn, sampling_probability=share, **judged) for turn, share in ((1, 0.0), (2, 1e-300))))
+    refresh_daily(store)
+
+    assert [2e4] == [row["tier2_weight"] for row in watched(store, asked(NOON + timedelta(days=1)))]
+
+
+def test_a_database_of_the_version_before_is_filled(tmp_path: Path) -> None:
+    """Its days were added up without hours: all of them are again, and until then the single scores are read."""
+    path = tmp_path / "old.duckdb"
+    with Store(path) as store:
+        publish(store, *(score("a", turn, exchange_at=NOON + timedelta(hours=turn)) for turn in range(20)))
+        refresh_daily(store)
+        expected = watched(store, asked(NOON + timedelta(days=2)))
+        store.checkpoint()
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("DROP TABLE log.hourly_scores")
+        connection.execute("UPDATE log.watermarks SET consumer = 'daily scores' WHERE consumer = 'scores by day and hour'")
+
+    with Store(path) as store:
+        assert expected == watched(store, asked(NOON + timedelta(days=2)))
+        assert 2 == len(refresh_daily(store))
+        assert set() == refresh_daily(store)
+        assert [(20,)] == store.cursor().execute("SELECT sum(exchanges)::INTEGER FROM log.hourly_scores").fetchall()
+        assert [(20,)] == store.cursor().execute("SELECT sum(exchanges)::INTEGER FROM log.daily_scores").fetchall()
+        assert expected == watched(store, asked(NOON + timedelta(days=2)))

@@ -1,0 +1,62 @@
+"""A check looks back for longer than scores are kept: what it reads are sums, and they stay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from watched import END, history, put
+
+from analytics.daily import refresh_daily
+from analytics.store import Store
+from audit.policy import Policy
+from schemas.records import Incident
+from streams.retention import purge
+from streams.store_log import StoreLog
+from streams.watch.watching import Watch
+
+POLICY = Policy()
+DAYS = 250
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store."""
+    with Store(None) as opened:
+        yield opened
+
+
+def ramp(back: int) -> float:
+    """A quality that falls by one of its sigmas, 0.1, over a year, after two months as it was."""
+    return 0.85 - 0.1 * max(0, DAYS - 60 - back) / 365
+
+
+def opened(store: Store) -> list[Incident]:
+    """The incidents that a check opens."""
+    refresh_daily(store)
+    watch = Watch(StoreLog(store, POLICY, lambda: END))
+    return [incident for one in asyncio.run(watch.check(["ops"])) for incident in one.opened]
+
+
+def test_a_ramp_over_a_year_is_seen_though_scores_are_kept_for_ninety_days(store: Store) -> None:
+    """Ninety days of it are a quarter of a sigma, which is nothing to be seen among ten scores a day."""
+    put(store, "scores", history(ramp, DAYS))
+    purge(store, POLICY, END)
+    ((kept, first),) = store.cursor().execute("SELECT count(*), min(exchange_at)::DATE FROM log.scores").fetchall()
+    assert (910, END.date() - timedelta(days=90)) == (kept, first)
+
+    (incident,) = opened(store)
+
+    assert ("tier2", "down", "sequential") == (incident.tier, incident.direction, incident.rule)
+
+
+def test_without_the_sums_the_ramp_would_not_be_seen(store: Store) -> None:
+    """So what is seen above comes of them, and of nothing else."""
+    put(store, "scores", history(ramp, DAYS))
+    purge(store, POLICY, END)
+    with store.transaction() as transaction:
+        transaction.connection.execute("DELETE FROM log.hourly_scores WHERE hour < ?", [END - timedelta(days=91)])
+
+    assert [] == opened(store)
