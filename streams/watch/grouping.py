@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from schemas.records import Incident
-from streams.watch.findings import DRIFT, SPREAD, Finding, worse
+from streams.watch.findings import DRIFT, Finding, worse
 from streams.watch.moves import DAY, Moved, Series, evidence_of, moved_of, series_of
 from streams.watch.states import DISMISSED, RESOLVED, is_live
 
@@ -127,12 +127,8 @@ def _fits(findings: Sequence[Finding], case: _Case) -> bool:
     if not alarms or not findings or case.incident.type != DRIFT or findings[0].key.type != DRIFT:
         return False
     first = findings[0]
-    same = any(_is_worse(one) == first.is_worse for one in alarms)
+    same = any(one.is_worse == first.is_worse for one in alarms)
     return same and _meet(first.first_days, first.since, _common([one.interval for one in alarms]), alarms[0].since)
-
-
-def _is_worse(moved: Moved) -> bool:
-    return moved.key.direction == "up" if moved.series.kind == SPREAD else moved.key.is_worse
 
 
 def _common(intervals: Sequence[Days]) -> Days:

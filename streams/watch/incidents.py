@@ -120,7 +120,7 @@ def _due(group: Group, cause_of: CauseOf, moved_too: MovedToo) -> Due:
     made = Due(lead, tuple(moved), leads, before, _explained(group.findings, cause_of))
     if lead.key.type != DRIFT or (before is not None and not is_live(before)):
         return made
-    is_worse = next(one.key.is_worse for one in moved if one.series == leads)
+    is_worse = next(one.is_worse for one in moved if one.series == leads)
     tiers = {one.key.tier or "" for one in made.alarms}
     return Due(lead, tuple(merged(moved, moved_too(made.first_day, is_worse, tiers))), leads, before, made.explanation)
 

@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from analytics.queries import run_query
+from analytics.queries import query_rows, run_query
 from audit.cells import Cells
 from audit.drift import DAYS, DailyAverage
 from audit.fingerprints import canonical_json, digest
@@ -30,6 +30,8 @@ TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "
 QUERY = "watched_hours"
 FINE_DAYS = 14
 """So many days come hour by hour, those before them by six hours: that is enough for how hours differ, and for when a change began."""
+WAITED = timedelta(days=1)
+"""An exchange that waits for its score holds back what is compared by so much at most: one that is never scored stops nothing."""
 _SUMS = ("units", "count", "weight", "total", "unit_squares", "unit_mixed", "unit_totals")
 RULES = ("methodology", "methodology_version", "methodology_digest", "rule_version")
 JUDGE = ("judge_model", "simulated")
@@ -49,9 +51,10 @@ class Statistics:
 class Measured:
     """The comparable scores of one project, from rows of the query `watched_hours`."""
 
-    def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime) -> None:
+    def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime, waits_since: datetime | None = None) -> None:
         self.project = project
         self.as_of = as_of
+        self.waits_since = waits_since
         rows = rows.with_columns(pl.col("rule_version").alias(_VERSION), pl.col("rule_version").replace(COMPARABLE_RULES))
         lately = rows.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
         self.rules = commonest(lately, RULES, "exchanges")
@@ -104,16 +107,26 @@ class Measured:
         return [Day(*row) for row in sums.iter_rows()]
 
     def cells(self, tier: str) -> Cells:
-        """What the sessions with scores of a tier add up to by the hour, oldest first; times are UTC and naive."""
+        """What the sessions with scores of a tier add up to by the hour, oldest first; times are UTC and naive.
+
+        From the hour on in which an exchange still waits for its score there are none: what is judged late may be worse than the rest.
+        """
         sums = [pl.col(f"{tier}_{name}").sum().cast(pl.Float64) for name in _SUMS]
         hours = (
-            self._rows.filter(pl.col(f"{tier}_units") > 0)
+            self._rows.filter(pl.col(f"{tier}_units") > 0, self._is_settled())
             .group_by("hour")
             .agg(pl.col("last_at").max(), *sums, pl.col(f"{tier}_low").min(), pl.col(f"{tier}_high").max())
             .sort("hour")
             .drop("hour")
         )
         return Cells(*(hours[name].to_numpy() for name in hours.columns))
+
+    def _is_settled(self) -> pl.Expr:
+        """Whether everything of an hour, and of those before it, has a score."""
+        if self.waits_since is None:
+            return pl.lit(value=True)
+        first = self.waits_since.replace(minute=0, second=0, microsecond=0)
+        return pl.col("hour").dt.replace_time_zone("UTC") < first
 
     def _between(self, start: date, end: date) -> pl.DataFrame:
         return self._rows.filter(pl.col("day").is_between(start, end))
@@ -134,8 +147,15 @@ def measure(
         "coarse_until": coarse_until,
     }
     rows = run_query(cursor, QUERY, values)
+    waits = _waits(cursor, projects, as_of)
     parts = rows.partition_by("project", as_dict=True, maintain_order=True)
-    return {str(name): Measured(str(name), part, as_of) for (name,), part in parts.items()}, values
+    return {str(name): Measured(str(name), part, as_of, waits.get(name)) for (name,), part in parts.items()}, values
+
+
+def _waits(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> dict[str, datetime]:
+    """Since when exchanges of the last `WAITED` wait for their scores, by project; what waits for longer is not waited for."""
+    values = {"projects": list(projects), "since": as_of - WAITED, "until": as_of}
+    return {row["project"]: row["waits_since"] for row in query_rows(cursor, "waiting_exchanges", values)}
 
 
 def midnight(day: date) -> datetime:

@@ -77,6 +77,11 @@ class Moved:
         return self.rules.get(self.rule) or next(iter(self.rules.values()))
 
     @property
+    def is_worse(self) -> bool:
+        """Whether it moved for the worse; a wider spread is worse."""
+        return self.key.direction == UP if self.series.kind == SPREAD else self.key.is_worse
+
+    @property
     def since(self) -> date:
         """Its first day."""
         return min(date.fromisoformat(one["since"]) for one in self.rules.values())

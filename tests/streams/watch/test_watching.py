@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from builders import exchange
 from watched import END, fallen, history, put, steady
 
 from analytics.queries import query_records, query_rows
@@ -477,3 +478,16 @@ def test_a_spread_that_grew_is_a_finding_of_its_own_kind(store: Store) -> None:
     assert "The mean of Tier 2 has not changed by more than chance" in made.description
     exchanges = evidence_of(made)["exchanges"]
     assert {True, False} == {one["score"] > 0.6 for one in exchanges}, "those on either side"
+
+
+def test_what_waits_for_its_score_holds_back_the_hours_since(store: Store) -> None:
+    """Where worse answers take longer to judge, the last hours look better than they are, every day anew."""
+    at = END - timedelta(hours=5)
+    put(store, "scores", history(steady, 40))
+    better = history(lambda _: 1.0, 0, a_day=40, end=END - timedelta(hours=1), name="-soon", tier2_score=1.0)
+    put(store, "scores", [one for one in better if one.exchange_at > at])
+    assert ["up"] == [one.key.direction for one in checked(store).findings if one.key.tier == "tier2"]
+    put(store, "exchanges", [exchange("slow", 1, project="ops", occurred_at=at, ingested_at=at)])
+    assert [] == [one for one in checked(store, END + timedelta(minutes=1)).findings if one.key.tier == "tier2"]
+    much_later = END + timedelta(hours=20)
+    assert ["up"] == [one.key.direction for one in checked(store, much_later).findings if one.key.tier == "tier2"]
