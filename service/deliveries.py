@@ -15,7 +15,7 @@ import httpx2
 
 from schemas.errors import DriftlineError
 from service.access import AccessStore, Holder, access_file
-from service.api.settings import API, INGEST
+from service.api.settings import API, EVENTS, INGEST
 from service.dialogues import Session
 from service.processes import serving
 from service.settings import Settings
@@ -124,6 +124,9 @@ async def _deliver_some(server: _Server, waiting: deque[Session], number: int, t
         session = waiting.popleft()
         for payload in session.payloads:
             await server.post(session.connection, INGEST, payload)
+        if session.events:
+            batch = {"session_id": session.session_id, "agent": session.agent, "first_seq": 0, "events": list(session.events)}
+            await server.post(session.connection, EVENTS, batch)
         await server.post(session.connection, f"{API}/sessions/{quote(session.session_id)}/finalize", {})
         tell(f"{number - len(waiting)} of {number} sessions on their way over HTTP")
 

@@ -6,7 +6,7 @@ worse on a known day; the others have disputes, long answers, small weaknesses, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from random import Random
@@ -54,6 +54,9 @@ _OTHER_MODEL = "claude-sonnet-5-5"
 _WORSE_SHARE = 0.85
 _DISPUTED, _LONG, _MILD, _THOUGHT = 0.06, 0.06, 0.06, 0.6
 _WRAPPING = frozenset({"code-review", "data-pipeline"})
+_REPORTING = frozenset({WORSE_AGENT})
+"""Agents that report their runtime events as well as their exchanges."""
+_LOOPS = 6
 _TAMPERING = {("research", 12), ("ops-oncall", 17), ("travel-desk", 20), ("ops-oncall", 24)}
 _LEAKING = {("data-pipeline", 5), ("code-review", 18)}
 """Agent and day, from 0, on which the third exchange, which is sampled there, speaks to the judge, or the user gives away a secret."""
@@ -71,6 +74,8 @@ class Session:
     """Bodies of the webhook, in the order of their turns."""
     ended_at: datetime
     """Time of the last exchange, UTC."""
+    events: tuple[dict[str, Any], ...] = ()
+    """Runtime events of the session, where its agent reports them, in the order of their times."""
 
 
 class _Said(NamedTuple):
@@ -186,14 +191,15 @@ def _session(agent: str, first: date, number: int, seed: int) -> Session:
     for turn, said in enumerate(_talk(agent, day, number, random), 1):
         at += timedelta(seconds=random.randint(40, 600))
         payloads.append(_payload(agent, session_id, turn, at, said))
-    return Session(agent, PROJECTS[agent], agent, session_id, tuple(payloads), at)
+    events = tuple(_events(payloads, random, is_worse=_is_worse(agent, day))) if agent in _REPORTING else ()
+    return Session(agent, PROJECTS[agent], agent, session_id, tuple(payloads), at, events)
 
 
 def _talk(agent: str, day: date, number: int, random: Random) -> Iterator[_Said]:
     """What is said in the session of an agent on a day; there is less to say at weekends."""
     speaker = _Speaker(agent, random)
     turns = random.randint(6, 8) if day.isoweekday() > 5 else random.randint(6, 14)
-    is_worse = agent == WORSE_AGENT and day >= WORSE_SINCE
+    is_worse = _is_worse(agent, day)
     for turn in range(turns):
         said = speaker.worse() if is_worse and random.random() < _WORSE_SHARE else speaker.ordinary()
         if turn == turns - 1 and agent in _WRAPPING and random.random() < 0.7:
@@ -201,6 +207,22 @@ def _talk(agent: str, day: date, number: int, random: Random) -> Iterator[_Said]
         if turn == 2:
             said = _with_fault(said, (agent, number), random)
         yield said
+
+
+def _is_worse(agent: str, day: date) -> bool:
+    return agent == WORSE_AGENT and day >= WORSE_SINCE
+
+
+def _events(payloads: Sequence[Mapping[str, Any]], random: Random, *, is_worse: bool) -> Iterator[dict[str, Any]]:
+    """What an agent did for its answers: a search for each; the one that got worse repeats its search instead of reading what it found."""
+    for place, payload in enumerate(payloads):
+        at, topic = payload["exchange"]["timestamp"], random.randint(100, 999)
+        if place == 0:
+            yield {"event": "session_start", "timestamp": at}
+        for _ in range(_LOOPS if is_worse and place == 1 else 1):
+            yield {"event": "tool_call", "timestamp": at, "tool": "search_orders", "args": {"order": topic}}
+        yield {"event": "tool_output", "timestamp": at, "tool": "search_orders", "used": not is_worse or place != 1}
+    yield {"event": "session_end", "timestamp": at}
 
 
 def _with_fault(said: _Said, place: tuple[str, int], random: Random) -> _Said:

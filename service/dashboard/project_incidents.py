@@ -198,7 +198,7 @@ def _sightings(incident: Incident) -> list[Sighting]:
 def _evidence(incident: Incident) -> Document:
     """What else the incident carries, each part as empty as it may be."""
     found = evidence_of(incident)
-    lists = {name: found.get(name) or [] for name in ("exchanges", "runs", "samplingMix", "queries")}
+    lists = {name: found.get(name) or [] for name in ("exchanges", "runs", "samplingMix", "flags", "queries")}
     maps = {name: found.get(name) or {} for name in ("baseline", "madeWith", "policies", "cause")}
     # What was erased since has left a mark in its place.
     lists["runs"] = [one for one in lists["runs"] if isinstance(one, dict) and "runId" in one]

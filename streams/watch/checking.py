@@ -21,6 +21,7 @@ from streams.watch.causes import Explanation
 from streams.watch.companions import MovedToo, moved_too
 from streams.watch.evidence import gather
 from streams.watch.findings import Finding, worse
+from streams.watch.flags import FLAGS, changed_flags
 from streams.watch.incidents import Due, decided, due, record_of
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
@@ -76,9 +77,12 @@ class Seen:
 
     def evidence(self, cursor: duckdb.DuckDBPyConnection, finding: Finding) -> dict[str, Any]:
         """What an incident of a finding carries."""
-        if finding.rule == RUNS or self.scores is None:
+        if self.scores is None:
             return gather_runs(cursor, finding, self.project, self.as_of)
-        return gather(cursor, finding, self.scores.measured, self.baseline)
+        flags = {FLAGS: changed_flags(cursor, self.project, finding)}
+        if finding.rule == RUNS:
+            return gather_runs(cursor, finding, self.project, self.as_of) | flags
+        return gather(cursor, finding, self.scores.measured, self.baseline) | flags
 
 
 @dataclass(frozen=True, slots=True)

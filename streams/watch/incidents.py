@@ -24,6 +24,8 @@ from schemas.records import Incident
 from streams.watch.causes import UNEXPLAINED, Explanation, combined
 from streams.watch.companions import MovedToo
 from streams.watch.findings import DRIFT, SEVERITIES, Finding, Key
+from streams.watch.flags import FLAGS
+from streams.watch.flags import in_words as flags_in_words
 from streams.watch.grouping import DECIDED_SIZES, Group, grouped
 from streams.watch.measured import midnight
 from streams.watch.moves import Moved, Series, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
@@ -33,6 +35,10 @@ NUMBERS_AGAIN = timedelta(hours=1)
 """How often an incident is written again for its numbers alone."""
 CAUSE = "cause"
 """In the evidence: agent or judge, or why that is not known, with its numbers."""
+_SCALES = {"tier3": 4.0, "trust": 100.0}
+"""How wide the scales are that are not 0 to 1."""
+_LEAST_SPREAD = 0.05
+"""What never varied is taken to vary by so much of its scale, so that the first unsafe run is not infinitely far off."""
 NAMED = 2
 """Series that a title names besides the one that leads; more are counted."""
 CauseOf = Callable[[Finding], Explanation]
@@ -136,11 +142,13 @@ def _lead(findings: Sequence[Finding], before: Incident | None, moved: Sequence[
     return next((one for one in of_series if one.rule == _rule(before)), of_series[0])
 
 
-def _rank(series: Series, moved: Sequence[Moved]) -> tuple[bool, int, float]:
+def _rank(series: Series, moved: Sequence[Moved]) -> tuple[bool, int, bool, float]:
+    """What leads: the confirmed, then the worse, then what moved the whole project by a sigma, then the larger change by its own spread."""
     found = next(one for one in moved if one.series == series)
     level = found.level
-    off = 0.0 if level is None else abs(level.after - level.before) / max(level.sigma, 0.001)
-    return found.confirmed, SEVERITIES.index(found.severity), off
+    least = _LEAST_SPREAD * _SCALES.get(series.key.tier or "", 1.0)
+    off = 0.0 if level is None else abs(level.after - level.before) / max(level.sigma, least)
+    return found.confirmed, SEVERITIES.index(found.severity), series.key.agent is None and off >= 1, off
 
 
 def _outranks(series: Series, other: Series, moved: Sequence[Moved]) -> bool:
@@ -237,7 +245,13 @@ def _title(made: Due) -> str:
 def _described(made: Due, evidence: Mapping[str, Any]) -> str:
     others = [str(one.seen.get("title", "")) for one in made.moved if one.series != made.leads]
     also = f"It moved with: {'; '.join(one for one in others if one)}." if any(others) else None
-    parts = [made.lead.description, also, evidence.get("note"), made.explanation.words if made.cause else None]
+    parts = [
+        made.lead.description,
+        also,
+        flags_in_words(evidence.get(FLAGS, ())),
+        evidence.get("note"),
+        made.explanation.words if made.cause else None,
+    ]
     return " ".join(part for part in parts if part)
 
 

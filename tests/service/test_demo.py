@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ from service.commands.demo import MARKER
 from service.dialogues import PROJECTS, WORSE_AGENT, WORSE_SINCE, dialogues
 from service.fleet_faults import SECRETS
 from service.next_steps import QUERIES
+from streams.watch.measured import TIERS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -158,8 +160,27 @@ def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     """Two hundred lines scroll by; what stays on the screen is the end."""
     *lines, rest = shown.part("In short")
     found = [line for line in lines if not line.startswith("demo: ")]
-    assert [f"{PROJECTS[WORSE_AGENT]}: Tier 3 fell to 3.05 from 4.70 on {WORSE_SINCE}; with it Tier 2 and 2 more"] == found
+    project = PROJECTS[WORSE_AGENT]
+    assert f"{project}: Tier 2 fell to 0.45 from 0.90 on {WORSE_SINCE}; with it Tier 2.5 and 7 more" == found[0]
+    assert [f"{project}: 47% of the exchanges since {WORSE_SINCE} have an anomaly, 0.0% had one before"] == found[1:]
     assert f"{len(PROJECTS) - 1} of {len(PROJECTS) + 1} projects: checked, nothing found" == rest
+
+
+def test_the_worse_agent_has_one_incident_of_all_tiers_and_its_runs(shown: Shown) -> None:
+    """Nine alarms about one change would be nine people who look for the same cause."""
+    with Store(shown.database) as store:
+        rows = (
+            store.cursor()
+            .execute("SELECT metadata, description FROM log.incidents WHERE project = 'support' AND type = 'drift'")
+            .fetchall()
+        )
+    ((metadata, description),) = rows
+    moved = {one["series"] for one in json.loads(metadata)["moved"]}
+    assert {*TIERS, f"trust of {WORSE_AGENT}", f"unsafe of {WORSE_AGENT}"} <= moved
+    assert (
+        "Of all exchanges since, 23 % are unexplained refusals (0 % before), 8 % are empty answers (0 % before)." in description
+    )
+    assert f"The first day of the change is most likely {WORSE_SINCE}" in description
 
 
 def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -> None:
@@ -173,7 +194,8 @@ def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -
 def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Shown) -> None:
     """From 1 of 42 to 15 of 17: nobody was told before runs were watched. The other five agents are as they were."""
     lines = [line for line in shown.part("In short") if line.startswith("demo: ")]
-    assert ["demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; with it Tier 1 and 2 more"] == lines
+    assert "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; with it Tier 1 and 2 more" == lines[0]
+    assert ["demo: 7% of the exchanges since 2026-10-24 have an anomaly, 0.7% had one before"] == lines[1:]
 
 
 def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:
