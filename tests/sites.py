@@ -206,7 +206,7 @@ def _events(count: int) -> Iterator[dict[str, Any]]:
 def _begun(made: Site, store: Store) -> Site:
     """What only a running server makes: the incident, the runs, who is silent and who was told."""
     made.post(f"{DRIFTED}/check", made.operator)
-    incident: str = made.get(f"{DRIFTED}/incidents")["incidents"][0]["id"]
+    incident: str = next(one["id"] for one in made.get(f"{DRIFTED}/incidents")["incidents"] if one["type"] == "drift")
     for number, count in enumerate(RUNS, 1):
         made.work(WORKING, f"night-{number}", _events(count), number)
     for number in range(3):
