@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analytics.current import FINISHED_FIRST
-from analytics.sums import WHOLE_DAYS, WHOLE_HOURS, current_of, days_of, hours_of
+from analytics.sums import SCORES, WHOLE_DAYS, WHOLE_HOURS, current_of, days_of, hours_of
 from audit.comparison import CONFIDENCE, t_quantile
 
 CONSUMER = "scores by day and hour"
@@ -27,6 +27,13 @@ _QUANTILES = ", ".join(f"{t_quantile((1 + CONFIDENCE) / 2, freedom):.12f}" for f
 _T_QUANTILE = (
     f"(CASE WHEN freedom > {_EXACT} THEN 1.959963985 + 2.372271 / freedom + 2.822501 / freedom ** 2"
     f" WHEN freedom >= 1 THEN list_extract([{_QUANTILES}], floor(freedom + 1e-9)::INTEGER) END)"
+)
+_SCORE_COLUMNS = "tier1_score, tier2_state, tier2_score, tier2_5_state, tier2_5_alignment, tier3_state, tier3_score"
+_WHEN = " ".join(f"WHEN tier = '{tier}' THEN ({score})" for tier, score in SCORES.items())
+_SCORE_OF = f"CASE WHEN tier IS NULL THEN anomaly::INTEGER::DOUBLE {_WHEN} END"
+_RUN_VALUE = (
+    "(CASE series WHEN 'trust' THEN trust_score WHEN 'unsafe' THEN (readiness_level = 'unsafe_for_production')::INTEGER"
+    " ELSE list_contains(failures, substr(series, 9))::INTEGER END::DOUBLE)"
 )
 # Of what came to be evaluated again, because there was more of it or it was read otherwise, the newest counts. What failed counts
 # only if nothing finished.
@@ -135,6 +142,11 @@ def macro_statements() -> Iterator[str]:
             "(CASE WHEN n > 0 THEN sqrt(greatest(0, squares / n - (total / n) ** 2)) / 1e9 END)"
         ),
         "first_day_of(until, days)": ("(date_trunc('day', until - INTERVAL 1 MICROSECOND) - to_days(days::INTEGER - 1))"),
+        f"score_of(tier, anomaly, {_SCORE_COLUMNS})": f"({_SCORE_OF})",
+        "weight_of(tier, sampling_probability)": (
+            "(CASE WHEN coalesce(tier, 'tier1') = 'tier1' THEN 1.0 ELSE 1 / coalesce(sampling_probability, 1) END)"
+        ),
+        "run_value(series, trust_score, readiness_level, failures)": _RUN_VALUE,
         "changed_scores()": f"TABLE {_CHANGED}",
         "t_quantile(freedom)": _T_QUANTILE,
         "counted_evaluations(asked)": f"TABLE {_COUNTED}",

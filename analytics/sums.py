@@ -13,20 +13,20 @@ HOUR_KEY = (
     "project, hour, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated, policy_digest"
 )
 """What tells the rows of the hourly sums apart."""
-_TIERS = {
+SCORES = {
     "tier1": "tier1_score",
     "tier2": "CASE WHEN tier2_state = 'scored' THEN tier2_score END",
     "tier2_5": "CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END",
     "tier3": "CASE WHEN tier3_state = 'scored' THEN tier3_score END",
 }
-"""What counts as the score of each tier."""
+"""What counts as the score of each tier, in columns of scores."""
 _LEAST = 1e-4
 """The least probability that a policy can sample with. One that landed from elsewhere with less must not break sums of all projects."""
-_SCORES = ", ".join(
+_COLUMNS = ", ".join(
     (
         "project, date_trunc('day', exchange_at) AS day, coalesce(agent, '') AS agent, sampling_reason, disposition, simulated",
         "1 / coalesce(sampling_probability, 1) AS weight, anomaly, round(cost_usd * 1e9)::BIGINT AS nano_usd",
-        *(f"round(({score}) * 1e9)::BIGINT AS {tier}" for tier, score in _TIERS.items()),
+        *(f"round(({score}) * 1e9)::BIGINT AS {tier}" for tier, score in SCORES.items()),
         "\"connection\", session_id, exchange_at, coalesce(judge_model, '') AS judge_model",
         "methodology, methodology_version, methodology_digest, rule_version, policy_digest",
         f"round(1e6 / greatest(coalesce(sampling_probability, 1), {_LEAST}))::BIGINT AS micro_weight",
@@ -40,12 +40,12 @@ _SUMS = ", ".join(
         *(
             f"count({tier}) AS {tier}_count, coalesce(sum({tier}), 0)::BIGINT AS {tier}_sum,"
             f" coalesce(sum({tier}::HUGEINT * {tier}), 0){_ROUNDED} AS {tier}_squares"
-            for tier in _TIERS
+            for tier in SCORES
         ),
         "coalesce(sum(nano_usd), 0)::BIGINT AS nano_usd, count(*) - count(nano_usd) AS unknown_costs",
     )
 )
-_WEIGHTS = {tier: "1000000" if tier == "tier1" else "micro_weight" for tier in _TIERS}
+_WEIGHTS = {tier: "1000000" if tier == "tier1" else "micro_weight" for tier in SCORES}
 """For how many millionths of an exchange a score stands: each exchange has a score of Tier 1."""
 _UNIT_SUMS = ", ".join(
     (
@@ -77,14 +77,14 @@ _HOUR_SUMS = ", ".join(
         *(
             ", ".join(f"coalesce({text.format(tier=tier)}, 0){form} AS {tier}_{name}" for name, (text, form) in _EXACT.items())
             + f", min({tier}_total / {tier}_weight) / 1e3 AS {tier}_low, max({tier}_total / {tier}_weight) / 1e3 AS {tier}_high"
-            for tier in _TIERS
+            for tier in SCORES
         ),
     )
 )
-WHOLE_DAYS = ", ".join(f"{tier}_squares::HUGEINT AS {tier}_squares" for tier in _TIERS)
+WHOLE_DAYS = ", ".join(f"{tier}_squares::HUGEINT AS {tier}_squares" for tier in SCORES)
 """Columns of kept daily sums that are added as whole numbers."""
 WHOLE_HOURS = ", ".join(
-    f"{tier}_{name}::HUGEINT AS {tier}_{name}" for tier in _TIERS for name, (_, form) in _EXACT.items() if form == _ROUNDED
+    f"{tier}_{name}::HUGEINT AS {tier}_{name}" for tier in SCORES for name, (_, form) in _EXACT.items() if form == _ROUNDED
 )
 """Columns of kept hourly sums that are added as whole numbers."""
 
@@ -94,7 +94,7 @@ def current_of(scores: str) -> str:
 
     Of an exchange the rows have all revisions or none.
     """
-    return f"SELECT {_SCORES} FROM {scores} {_LATEST}"
+    return f"SELECT {_COLUMNS} FROM {scores} {_LATEST}"
 
 
 def days_of(current: str) -> str:

@@ -22,6 +22,7 @@ independent scores would make it, until they have shown what they do.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -199,7 +200,22 @@ def log_evidence(found: Contrast, before: tuple[Floats, Floats], after: tuple[Fl
     apart = (after[1] < before[0]) | (after[0] > before[1])
     together = _together(found)
     counted = np.where(apart, squared, np.minimum(squared, _deviance(_varied(found, together, together), low, high)))
-    return np.where(found.is_usable, _log_bayes_factor(counted, coupled), -math.inf)
+    relative = _ratio(coupled.unit_variance, coupled.variance)
+    evidence = log_bayes_factor(counted, coupled.freedom, [(spread * spread * relative, share) for spread, share in SPREADS])
+    return np.where(found.is_usable, evidence, -math.inf)
+
+
+def log_bayes_factor(squared: Floats, freedom: Floats, sizes: Iterable[tuple[Floats, float]]) -> Floats:
+    """Natural logarithm of the Bayes factor of Student's t, averaged over the sizes of change that are reckoned with.
+
+    `squared` is the squared distance in standard errors, with so many degrees of `freedom`; each of `sizes` is the variance of a normal
+    distribution of sizes, in squared standard errors, and its share of the reckoning; the shares sum to 1.
+    """
+    terms = []
+    for wider, share in sizes:
+        gain = np.log1p(squared / freedom) - np.log1p(squared / ((1 + wider) * freedom))
+        terms.append(math.log(share) - 0.5 * np.log1p(wider) + (freedom + 1) / 2 * gain)
+    return np.logaddexp.reduce(terms)  # type: ignore[no-any-return]
 
 
 def _together(found: Contrast) -> Floats:
@@ -313,16 +329,6 @@ def _variances(sums: Floats, clusters: Floats, units: Floats, parts: _Components
 def _freedom(sources: Floats, freedoms: Floats) -> Floats:
     """Satterthwaite's degrees of freedom of a sum of variances."""
     return np.maximum(_FEWEST_FREEDOM, _ratio(sources.sum(-1) ** 2, (sources**2 / freedoms).sum(-1)))
-
-
-def _log_bayes_factor(squared: Floats, found: Contrast) -> Floats:
-    """Of a squared distance in standard errors, averaged over the sizes of change that are reckoned with."""
-    terms = []
-    for spread, share in SPREADS:
-        wider = spread * spread * _ratio(found.unit_variance, found.variance)
-        gain = np.log1p(squared / found.freedom) - np.log1p(squared / ((1 + wider) * found.freedom))
-        terms.append(math.log(share) - 0.5 * np.log1p(wider) + (found.freedom + 1) / 2 * gain)
-    return np.logaddexp(*terms)  # type: ignore[no-any-return]
 
 
 def _deviance(found: Contrast, low: Floats, high: Floats) -> Floats:

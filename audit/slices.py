@@ -32,7 +32,6 @@ from typing import NamedTuple
 VALUE, NOT_GIVEN, OTHER = "value", "not_given", "other"
 """Kinds of slices: of one value, of exchanges without the label, of values beyond the first `MOST_VALUES`."""
 MOST_VALUES = 50
-MOST_LABELS = 40
 FEWEST_SESSIONS = 3
 """Sessions that a side has at least; with fewer there is no variance worth the name."""
 MIX_COUNTS = 2.0

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.cells import Cells, Floats, Ints
-from audit.changepoints import SMALLEST_VARIANCE
+from audit.changepoints import SMALLEST_VARIANCE, log_bayes_factor
 from audit.drift import Direction, Severity
 from audit.reference import NO_DECISION, Reference
 from audit.sequential import CONFIRMED, SUSPECTED
@@ -69,11 +69,6 @@ class SpreadChange:
     def ratio(self) -> float:
         """Spread after by spread before."""
         return self.after / self.before
-
-    @property
-    def first_number(self) -> int:
-        """The first day, as days since 1970."""
-        return _number(self.first_day)
 
 
 class _Values(NamedTuple):
@@ -135,9 +130,10 @@ def _values(cells: Cells, as_of: date, reference: Reference) -> _Values:
     rows = list(_grouped(cells, _number(as_of), reference))
     columns = np.array(rows, dtype=np.float64).reshape(-1, 5).T
     first, last, freedom, units, variance = columns
-    floor = SMALLEST_VARIANCE
     # The logarithm of a variance of k degrees of freedom lies low by about 1/k + 1/(3 k^2).
-    return _Values(first, last, freedom, units, np.log(np.maximum(variance, floor)) + 1 / freedom + 1 / (3 * freedom**2))
+    return _Values(
+        first, last, freedom, units, np.log(np.maximum(variance, SMALLEST_VARIANCE)) + 1 / freedom + 1 / (3 * freedom**2)
+    )
 
 
 def _grouped(cells: Cells, today: int, reference: Reference) -> Iterator[tuple[float, float, float, float, float]]:
@@ -176,15 +172,9 @@ def _log_evidence(values: _Values, places: Ints) -> Floats:
     precision = 1 / np.maximum(by_session / values.freedom, off.sum(1, keepdims=True) / count)
     sides = [np.where(side, precision, 0.0) for side in (is_before, ~is_before)]
     means = [(side * values.level).sum(1) / side.sum(1) for side in sides]
-    variance, freedom = sum(1 / side.sum(1) for side in sides), places - 1.0
+    variance, freedom = sum(1 / side.sum(1) for side in sides), (places - 1).astype(np.float64)
     squared = (means[1] - means[0]) ** 2 / variance
-    terms = []
-    for size, share in _SIZES:
-        wider = size * size / variance
-        gain = np.log1p(squared / freedom) - np.log1p(squared / ((1 + wider) * freedom))
-        terms.append(math.log(share) - 0.5 * np.log1p(wider) + (freedom + 1) / 2 * gain)
-    total: Floats = np.logaddexp.reduce(terms)
-    return total
+    return log_bayes_factor(squared, freedom, [(size * size / variance, share) for size, share in _SIZES])
 
 
 def _mean(values: _Values, part: slice) -> float:

@@ -9,14 +9,8 @@ WITH latest AS (
 ), measured AS (
     SELECT
         s.score_id, l.version, exchange_at,
-        CASE WHEN coalesce($tier, 'tier1') = 'tier1' THEN 1.0 ELSE 1 / coalesce(sampling_probability, 1) END AS weight,
-        CASE
-            WHEN $tier IS NULL THEN anomaly::INTEGER::DOUBLE
-            WHEN $tier = 'tier1' THEN tier1_score
-            WHEN $tier = 'tier2' AND tier2_state = 'scored' THEN tier2_score
-            WHEN $tier = 'tier2_5' AND tier2_5_state = 'scored' THEN tier2_5_alignment
-            WHEN $tier = 'tier3' AND tier3_state = 'scored' THEN tier3_score
-        END AS score
+        log.weight_of($tier, sampling_probability) AS weight,
+        log.score_of($tier, anomaly, tier1_score, tier2_state, tier2_score, tier2_5_state, tier2_5_alignment, tier3_state, tier3_score) AS score
     FROM log.scores AS s
     JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
     WHERE project = $project AND exchange_at >= $since::TIMESTAMP AND exchange_at < $until::TIMESTAMP

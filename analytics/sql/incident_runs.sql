@@ -10,11 +10,7 @@ WITH latest AS (
     SELECT
         d.connection, d.session_id, agent, coalesce(ended_at, closed_at) AS ended_at, trust_score, readiness_level, primary_failure_type,
         list_sort(list_distinct([c.type FOR c IN failure_causes])) AS failures,
-        CASE $series
-            WHEN 'trust' THEN trust_score
-            WHEN 'unsafe' THEN (readiness_level = 'unsafe_for_production')::INTEGER
-            ELSE list_contains([c.type FOR c IN failure_causes], substr($series, 9))::INTEGER
-        END::DOUBLE AS value
+        log.run_value($series, trust_score, readiness_level, [c.type FOR c IN failure_causes]) AS value
     FROM log.diagnoses AS d
     JOIN latest AS l ON d.connection = l.connection AND d.session_id = l.session_id AND (d.revision, d._offset) = l.version
     WHERE project = $project AND coalesce(agent, '') = $agent AND trust_score IS NOT NULL

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
+from audit.drift import DailyAverage
 from audit.reference import NO_DECISION, Reference
 from schemas.records import Baseline
 from streams.watch.findings import Finding, Looked
@@ -38,10 +39,20 @@ class Case:
 
     def window(self, first: date, last: date) -> tuple[datetime, datetime]:
         """The time from one day to another, both included, as far as it was looked at."""
-        return midnight(first), min(midnight(last + timedelta(days=1)), self.measured.as_of)
+        return days_window(first, last, self.measured.as_of)
 
 
 Rule = Callable[[Case], Iterator[Finding]]
+
+
+def days_window(first: date, last: date, as_of: datetime) -> tuple[datetime, datetime]:
+    """The time from one day to another, both included, until a moment."""
+    return midnight(first), min(midnight(last + timedelta(days=1)), as_of)
+
+
+def days_shown(counts: Mapping[DailyAverage, int]) -> list[dict[str, Any]]:
+    """Days with their averages and how many scores each is of, as they are shown."""
+    return [{"day": f"{one.day}", "average": shown(one.average), "count": count} for one, count in counts.items()]
 
 
 def shown(value: float | None) -> float | None:

@@ -25,7 +25,7 @@ from streams.watch.flags import FLAGS, changed_flags
 from streams.watch.incidents import Due, decided, due, record_of
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
-from streams.watch.moves import Series, evidence_of, moved_of
+from streams.watch.moves import evidence_of, moved_of
 from streams.watch.recovery import levels_of, no_levels, over, vanished
 from streams.watch.references import references_of
 from streams.watch.rules import ALL_RULES, LOOK_BACK
@@ -180,7 +180,7 @@ class Checker:
 
     def _gone(self, known: Mapping[str, Incident], findings: Sequence[Finding], as_of: datetime) -> Iterator[Incident | None]:
         """What was only suspected, and is not seen any more."""
-        seen = {Series(one.key, one.kind) for one in findings}
+        seen = {one.series for one in findings}
         for incident in known.values():
             if seen.isdisjoint(one.series for one in moved_of(incident)):
                 yield vanished(incident, as_of)

@@ -17,7 +17,7 @@ import numpy as np
 from audit.cells import Cells
 from audit.changepoints import Flags
 from streams.watch.cases import Case
-from streams.watch.findings import DOWN, DRIFT, UP, WARNING, Finding, Key
+from streams.watch.findings import DOWN, DRIFT, UP, VERBS, WARNING, Finding, Key
 from streams.watch.measured import TIERS, midnight
 from streams.watch.moves import MOVED_TOO
 from streams.watch.recovery import CERTAIN
@@ -26,7 +26,6 @@ FEWEST_BEFORE = 10
 """Sessions before the change that it takes to know what was normal."""
 MovedToo = Callable[[date, bool, Collection[str]], Sequence[Finding]]
 """Told the first day of a change, whether it is one for the worse, and the tiers that raised an alarm: the other tiers that moved so."""
-_FELL = {UP: "rose", DOWN: "fell"}
 
 
 class _Side(NamedTuple):
@@ -79,7 +78,7 @@ def _side(cells: Cells, where: Flags) -> _Side | None:
 
 def _finding(case: Case, key: Key, days: tuple[date, date], sides: tuple[_Side, _Side]) -> Finding:
     (first, until), (before, after) = days, sides
-    name, fell = TIERS[key.tier or ""], _FELL[key.direction or DOWN]
+    name, fell = TIERS[key.tier or ""], VERBS[key.direction or DOWN]
     return Finding(
         key=key,
         rule=MOVED_TOO,

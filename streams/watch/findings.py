@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 DRIFT, SPIKE = "drift", "anomaly_spike"
 UP, DOWN = "up", "down"
+VERBS = {UP: "rose", DOWN: "fell"}
+"""How a title says which way something moved."""
 RISING_IS_BAD = ("unsafe", "failure:")
 """How the names of series begin of which more is worse."""
 MEAN, SPREAD = "mean", "spread"
@@ -38,6 +40,18 @@ class Key(NamedTuple):
         """Whether it moved for the worse: down for what should be high, up for what should be low."""
         rising_is_bad = self.type == SPIKE or (self.tier or "").startswith(RISING_IS_BAD)
         return (self.direction == UP) == rising_is_bad
+
+
+class Series(NamedTuple):
+    """What an incident lists: what moved which way, and whether it was the mean or the spread."""
+
+    key: Key
+    kind: str = MEAN
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it moved for the worse; a wider spread is worse, wherever the mean went."""
+        return self.key.direction == UP if self.kind == SPREAD else self.key.is_worse
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +99,13 @@ class Finding:
 
     @property
     def is_worse(self) -> bool:
-        """Whether it moved for the worse; a wider spread is worse, wherever the mean went."""
-        return self.key.direction == UP if self.kind == SPREAD else self.key.is_worse
+        """Whether it moved for the worse."""
+        return self.series.is_worse
+
+    @property
+    def series(self) -> Series:
+        """The series that moved."""
+        return Series(self.key, self.kind)
 
     @property
     def first_days(self) -> tuple[date, date]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import date
 
 from schemas.records import Incident
-from streams.watch.findings import DRIFT, Finding, worse
-from streams.watch.moves import DAY, Moved, Series, evidence_of, moved_of, series_of
+from streams.watch.findings import DRIFT, Finding, Series, worse
+from streams.watch.moves import DAY, Moved, evidence_of, moved_of, series_of
 from streams.watch.states import DISMISSED, RESOLVED, is_live
 
 MUCH_LARGER = 1.5
@@ -93,7 +93,7 @@ def _put(groups: dict[str, Group], incident: Incident, findings: Sequence[Findin
 def _by_series(findings: Sequence[Finding]) -> dict[Series, list[Finding]]:
     found: dict[Series, list[Finding]] = defaultdict(list)
     for one in findings:
-        found[Series(one.key, one.kind)].append(one)
+        found[one.series].append(one)
     return found
 
 

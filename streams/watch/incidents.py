@@ -23,12 +23,12 @@ from audit.fingerprints import canonical_json, stable_id
 from schemas.records import Incident
 from streams.watch.causes import UNEXPLAINED, Explanation, combined
 from streams.watch.companions import MovedToo
-from streams.watch.findings import DRIFT, SEVERITIES, Finding, Key
+from streams.watch.findings import DRIFT, SEVERITIES, Finding, Key, Series
 from streams.watch.flags import FLAGS
 from streams.watch.flags import in_words as flags_in_words
 from streams.watch.grouping import DECIDED_SIZES, Group, grouped
 from streams.watch.measured import midnight
-from streams.watch.moves import Moved, Series, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
+from streams.watch.moves import Moved, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
 from streams.watch.states import CONFIRMED, DISMISSED, OPEN, SUSPECTED, is_live, with_decision
 
 NUMBERS_AGAIN = timedelta(hours=1)
@@ -90,7 +90,7 @@ class Due:
     @property
     def is_about_lead(self) -> bool:
         """Whether the series that tells of it was found now: its evidence is gathered again."""
-        return self.leads == Series(self.lead.key, self.lead.kind)
+        return self.leads == self.lead.series
 
     @property
     def tells(self) -> bool:
@@ -117,11 +117,11 @@ def _due(group: Group, cause_of: CauseOf, moved_too: MovedToo) -> Due:
     earlier = [] if before is None else moved_of(before)
     moved = merged(earlier, group.findings)
     lead = _lead(group.findings, before, moved)
-    leads = Series(lead.key, lead.kind)
+    leads = lead.series
     was = None if before is None else series_of(before)
     if was is not None and any(one.series == was for one in moved) and not _outranks(leads, was, moved):
         leads = was
-        own = [one for one in group.findings if Series(one.key, one.kind) == was]
+        own = [one for one in group.findings if one.series == was]
         lead = next((one for one in own if one.rule == _rule(before)), next(iter(own), lead))
     made = Due(lead, tuple(moved), leads, before, _explained(group.findings, cause_of))
     if lead.key.type != DRIFT or (before is not None and not is_live(before)):
@@ -137,8 +137,8 @@ def _rule(incident: Incident | None) -> str | None:
 
 def _lead(findings: Sequence[Finding], before: Incident | None, moved: Sequence[Moved]) -> Finding:
     """The finding that tells of a change: of the worst confirmed series, by the rule that told before, else by the first one."""
-    best = max(findings, key=lambda one: _rank(Series(one.key, one.kind), moved))
-    of_series = [one for one in findings if one.key == best.key and one.kind == best.kind]
+    best = max(findings, key=lambda one: _rank(one.series, moved))
+    of_series = [one for one in findings if one.series == best.series]
     return next((one for one in of_series if one.rule == _rule(before)), of_series[0])
 
 

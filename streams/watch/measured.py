@@ -60,6 +60,7 @@ class Measured:
         self.rules = commonest(lately, RULES, "exchanges")
         self.judge = commonest(lately.filter(pl.col("judge_model").is_not_null()), JUDGE, "exchanges")
         self._rows = _matching(rows, self.rules, self.judge)
+        self._cells: dict[str, Cells] = {}
 
     @property
     def has_scores(self) -> bool:
@@ -111,6 +112,11 @@ class Measured:
 
         From the hour on in which an exchange still waits for its score there are none: what is judged late may be worse than the rest.
         """
+        if tier not in self._cells:
+            self._cells[tier] = self._added_up(tier)
+        return self._cells[tier]
+
+    def _added_up(self, tier: str) -> Cells:
         sums = [pl.col(f"{tier}_{name}").sum().cast(pl.Float64) for name in _SUMS]
         hours = (
             self._rows.filter(pl.col(f"{tier}_units") > 0, self._is_settled())

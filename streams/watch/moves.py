@@ -12,7 +12,7 @@ from datetime import date, timedelta
 from typing import Any, NamedTuple
 
 from schemas.records import Incident
-from streams.watch.findings import MEAN, SEVERITIES, SPREAD, UP, Finding, Key
+from streams.watch.findings import MEAN, SEVERITIES, SPREAD, UP, Finding, Key, Series
 from streams.watch.measured import TIERS
 
 DAY = timedelta(days=1)
@@ -32,13 +32,6 @@ _LEVELS = {
 }
 Seen = Mapping[str, Any]
 """What a rule saw, as evidence has it."""
-
-
-class Series(NamedTuple):
-    """What an entry of the list is about."""
-
-    key: Key
-    kind: str = MEAN
 
 
 class Level(NamedTuple):
@@ -78,8 +71,8 @@ class Moved:
 
     @property
     def is_worse(self) -> bool:
-        """Whether it moved for the worse; a wider spread is worse."""
-        return self.key.direction == UP if self.series.kind == SPREAD else self.key.is_worse
+        """Whether it moved for the worse."""
+        return self.series.is_worse
 
     @property
     def since(self) -> date:
@@ -171,8 +164,7 @@ def merged(before: Sequence[Moved], findings: Iterable[Finding]) -> list[Moved]:
     """What moved, with what was found now: a series keeps its days and its worst severity; those that only moved along are as of now."""
     known = {one.series: one for one in before if not one.fell_too}
     for finding in findings:
-        series = Series(finding.key, finding.kind)
-        known[series] = _with(known.get(series), series, finding)
+        known[finding.series] = _with(known.get(finding.series), finding)
     return list(known.values())[:MOST_MOVED]
 
 
@@ -184,11 +176,11 @@ def listed(moved: Sequence[Moved], lead: Series, *, with_rules: bool = True) -> 
     ]
 
 
-def _with(earlier: Moved | None, series: Series, finding: Finding) -> Moved:
+def _with(earlier: Moved | None, finding: Finding) -> Moved:
     rules = {} if earlier is None else dict(earlier.rules)
     seen = _seen(finding, rules.get(finding.rule))
     first = Moved(
-        series=series,
+        series=finding.series,
         rule=finding.rule,
         severity=finding.severity,
         confirmed=finding.confirmed,

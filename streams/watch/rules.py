@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
-from typing import Any
 
 from audit import drift
 from audit.sequential import Change, find_change
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
-from streams.watch.cases import Case, Rule, shown
-from streams.watch.findings import DOWN, DRIFT, UP, Finding, Key
+from streams.watch.cases import Case, Rule, days_shown, shown
+from streams.watch.changes import Asked, Told, change_finding
+from streams.watch.findings import DOWN, DRIFT, VERBS, Finding, Key
 from streams.watch.measured import TIERS, midnight
 from streams.watch.spike_rules import RATIO, by_rate
 from streams.watch.spread_rules import changed_spread
 
 CONSECUTIVE, SEQUENTIAL = "consecutive_days", "sequential"
-_FELL = {UP: "rose", DOWN: "fell"}
 
 
 def by_consecutive_days(case: Case) -> Iterator[Finding]:
@@ -53,14 +52,14 @@ def _run(
         since=first,
         until=last,
         size=found.deviation,
-        title=f"{name} {_FELL[found.direction]} to {farthest:.2f} from {mean:.2f}: {length} days in a row",
+        title=f"{name} {VERBS[found.direction]} to {farthest:.2f} from {mean:.2f}: {length} days in a row",
         description=(
             f"From {first} to {last} the daily averages of {name} were {length} times in a row more than one standard deviation "
             f"({max(stddev, drift.SMALLEST_SIGMA):.3f}) {_off(found.direction)} the baseline of {mean:.3f} ({known.count} scores); "
             f"the farthest was {farthest:.3f}, {found.deviation:.1f} standard deviations off."
         ),
         numbers={
-            "days": _days({one: counts[one] for one in found.days}),
+            "days": days_shown({one: counts[one] for one in found.days}),
             "deviation": shown(found.deviation),
             "mean": shown(mean),
             "stddev": shown(stddev),
@@ -86,55 +85,34 @@ def by_evidence(case: Case) -> Iterator[Finding]:
             continue
         found = find_change(cells, as_of, reference=case.reference(tier))
         if found is not None:
-            yield _change(case, (tier, name), found, case.reference(tier).since or cells.last[0].astype(datetime).date())
+            yield _change(case, (tier, name), found, cells.last[0].astype(datetime).date())
         elif (spread := changed_spread(case, tier, cells, SEQUENTIAL)) is not None:
             yield spread
 
 
-def _change(case: Case, tier: tuple[str, str], found: Change, start: date) -> Finding:
+def _change(case: Case, tier: tuple[str, str], found: Change, first_day: date) -> Finding:
     column, name = tier
-    counts, earliest, latest = case.measured.days(column), found.earliest_day, found.latest_day
-    until = found.seen_at.date()
-    told = {one: count for one, count in counts.items() if earliest <= one.day <= until}
-    return Finding(
-        key=Key(DRIFT, column, found.direction),
-        rule=SEQUENTIAL,
-        severity=found.severity,
-        since=found.first_day,
-        until=until,
-        size=abs(found.size),
-        title=f"{name} {_FELL[found.direction]} to {found.mean_after:.2f} from {found.mean_before:.2f} on {found.first_day}",
+    days = case.measured.days(column)
+    told = Told(
+        title=f"{name} {VERBS[found.direction]} to {found.mean_after:.2f} from {found.mean_before:.2f} on {found.first_day}",
         description=_in_words(name, found),
+        days=days_shown({one: count for one, count in days.items() if found.earliest_day <= one.day <= found.seen_at.date()}),
         numbers={
-            "days": _days(told),
-            "firstDay": f"{found.first_day}",
-            "firstDayInterval": [f"{earliest}", f"{latest}"],
-            "change": shown(found.size),
-            "changeInterval": [shown(found.size_interval.low), shown(found.size_interval.high)],
-            "meanBefore": shown(found.mean_before),
-            "meanAfter": shown(found.mean_after),
             "scoresBefore": found.scores_before,
             "scoresAfter": found.scores_after,
             "sessionsBefore": found.units_before,
             "sessionsAfter": found.units_after,
-            "sigma": shown(found.sigma),
-            "logEvidence": round(found.log_evidence, 1),
         },
-        before=(midnight(start), midnight(found.first_day)),
-        after=case.window(found.first_day, until),
-        expected=found.mean_before,
-        looked=case.looked,
-        interval=(earliest, latest),
-        confirmed=found.confirmed_at is not None,
-        known_level=case.reference(column).since is not None,
     )
+    asked = Asked(SEQUENTIAL, case.looked, case.reference(column), first_day, case.measured.as_of)
+    return change_finding(Key(DRIFT, column, found.direction), found, asked, told)
 
 
 def _in_words(name: str, found: Change) -> str:
     low, high = sorted(abs(one) for one in (found.size_interval.low, found.size_interval.high))
     earliest, latest = found.earliest_day, found.latest_day
     return (
-        f"The mean of {name} {_FELL[found.direction]} by {abs(found.size):.3f} (95 % interval {low:.3f} to {high:.3f}), from "
+        f"The mean of {name} {VERBS[found.direction]} by {abs(found.size):.3f} (95 % interval {low:.3f} to {high:.3f}), from "
         f"{found.mean_before:.3f} over {found.scores_before} scores to {found.mean_after:.3f} over {found.scores_after}. The first "
         f"day of the change is most likely {found.first_day} (95 % interval {earliest} to {latest}). Scores count by their sampling "
         "probability, so a change in what is sampled is not taken for one in quality."
@@ -145,10 +123,6 @@ ALL_RULES: Mapping[str, Rule] = {SEQUENTIAL: by_evidence, CONSECUTIVE: by_consec
 """The rules by name; of several that see one change the first is the one that tells of it."""
 LOOK_BACK = 406
 """How many days of scores the rules are given: what the first look of a week sees. Sums by the hour are kept for so long, scores or not."""
-
-
-def _days(counts: Mapping[drift.DailyAverage, int]) -> list[dict[str, Any]]:
-    return [{"day": f"{one.day}", "average": shown(one.average), "count": count} for one, count in counts.items()]
 
 
 def _off(direction: str) -> str:

@@ -11,19 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
 from typing import Any
 
 from audit.reference import NO_DECISION, Reference
 from audit.sequential import SUSPECTED, Change, find_change
-from streams.watch.findings import DRIFT, UP, Finding, Key, Looked
-from streams.watch.measured import midnight
+from streams.watch.cases import shown
+from streams.watch.changes import Asked, Told, change_finding
+from streams.watch.findings import DRIFT, VERBS, Finding, Key, Looked
 from streams.watch.run_measures import FAILURE, QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns
 
 RUNS = "runs"
 """Name of the rule."""
-_SHOWN = 3
-_ROSE, _FELL = "rose", "fell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,55 +65,31 @@ def _change(case: RunCase, agent: AgentRuns, series: str) -> Change | None:
 
 
 def _finding(case: RunCase, agent: AgentRuns, series: str, found: Change) -> Finding:
-    since = case.reference(agent, series).since
-    start = since or agent.first_day or found.first_day
-    until = found.seen_at.date()
-    earliest, latest = found.earliest_day, found.latest_day
-    days = {day: value for day, value in agent.days(series).items() if earliest <= day <= until}
+    days = {day: one for day, one in agent.days(series).items() if found.earliest_day <= day <= found.seen_at.date()}
     named = "" if agent.agent is None else f" of {agent.agent}"
-    verb = _ROSE if found.direction == UP else _FELL
     before, after = _value(series, found.mean_before), _value(series, found.mean_after)
-    return Finding(
-        key=Key(DRIFT, series, found.direction, agent.agent),
-        rule=RUNS,
-        severity=found.severity,
-        since=found.first_day,
-        until=until,
-        size=abs(found.size),
-        title=f"{series_name(series)}{named} {verb} to {after} from {before} on {found.first_day}",
-        description=_in_words(series, named, verb, found),
+    told = Told(
+        title=f"{series_name(series)}{named} {VERBS[found.direction]} to {after} from {before} on {found.first_day}",
+        description=_in_words(series, named, found),
+        days=[{"day": f"{day}", "average": shown(mean), "count": count} for day, (mean, count) in days.items()],
         numbers={
             "agent": agent.agent,
-            "days": [{"day": f"{day}", "average": _shown(mean), "count": count} for day, (mean, count) in days.items()],
-            "firstDay": f"{found.first_day}",
-            "firstDayInterval": [f"{earliest}", f"{latest}"],
-            "change": _shown(found.size),
-            "changeInterval": [_shown(found.size_interval.low), _shown(found.size_interval.high)],
-            "meanBefore": _shown(found.mean_before),
-            "meanAfter": _shown(found.mean_after),
             "runsBefore": found.scores_before,
             "runsAfter": found.scores_after,
-            "sigma": _shown(found.sigma),
-            "logEvidence": round(found.log_evidence, 1),
             "series": len(agent.series),
             "madeWith": dict(agent.made_by),
         },
-        before=(midnight(start), midnight(found.first_day)),
-        after=(midnight(found.first_day), _end(until, case.runs.as_of)),
-        expected=found.mean_before,
-        looked=case.looked,
-        interval=(earliest, latest),
-        confirmed=found.confirmed_at is not None,
-        known_level=since is not None,
     )
+    asked = Asked(RUNS, case.looked, case.reference(agent, series), agent.first_day or found.first_day, case.runs.as_of)
+    return change_finding(Key(DRIFT, series, found.direction, agent.agent), found, asked, told)
 
 
-def _in_words(series: str, named: str, verb: str, found: Change) -> str:
+def _in_words(series: str, named: str, found: Change) -> str:
     low, high = sorted(
         min(abs(one), math.inf if series == TRUST else 1.0) for one in (found.size_interval.low, found.size_interval.high)
     )
     return (
-        f"{series_name(series)}{named} {verb} from {_of_runs(series, found.mean_before, found.scores_before)} to "
+        f"{series_name(series)}{named} {VERBS[found.direction]} from {_of_runs(series, found.mean_before, found.scores_before)} to "
         f"{_of_runs(series, found.mean_after, found.scores_after)}, by {_value(series, abs(found.size))} (95 % interval "
         f"{_value(series, low)} to {_value(series, high)}). The first day of the change is most likely {found.first_day} (95 % "
         f"interval {found.earliest_day} to {found.latest_day}). Only runs that were diagnosed by the same rules and thresholds are compared."
@@ -130,11 +104,3 @@ def _of_runs(series: str, mean: float, runs: int) -> str:
 
 def _value(series: str, value: float) -> str:
     return f"{value:.1f}" if series == TRUST else f"{value:.0%}"
-
-
-def _end(last: date, as_of: datetime) -> datetime:
-    return min(midnight(last + timedelta(days=1)), as_of)
-
-
-def _shown(value: float) -> float:
-    return round(value, _SHOWN)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import numpy as np
+
 from audit.cells import Cells
 from audit.spread import SpreadChange, find_spread
-from streams.watch.cases import Case, shown
+from streams.watch.cases import Case, days_shown, shown
 from streams.watch.findings import DRIFT, SPREAD, UP, Finding, Key
 from streams.watch.measured import TIERS
 
@@ -23,7 +25,7 @@ def changed_spread(case: Case, tier: str, cells: Cells, rule: str) -> Finding | 
 def _finding(case: Case, tier: str, found: SpreadChange, cells: Cells, rule: str) -> Finding:
     name, way = TIERS[tier], "grew" if found.direction == UP else "shrank"
     counts = {one: count for one, count in case.measured.days(tier).items() if found.first_day <= one.day <= found.until}
-    before = cells.days < found.first_number
+    before = cells.last < np.datetime64(found.first_day)
     return Finding(
         key=Key(DRIFT, tier, found.direction),
         kind=SPREAD,
@@ -39,7 +41,7 @@ def _finding(case: Case, tier: str, found: SpreadChange, cells: Cells, rule: str
             f"before it was {found.before:.3f} over {found.sessions_before}. The mean of {name} has not changed by more than chance."
         ),
         numbers={
-            "days": [{"day": f"{one.day}", "average": shown(one.average), "count": count} for one, count in counts.items()],
+            "days": days_shown(counts),
             "firstDay": f"{found.first_day}",
             "firstDayInterval": [f"{found.earliest_day}", f"{found.latest_day}"],
             "spreadBefore": shown(found.before),

@@ -40,11 +40,6 @@ def is_live(incident: Incident) -> bool:
     return incident.status in LIVE
 
 
-def is_red(incident: Incident) -> bool:
-    """Whether it counts against the project: it goes on, and it is certain."""
-    return is_live(incident) and incident.confidence == CONFIRMED
-
-
 def current(incident: Incident) -> Incident:
     """The record as it is read today: `accepted` is resolved as the new normal."""
     if incident.status != ACCEPTED:
