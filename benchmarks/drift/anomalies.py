@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.spikes import DAYS, Day, anomaly_spike
-from benchmarks.drift.bars import APART, Row, rate_row, share_row
+from benchmarks.drift.bars import Row, alarms_apart, rate_row, share_row
 
 FIRST = date(2026, 1, 5)
 BEFORE = 60
@@ -57,7 +57,7 @@ def false_alarms(rates: Rates, seed: int, run: int) -> int:
     """Alarms in a year of daily checks; those with no more than a week between them are one."""
     days = drawn(rates, BEFORE + YEAR, seed, run)
     seen = [day for day in range(BEFORE, BEFORE + YEAR) if anomaly_spike(days, FIRST + timedelta(days=day))]
-    return sum(not before or day - before[-1] > APART for place, day in enumerate(seen) for before in [seen[:place]])
+    return alarms_apart(seen)
 
 
 def drawn(rates: Rates, count: int, seed: int, run: int) -> list[Day]:

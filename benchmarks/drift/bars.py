@@ -190,8 +190,12 @@ def _spread(line: Line, cells: Cells) -> float:
     seen = [day for day in range(since, line.history.days) if find_spread(cells, FIRST + timedelta(days=day)) is not None]
     if line.kind == "spread delay":
         return seen[0] + 1 - line.history.change if seen else math.inf
-    alarms = sum(place == 0 or day - seen[place - 1] > APART for place, day in enumerate(seen))
-    return float(alarms if line.kind == "quiet spread" else bool(alarms))
+    return float(alarms_apart(seen) if line.kind == "quiet spread" else bool(seen))
+
+
+def alarms_apart(days: Sequence[int]) -> int:
+    """How many alarms daily checks raise that see more than chance on these days, in order."""
+    return sum(place == 0 or day - days[place - 1] > APART for place, day in enumerate(days))
 
 
 def _holds(line: Line, cells: Cells, alarm: float) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from builders import score
+from summed import publish, score_by_chance
 
 from analytics import daily
 from analytics.daily import Day, recompute_days, refresh_daily
@@ -57,12 +58,6 @@ def naive(store: Store, asked: Asked) -> list[tuple[Any, ...]]:
     return store.cursor().execute(NAIVE, values).fetchall()
 
 
-def publish(store: Store, *scores: Score) -> None:
-    """Append scores to the log."""
-    with store.transaction() as transaction:
-        transaction.append("scores", [encode(one) for one in scores])
-
-
 def land(store: Store, partition: int, first_offset: int, scores: Sequence[Score]) -> None:
     """Land scores where they stand in a topic of several partitions."""
     frame = decode_batch([encode(one) for one in scores]).frames["Score"]
@@ -76,17 +71,11 @@ def land(store: Store, partition: int, first_offset: int, scores: Sequence[Score
 def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
     """A score of the exchange of that number, whose project and time go by it alone."""
     exchange = random.Random(number)
-    judged = chance.random() < 0.6
-    return score(
-        f"s{number % 17}", number,
-        score_id=f"id-{number}", revision=revision, project=exchange.choice(["ops", "web", "anchors.ops"]),
+    return score_by_chance(
+        chance, number,
+        session_id=f"s{number % 17}", revision=revision, project=exchange.choice(["ops", "web", "anchors.ops"]),
         agent=exchange.choice([None, "scout"]),
         exchange_at=NOON + timedelta(hours=exchange.randrange(-96, 96), minutes=exchange.choice([0, 0, 30])),
-        disposition="scored" if judged else "sampling_skip",
-        sampling_reason="routine_sample" if judged else "sampling_skip",
-        sampling_probability=chance.choice([1 / 3, 1.0]) if judged else None,
-        tier1_score=chance.choice([1.0, 2 / 3, 1 / 3]), anomaly=chance.random() < 0.2,
-        tier2_state="scored" if judged else "skipped_sampling", tier2_score=chance.random() if judged else None,
         cost_usd=chance.choice([None, 0.0, 0.00123]),
     )  # fmt: skip
 

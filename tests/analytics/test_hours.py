@@ -15,25 +15,19 @@ import pytest
 from builders import score
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from summed import publish, score_by_chance
 
 from analytics.connection import fetch
 from analytics.daily import refresh_daily
 from analytics.queries import run_query
 from analytics.store import Store
 from benchmarks.one_by_one import ONE_BY_ONE
-from schemas.codec import encode
 from schemas.records import Score
 
 NOON = datetime(2026, 10, 10, 12, tzinfo=UTC)
 SINCE = NOON.replace(hour=0) - timedelta(days=30)
 PROJECTS = ["ops", "web"]
 Row = Mapping[str, Any]
-
-
-def publish(store: Store, *scores: Score) -> None:
-    """Append scores to the log."""
-    with store.transaction() as transaction:
-        transaction.append("scores", [encode(one) for one in scores])
 
 
 def asked(until: datetime, since: datetime = SINCE, projects: Sequence[str] = PROJECTS) -> dict[str, Any]:
@@ -69,18 +63,12 @@ def _alike(one: Any, other: Any) -> bool:
 def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
     """A score of the exchange of that number, whose project, session and time go by it alone."""
     exchange = random.Random(number)
-    judged = chance.random() < 0.6
-    return score(
-        f"s{exchange.randrange(8)}", number,
-        score_id=f"id-{number}", revision=revision, project=exchange.choice([*PROJECTS, "else"]),
+    return score_by_chance(
+        chance, number,
+        session_id=f"s{exchange.randrange(8)}", revision=revision, project=exchange.choice([*PROJECTS, "else"]),
         exchange_at=NOON + timedelta(hours=exchange.randrange(-96, 24), seconds=exchange.choice([0, 0, 1800, 3599])),
-        disposition="scored" if judged else "sampling_skip",
-        sampling_probability=chance.choice([1 / 3, 0.25, 1.0]) if judged else None,
-        tier1_score=chance.choice([1.0, 2 / 3, 1 / 3]), anomaly=chance.random() < 0.2,
-        tier2_state="scored" if judged else "skipped_sampling", tier2_score=chance.random() if judged else None,
-        tier3_state="scored" if judged and chance.random() < 0.5 else "skipped_gate", tier3_score=chance.uniform(1, 5),
-        judge_model=chance.choice(["first", "second"]) if judged else None, rule_version=chance.choice(["1", "2"]),
-        policy_digest=chance.choice(["p", "q"]),
+        tier3_state="scored" if chance.random() < 0.3 else "skipped_gate", tier3_score=chance.uniform(1, 5),
+        rule_version=chance.choice(["1", "2"]), policy_digest=chance.choice(["p", "q"]),
     )  # fmt: skip
 
 

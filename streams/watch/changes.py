@@ -1,0 +1,69 @@
+"""A change that the sequential rule found, as a finding: the same of a tier's scores and of an agent's runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from typing import Any, NamedTuple
+
+from audit.reference import Reference
+from audit.sequential import Change
+from streams.watch.cases import days_window, shown
+from streams.watch.findings import Finding, Key, Looked
+from streams.watch.measured import midnight
+
+
+class Told(NamedTuple):
+    """What people are told of a change."""
+
+    title: str
+    description: str
+    days: Sequence[Mapping[str, Any]]
+    """The days that show it, each with its average and count."""
+    numbers: Mapping[str, Any]
+    """What there is besides the numbers of every change."""
+
+
+class Asked(NamedTuple):
+    """What was looked at."""
+
+    rule: str
+    looked: Looked
+    reference: Reference
+    first_day: date
+    """Of the series, as far as it was looked at."""
+    as_of: datetime
+
+
+def change_finding(key: Key, found: Change, asked: Asked, told: Told) -> Finding:
+    """The finding of a change."""
+    until = found.seen_at.date()
+    return Finding(
+        key=key,
+        rule=asked.rule,
+        severity=found.severity,
+        since=found.first_day,
+        until=until,
+        size=abs(found.size),
+        title=told.title,
+        description=told.description,
+        numbers={
+            "days": list(told.days),
+            "firstDay": f"{found.first_day}",
+            "firstDayInterval": [f"{found.earliest_day}", f"{found.latest_day}"],
+            "change": shown(found.size),
+            "changeInterval": [shown(found.size_interval.low), shown(found.size_interval.high)],
+            "meanBefore": shown(found.mean_before),
+            "meanAfter": shown(found.mean_after),
+            "sigma": shown(found.sigma),
+            "logEvidence": round(found.log_evidence, 1),
+            **told.numbers,
+        },
+        before=(midnight(asked.reference.since or asked.first_day), midnight(found.first_day)),
+        after=days_window(found.first_day, until, asked.as_of),
+        expected=found.mean_before,
+        looked=asked.looked,
+        interval=(found.earliest_day, found.latest_day),
+        confirmed=found.confirmed_at is not None,
+        known_level=asked.reference.since is not None,
+    )

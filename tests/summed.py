@@ -1,0 +1,35 @@
+"""What tests of kept sums share: scores that chance makes up, as they land in the log."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from builders import score
+
+from analytics.store import Store
+from schemas.codec import encode
+from schemas.records import Score
+
+
+def publish(store: Store, *scores: Score) -> None:
+    """Append scores to the log."""
+    with store.transaction() as transaction:
+        transaction.append("scores", [encode(one) for one in scores])
+
+
+def score_by_chance(chance: random.Random, number: int, *, session_id: str, **fields: Any) -> Score:
+    """A score of the exchange of that number, judged or left out by sampling; `fields` are as given."""
+    judged = chance.random() < 0.6
+    values: dict[str, Any] = {
+        "score_id": f"id-{number}",
+        "disposition": "scored" if judged else "sampling_skip",
+        "sampling_reason": "routine_sample" if judged else "sampling_skip",
+        "sampling_probability": chance.choice([1 / 3, 0.25, 1.0]) if judged else None,
+        "tier1_score": chance.choice([1.0, 2 / 3, 1 / 3]),
+        "anomaly": chance.random() < 0.2,
+        "tier2_state": "scored" if judged else "skipped_sampling",
+        "tier2_score": chance.random() if judged else None,
+        "judge_model": chance.choice(["first", "second"]) if judged else None,
+    }
+    return score(session_id, number, **values | fields)
