@@ -170,7 +170,7 @@ def accept(incident: IncidentId, by: Who = None, reason: Reason = None, database
 
 @incidents_app.command("dismiss")
 def dismiss(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
-    """Dismiss an incident: it was no change that matters. What was seen of it opens nothing again."""
+    """Dismiss an incident: it was no change that matters. The same change opens nothing again."""
     _decide(incident, DISMISSED, by, reason, database, as_of)
 
 
