@@ -51,10 +51,16 @@ class Imitation:
         return httpx2.Response(200, json={"exchanges": {"pending": self.pending}})
 
     def take(self, request: httpx2.Request) -> httpx2.Response:
-        """Note the turn, or the end, of the session."""
+        """Note the turn, the events or the end of the session."""
         body = json.loads(request.content)
         session = body.get("session_id") or request.url.path.split("/")[-2]
-        self.turns[session].append(body["exchange"]["turn_number"] if body else "end")
+        match body:
+            case {"exchange": exchange}:
+                self.turns[session].append(exchange["turn_number"])
+            case {"events": events}:
+                self.turns[session].append(f"{len(events)} events")
+            case _:
+                self.turns[session].append("end")
         return httpx2.Response(201, json={})
 
 
@@ -81,6 +87,12 @@ def sessions() -> list[Session]:
     return dialogues()[:60]
 
 
+def told_of(session: Session) -> list[object]:
+    """What the server is to be told of a session, in order: its turns, its events, its end."""
+    events = [f"{len(session.events)} events"] if session.events else []
+    return [*range(1, len(session.payloads) + 1), *events, "end"]
+
+
 def run(sessions: list[Session]) -> list[str]:
     """Deliver the sessions; answers what was told."""
     told: list[str] = []
@@ -89,11 +101,12 @@ def run(sessions: list[Session]) -> list[str]:
 
 
 def test_each_session_comes_in_order_with_its_end_last(imitating: Callable[[Answer], None], sessions: list[Session]) -> None:
-    """What a session's last turns are is known when it ends: not before, and not in another order."""
+    """The end of a session says which turns were its last, so it comes after them and after the session's events."""
     server = Imitation()
     imitating(server)
     told = run(sessions)
-    assert {one.session_id: [*range(1, len(one.payloads) + 1), "end"] for one in sessions} == server.turns
+    assert {one.session_id: told_of(one) for one in sessions} == server.turns
+    assert any(one.events for one in sessions)
     assert "60 of 60 sessions on their way over HTTP" in told
     assert "2 exchanges wait for the judge" in told[-1]
 
@@ -113,7 +126,7 @@ def test_what_the_server_cannot_take_now_is_sent_again(
     server = Imitation(*trouble)
     imitating(server)
     run(sessions[:1])
-    assert [*range(1, len(sessions[0].payloads) + 1), "end"] == server.turns[sessions[0].session_id]
+    assert told_of(sessions[0]) == server.turns[sessions[0].session_id]
 
 
 @pytest.mark.parametrize(
