@@ -42,12 +42,19 @@ class StageOutcome:
 
 
 class StageRuns:
-    """The steps of the topology, ready to run. `now` stamps dead letters and nothing else."""
+    """The steps of some stages, ready to run. `now` stamps dead letters and nothing else."""
 
-    def __init__(self, policy: Policy, recorded: Recorded, redactor: Redactor, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        recorded: Recorded,
+        redactor: Redactor,
+        now: Callable[[], datetime],
+        stages: Sequence[Stage] = TOPOLOGY,
+    ) -> None:
         self._redactor = redactor
         self._now = now
-        self._steps = {stage.name: stage.make_step(policy, recorded) for stage in TOPOLOGY}
+        self._steps = {stage.name: stage.make_step(policy, recorded) for stage in stages}
 
     def run(self, stage: Stage, batch: StageBatch, states: Mapping[str, bytes], partition: int = 0) -> StageOutcome:
         """What the step makes of the batch; when it fails, session by session, so that one bad session stops no other.

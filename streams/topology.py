@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,11 @@ TOPOLOGY = (
     Stage("diagnosis", "agent-events", lambda policy, _: DiagnosisStep(policy), ("diagnoses",), DiagnosisState, 80_000),
     _judged(EVALUATION, 500),
 )
+
+
+def keeping_calls(stage: JudgedStage[Any]) -> Stage:
+    """A judged stage whose step keeps, in the session's state, recorded judgements of turns that may be judged again."""
+    return replace(stage_named(stage.name), make_step=partial(JudgingStep, stage, keeps_calls=True))
 
 
 def stage_named(name: str) -> Stage:

@@ -24,7 +24,7 @@ from streams.kafka.state import StateTopic
 from streams.kafka.watchdog import Pulse
 from streams.recorded import Subject
 from streams.stage_runs import StageRuns
-from streams.topology import Stage, stage_named
+from streams.topology import Stage, keeping_calls
 from streams.turns import Turns
 
 
@@ -73,9 +73,10 @@ class JudgingProcessor:
             calls=calls,
             turns=turns or Turns(),
         )
-        runs = StageRuns(policy, self._recorded, redactor, now)
+        unjudged = keeping_calls(stage)
+        runs = StageRuns(policy, self._recorded, redactor, now, [unjudged])
         self._unjudged = StageProcessor(
-            stage_named(stage.name), runs, redactor=redactor, now=now, producer=producer, states=states, pulse=pulse
+            unjudged, runs, redactor=redactor, now=now, producer=producer, states=states, pulse=pulse
         )
         self._held: frozenset[int] = frozenset()
         self._partitions: dict[int, JudgingPartition] = {}

@@ -21,12 +21,17 @@ from streams.recorded import Recorded
 
 
 class JudgingStep:
-    """The step of a judged stage; see `streams.batches.Step`."""
+    """The step of a judged stage; see `streams.batches.Step`.
 
-    def __init__(self, stage: JudgedStage[Any], policy: Policy, recorded: Recorded) -> None:
+    `keeps_calls`: keep the recorded judgements of turns that may be judged again in the session's state, because `recorded` forgets
+    those of tasks that are done.
+    """
+
+    def __init__(self, stage: JudgedStage[Any], policy: Policy, recorded: Recorded, *, keeps_calls: bool = False) -> None:
         self._stage = stage
         self._policy = policy
         self._recorded = recorded
+        self._keeps_calls = keeps_calls
 
     def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
         """One record for each task."""
@@ -46,7 +51,8 @@ class JudgingStep:
                 outcome.records.append((stage.sink, drive(docket.judging(), docket.unasked)))
             except Exception as error:  # noqa: BLE001 - whatever it is, it costs one task, as it does where a judge is asked
                 outcome.failed.append((offset, task, error))
-            kept = kept_after(session.kept, task, (), self._policy)
+            rested_on = docket.recorded if docket is not None and self._keeps_calls else ()
+            kept = kept_after(session.kept, task, rested_on, self._policy)
             sessions[key] = JudgedState(offset + 1, stage.spent_after(session.spent, docket), kept)
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
         return outcome

@@ -380,6 +380,33 @@ def test_a_last_turn_pays_only_for_what_it_was_not_asked_before_whoever_has_its_
     run(work())
 
 
+def test_without_a_judge_a_last_turn_rests_on_what_was_recorded_whoever_has_its_partition(kafka: KafkaConnection) -> None:
+    """A takeover between a turn's score and the close of its session must not lose an answer that was paid for."""
+
+    async def work() -> None:
+        exchanges = [*dialogue("s1", 10), build.closing("s1", 11)]
+        outcome = IntakeStep(Policy())(build.batch("exchanges", exchanges), {})
+        turn = [one for _, one in outcome.records if isinstance(one, ScoringTask) and one.exchange_id == "s1:10"]
+        assert [(0, "routine_sample"), (1, "last_turns")] == [(one.revision, one.sampling_reason) for one in turn]
+        async with scoring_on(kafka, Policy()) as rig:
+            await rig.publish(turn[:1])
+            judging = rig.process(SoundJudge(), Mortal(rig.producer, 3))  # reservation, judgement, score
+            await judging.work(*rig.records)
+            await judging.mortal.dead.wait()
+            await judging.kill()
+            for part in (), turn[1:]:
+                await rig.publish(part)
+                process = rig.process(None)
+                await process.work(*rig.records)
+                await process.drained()
+                await process.stop()
+            first, last = sorted(await rig.scores(), key=lambda one: one.revision)
+            assert ("scored", "scored") == (first.tier2_state, last.tier2_state)
+            assert ("no_judge", first.tier2_score) == (last.tier3_reason, last.tier2_score)
+
+    run(work())
+
+
 def test_without_a_judge_calls_that_were_cut_off_are_charged_all_the_same(kafka: KafkaConnection) -> None:
     """A key that is taken away does not make undone what was paid for."""
 
