@@ -28,7 +28,7 @@ from audit.deliveries import (
     payload_differences,
     twins,
 )
-from schemas.arrow import INDEX
+from schemas.codec.arrow import INDEX
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of
 

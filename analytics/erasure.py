@@ -28,7 +28,7 @@ from analytics.store import Store
 from analytics.tables import full_name
 from audit.anchor_names import ANCHORS
 from audit.fingerprints import canonical_json
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.registry import schema_of
 

@@ -10,7 +10,7 @@ import duckdb
 import polars as pl
 
 from analytics.tables import full_name, quote
-from schemas.arrow import ArrowStream
+from schemas.codec.arrow import ArrowStream
 from schemas.errors import StoreError
 from schemas.registry import RecordSchema
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from analytics.connection import fetch
 from analytics.tables import full_name, quote
-from schemas.arrow import empty_frame
+from schemas.codec.arrow import empty_frame
 from schemas.registry import RecordSchema, schema_of, topics
 
 AT_ONCE = 1_000_000

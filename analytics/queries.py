@@ -18,7 +18,7 @@ import polars as pl
 from polars import selectors
 
 from analytics.connection import fetch
-from schemas.arrow import rows_as_records
+from schemas.codec.arrow import rows_as_records
 from schemas.errors import QueryError
 from schemas.records import Record
 

@@ -11,7 +11,7 @@ from analytics.connection import fetch
 from analytics.inserting import BATCH, registered
 from analytics.known import KnownIdentities, identity_of
 from analytics.tables import full_name, quote
-from schemas.arrow import INDEX
+from schemas.codec.arrow import INDEX
 from schemas.registry import RecordSchema
 
 CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest"}

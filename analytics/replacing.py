@@ -11,7 +11,7 @@ import polars as pl
 
 from analytics.inserting import BATCH, insert_at, registered
 from analytics.tables import full_name, quote
-from schemas.arrow import empty_frame
+from schemas.codec.arrow import empty_frame
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of
 

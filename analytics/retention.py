@@ -35,7 +35,7 @@ from analytics.retention_rules import (
     WITHOUT_EXCHANGE,
 )
 from analytics.store import Store
-from schemas.arrow import decode_batch
+from schemas.codec.arrow import decode_batch
 
 NOTHING_UNREAD = 2**62
 """Position that no topic reaches."""

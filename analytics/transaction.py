@@ -20,7 +20,7 @@ from analytics.repetitions import CONTENT, unknown
 from analytics.replacing import FEW, replace
 from analytics.run_numbers import forget_numbers, number_all, number_runs
 from analytics.tables import full_name
-from schemas.arrow import INDEX, decode_batch
+from schemas.codec.arrow import INDEX, decode_batch
 from schemas.records import Alert, ImportProgress, ProjectCheck, StageState, Watermark
 from schemas.registry import schema_of
 

@@ -19,8 +19,8 @@ import fastavro
 from audit.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from benchmarks.bench_codec import events
 from benchmarks.measure import print_table, process_cost
-from schemas.arrow import decode_batch
-from schemas.codec import PREFIX_BYTES
+from schemas.codec.arrow import decode_batch
+from schemas.codec.single_object import PREFIX_BYTES
 from schemas.registry import schema_of
 
 EVENTS = 400_000

@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from analytics.store import Store
 from benchmarks.load import Load, load
 from benchmarks.measure import print_table, started
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access import AccessStore, Holder, access_file
 from service.api.models import IngestBody

@@ -26,7 +26,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from benchmarks.measure import print_table
 from benchmarks.streams.fleet import Message, produce
 from benchmarks.streams.running import kafka, make_topics
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Reservation
 from service.processes import serving
 from streams.kafka.app import GROUP

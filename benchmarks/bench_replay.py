@@ -23,7 +23,7 @@ from audit.redaction import Redactor
 from benchmarks.bench_judging import exchanges
 from benchmarks.measure import print_table, process_cost
 from benchmarks.streams.running import environment, kafka, make_topics, measured
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Record, ScoringTask
 from service.replays import replays_in
 from service.simulator.scoring import simulated_answer

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from schemas.codec import decode_fields
+from schemas.codec.single_object import decode_fields
 from schemas.errors import BoundsError, RecordError
 from schemas.limits import CLOCK_TOLERANCE, MAX_COUNT, MAX_MADE_ID, OUTCOMES
 from schemas.records import Record

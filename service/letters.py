@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from analytics.connection import IN_USE
 from analytics.queries import query_rows
 from analytics.store import Store
-from schemas.codec import record_from
+from schemas.codec.single_object import record_from
 from schemas.errors import InputError, SettingsError, StoreError
 from schemas.records import DeadLetter
 from service.kafka import connection_of, framing_of

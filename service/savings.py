@@ -19,8 +19,8 @@ from audit.fingerprints import canonical_json
 from audit.policy import Policy, ProjectSettings
 from audit.prices import ModelPrice, Usage, usd_of
 from audit.questions import Question, Reply
-from schemas.arrow import INDEX, decode_batch
-from schemas.codec import encode
+from schemas.codec.arrow import INDEX, decode_batch
+from schemas.codec.single_object import encode
 from schemas.records import Exchange, ScoringTask, SessionClosed
 from service.simulator.caching import PrefixCache
 from service.simulator.requests import Asked, Problem, read_request

@@ -13,7 +13,7 @@ import msgspec
 from audit.fingerprints import stable_id
 from audit.redaction import Redactor
 from audit.surrogates import json_bytes
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.contract import check_record
 from schemas.errors import BoundsError, RecordError
 from schemas.limits import MAX_ADMITTED_BYTES

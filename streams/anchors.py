@@ -27,7 +27,7 @@ from audit.anchor_shift import Verdict
 from audit.anchors import JudgeChange, judge_change
 from audit.attribution import Attribution, Moved, attribute
 from audit.fingerprints import stable_id
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.errors import InputError
 from schemas.records import Anchor, Exchange, SessionClosed
 from streams.auditing import Auditing

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import polars as pl
 
-from schemas.arrow import rows_as_records
-from schemas.codec import decode
+from schemas.codec.arrow import rows_as_records
+from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import Exchange, Record, ScoringTask
 

@@ -19,7 +19,7 @@ from audit.ledger import Ledger
 from audit.outcomes import NO_JUDGE, TierState
 from audit.prices import ModelPrice, least_case, worst_case
 from audit.questions import Question, Reply
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import Judgement
 

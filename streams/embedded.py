@@ -17,7 +17,7 @@ from analytics.retention import CUT
 from analytics.store import Appended, Store, Transaction
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from schemas.records import ImportProgress
 from streams.admission import Accepted, Door
 from streams.batches import StageBatch

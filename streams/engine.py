@@ -16,7 +16,7 @@ from analytics.queries import query_rows
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Exchange, Judgement, Record, Reservation
 from streams.admission import Accepted, Door, admissible

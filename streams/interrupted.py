@@ -8,7 +8,7 @@ from analytics.queries import query_records
 from analytics.store import Store
 from audit.fingerprints import stable_id
 from audit.judgements import INTERRUPTED
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Judgement, Reservation
 
 WHY = "the process ended before the outcome of the call was recorded: the call is charged in full"

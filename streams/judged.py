@@ -15,7 +15,7 @@ from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.prices import ModelPrice, nano_of, price_of
 from audit.prompts import TIER2, TIER2_5, TIER3
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Judgement, ScoringTask
 from streams.batches import encoded_exchange

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from audit.policy import Policy
 from audit.sampling import LAST_TURNS, may_become_last
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, ScoringTask
 from streams.docket import KeptCalls
 

@@ -20,7 +20,7 @@ import msgspec
 
 from audit.evaluation.requesting import asked_again
 from audit.fingerprints import stable_id
-from schemas.codec import decode, encode, record_from, registry_schema_id
+from schemas.codec.single_object import decode, encode, record_from, registry_schema_id
 from schemas.contract import check_record
 from schemas.errors import RecordError
 from schemas.limits import MAX_ADMITTED_BYTES

@@ -10,7 +10,7 @@ from typing import Any
 
 from analytics.known import KnownIdentities
 from analytics.store import Appended, Store, Transaction
-from schemas.arrow import INDEX
+from schemas.codec.arrow import INDEX
 from schemas.records import Record, Score, ScoringTask
 from schemas.registry import topics
 from streams.admission import Accepted

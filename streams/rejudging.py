@@ -14,7 +14,7 @@ from audit.judgements import with_earlier
 from audit.policy import Policy
 from audit.prices import usd_of, worst_case
 from audit.prompts import thinking_question, tier2_question
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest
 from streams.recorded import recorded_in
 

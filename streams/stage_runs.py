@@ -11,7 +11,7 @@ from polars.exceptions import PanicException
 
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.admission import Accepted, Door, Place, Refusal, encode_all
 from streams.batches import StageBatch

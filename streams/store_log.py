@@ -9,7 +9,7 @@ from typing import Protocol
 
 from analytics.store import Store
 from audit.policy import Policy
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.engine_state import Published
 from streams.topology import TOPOLOGY

@@ -14,7 +14,7 @@ from audit.ledger import Ledger
 from audit.outcomes import NO_JUDGE
 from audit.policy import Policy
 from audit.questions import Question, Reply
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record
 from streams.admission import Accepted, Door, Place
 from streams.docket import Docket

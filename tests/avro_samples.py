@@ -11,7 +11,7 @@ import builders as build
 import msgspec
 
 from schemas import records
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.contract import rules_of, times_of
 from schemas.limits import EARLIEST, LATEST
 from schemas.records import Record

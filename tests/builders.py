@@ -9,8 +9,8 @@ import polars as pl
 
 from audit.events import normalise_event, to_record
 from audit.fingerprints import canonical_json
-from schemas.arrow import INDEX, decode_batch
-from schemas.codec import encode
+from schemas.codec.arrow import INDEX, decode_batch
+from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Incident, Judgement, Record, Reservation, Score, SessionClosed
 from streams.batches import OFFSET, StageBatch
 

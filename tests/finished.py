@@ -8,7 +8,7 @@ import msgspec
 from builders import START, closing, exchange
 
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Record
 from streams.admission import Accepted
 

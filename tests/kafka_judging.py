@@ -15,7 +15,7 @@ from audit.policy import Policy
 from audit.prices import Usage
 from audit.questions import Question
 from audit.redaction import Redactor
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Judgement, Record, Reservation
 from streams.docket import JudgedState
 from streams.judge_calls import JudgeCalls

@@ -18,7 +18,7 @@ from audit.fingerprints import canonical_json
 from audit.policy import Policy
 from audit.prices import nano_of
 from audit.questions import Question
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 from service.simulator.scoring import simulated_answer
 from streams.docket import STATE

@@ -15,7 +15,7 @@ from engines import NOW, Clock
 
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.kafka.app import GROUP, Worker
 from streams.kafka.connection import KafkaConnection

@@ -17,7 +17,7 @@ from analytics.store import Store
 from audit.fingerprints import canonical_json
 from audit.policy import Policy
 from audit.questions import Question
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Record, Score
 from service.simulator.scoring import simulated_answer
 from streams.batches import StageBatch

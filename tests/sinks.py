@@ -16,7 +16,7 @@ from servers import PATIENCE
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Record
 from schemas.registry import current_schemas
 from streams.kafka.connection import KafkaConnection

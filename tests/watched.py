@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from builders import score
 
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Record, Score
 
 END = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from aiokafka import AIOKafkaConsumer
 
 from benchmarks.streams.meter import Meter
-from schemas.arrow import decode_batch
-from schemas.codec import PREFIX_BYTES
-from schemas.container import decode_columns
+from schemas.codec.arrow import decode_batch
+from schemas.codec.container import decode_columns
+from schemas.codec.single_object import PREFIX_BYTES
 from schemas.registry import schema_of
 
 FETCH_BYTES = 4 << 20

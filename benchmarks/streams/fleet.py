@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import AgentEvent
 
 CONNECTION = "fleet"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from audit.diagnosis_record import EVIDENCE_REFERENCES
 from audit.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from benchmarks.streams.meter import Meter
-from schemas.arrow import decode_batch
+from schemas.codec.arrow import decode_batch
 from streams.kafka.app import Worker
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.processing import Chunk

@@ -20,7 +20,7 @@ from analytics.accounts import contradictions
 from analytics.queries import query_rows
 from audit.deliveries import named_differences
 from audit.surrogates import json_bytes
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import AgentEvent
 from service.access import Holder

@@ -11,7 +11,7 @@ import typer
 from analytics.compacting import compact as compact_file
 from analytics.compacting import space_of
 from analytics.erased import ERASURES
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.limits import EARLIEST
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of

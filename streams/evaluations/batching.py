@@ -15,7 +15,7 @@ from analytics.queries import query_records
 from analytics.store import Store
 from audit.policy import Policy
 from audit.questions import Question
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, Reservation
 from streams.docket import Docket
 from streams.evaluations.estimating import docket_of, is_batched, settled_questions

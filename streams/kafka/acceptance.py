@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from analytics.repetitions import unknown
 from analytics.store import Store
-from schemas.arrow import INDEX, decode_batch
+from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import BrokerError, BusyError
 from schemas.records import Record
 from schemas.registry import schema_of

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 
 from audit.redaction import Redactor
-from schemas.arrow import INDEX, DecodedBatch, Rejected, decode_batch
+from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch
 from schemas.contract import breaches
 from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError, WrongPartitionError
 from schemas.limits import EARLIEST, LATEST

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import fastavro
 import httpx2
 
-from schemas.codec import REGISTRY_MAGIC, REGISTRY_PREFIX_BYTES, registry_schema_id
+from schemas.codec.single_object import REGISTRY_MAGIC, REGISTRY_PREFIX_BYTES, registry_schema_id
 from schemas.errors import DriftlineError
 from schemas.evolution import can_read
 from schemas.limits import MAX_RECORD_BYTES

@@ -16,7 +16,7 @@ from analytics.queries import query_rows
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, StoreError
 from schemas.records import Exchange, Record
 from streams.admission import Accepted, admissible

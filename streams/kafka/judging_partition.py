@@ -21,7 +21,7 @@ import msgspec
 
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.records import Record
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place
 from streams.batches import StageBatch

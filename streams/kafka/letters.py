@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import BrokerError
 from streams.admission import DEAD_LETTERS
 from streams.kafka import clients

@@ -23,7 +23,7 @@ from analytics.repetitions import unknown
 from analytics.store import Store
 from analytics.transaction import Appended, Partition, Transaction
 from audit.redaction import Redactor
-from schemas.arrow import INDEX, decode_batch
+from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import RecordError
 from schemas.registry import schema_of, topics
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from streams.admission import DEAD_LETTERS
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of

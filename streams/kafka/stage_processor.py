@@ -16,7 +16,7 @@ from datetime import datetime
 import polars as pl
 
 from audit.redaction import Redactor
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError, StoreError
 from schemas.records import Record
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal

@@ -20,7 +20,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from audit.redaction import Redactor
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from schemas.errors import BrokerError
 from streams.admission import DEAD_LETTERS
 from streams.kafka import clients

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from schemas.arrow import rows_as_records
-from schemas.codec import encode
+from schemas.codec.arrow import rows_as_records
+from schemas.codec.single_object import encode
 
 _SIDE, _MADE, _LIVE = "side", "made", "live"
 _KEY = ("score_id", "revision")

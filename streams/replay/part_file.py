@@ -15,8 +15,8 @@ import polars as pl
 from analytics.connection import IN_USE
 from analytics.queries import query_rows
 from analytics.store import Store
-from schemas.arrow import empty_frame
-from schemas.codec import encode
+from schemas.codec.arrow import empty_frame
+from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Judgement, Record
 from streams.admission import Accepted

@@ -20,7 +20,7 @@ from audit.judgements import charged
 from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.admission import Accepted, Door, Place
 from streams.batches import encoded_exchange, session_key

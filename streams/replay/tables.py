@@ -16,7 +16,7 @@ from polars import selectors
 from analytics.connection import connect, fetch, store_error
 from analytics.file_lock import FileLock
 from analytics.tables import LOG, columns_of, default_of, literal, quote
-from schemas.arrow import rows_as_records
+from schemas.codec.arrow import rows_as_records
 from schemas.errors import InputError
 from schemas.records import Judgement
 from schemas.registry import RecordSchema, schema_of, topics

@@ -15,7 +15,7 @@ from audit.outcomes import LEFT_OUT, RULE_VERSION, structural_score
 from audit.policy import Policy, ProjectPolicy
 from audit.sampling import LAST_TURNS, Candidate, Decision, SamplingState, ask_again, close, decide
 from audit.tier1 import Tier1Result, check_structure
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
 from streams.batches import StageBatch, StepOutcome, encoded_exchange, session_key
 

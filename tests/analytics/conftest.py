@@ -13,7 +13,8 @@ from avro_samples import SampleMaker
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 import schemas
-from schemas import arrow, registry
+from schemas import registry
+from schemas.codec import arrow
 
 
 @pytest.fixture

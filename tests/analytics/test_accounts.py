@@ -15,8 +15,8 @@ from analytics.known import KnownIdentities
 from analytics.store import Appended, Store
 from audit.deliveries import read_digest
 from audit.fingerprints import canonical_json
-from schemas.arrow import INDEX, decode_batch
-from schemas.codec import encode
+from schemas.codec.arrow import INDEX, decode_batch
+from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Record
 
 LATER = timedelta(seconds=2)

@@ -19,7 +19,7 @@ from builders import START, event, exchange
 
 from analytics.adhoc import LOCKED, only_statement, read_only_rows
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import QueryError, StoreError
 from schemas.records import DeadLetter
 
@@ -29,7 +29,7 @@ import os, sys
 from pathlib import Path
 from analytics.store import Store
 from builders import event
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 
 store = Store(Path(sys.argv[1]))
 with store.transaction() as transaction:

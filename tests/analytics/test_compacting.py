@@ -18,7 +18,7 @@ from analytics.compacting import compact, space_of
 from analytics.file_lock import lock_file
 from analytics.positions import COMPACTION
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 
 ROWS = 20_000

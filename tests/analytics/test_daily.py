@@ -20,8 +20,8 @@ from analytics.queries import query_rows
 from analytics.store import Store
 from analytics.sums import KEY
 from audit.drift import DailyAverage, consecutive_days
-from schemas.arrow import INDEX, decode_batch
-from schemas.codec import encode
+from schemas.codec.arrow import INDEX, decode_batch
+from schemas.codec.single_object import encode
 from schemas.records import Baseline, Score, TierStatistics
 
 NOON = datetime(2026, 10, 10, 12, tzinfo=UTC)

@@ -18,7 +18,7 @@ from analytics.compacting import compact, space_of
 from analytics.daily import refresh_daily
 from analytics.erased import ERASURES, schemas_of_sessions
 from analytics.store import Store, Transaction
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import (
     Alert,
     Anchor,

@@ -20,7 +20,7 @@ from analytics.compacting import compact, space_of
 from analytics.file_lock import FileLock, lock_file
 from analytics.snapshots import changes_of, copy_database
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from streams.replay import part_file
 from streams.replay.part_file import opened

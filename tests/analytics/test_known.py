@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import analytics.known
 from analytics.known import KnownIdentities
 from analytics.store import Appended, Store
-from schemas.arrow import decode_batch
-from schemas.codec import encode
+from schemas.codec.arrow import decode_batch
+from schemas.codec.single_object import encode
 from schemas.records import Record
 from schemas.registry import schema_of, topics
 

@@ -13,7 +13,7 @@ from builders import START, event
 
 from analytics.queries import Query, queries, query_rows, run_query
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import QueryError
 
 NEW_YORK = """
@@ -21,7 +21,7 @@ from datetime import timedelta
 from analytics.queries import query_rows
 from analytics.store import Store
 from builders import START, event
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 
 with Store(None) as store:
     with store.transaction() as transaction:

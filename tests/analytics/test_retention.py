@@ -21,7 +21,7 @@ from analytics.retention import CUT, SESSION_STAGES, whole_since
 from analytics.store import Store, Transaction
 from audit.policy import Policy, ProjectSettings, Sampling
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import DeadLetter, Exchange, Heartbeat, Record
 from schemas.registry import schema_of
 from streams.admission import Accepted

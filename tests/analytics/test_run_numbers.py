@@ -14,7 +14,7 @@ from analytics.erasure import Erasing
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from streams.admission import Accepted
 from streams.embedded import EmbeddedRunner
 from streams.retention import purge

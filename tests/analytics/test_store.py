@@ -22,8 +22,8 @@ from analytics import store as store_module
 from analytics.connection import IN_USE
 from analytics.store import Appended, Store, fetch
 from analytics.transaction import BATCH
-from schemas.arrow import rows_as_records
-from schemas.codec import encode
+from schemas.codec.arrow import rows_as_records
+from schemas.codec.single_object import encode
 from schemas.errors import RecordError, StoreError
 from schemas.records import RECORD_TYPES, AgentEvent, Heartbeat, ImportProgress, Incident, Record
 from schemas.registry import current_schemas, schema_of, topics
@@ -501,7 +501,7 @@ ZONES = """
     import sys
     import time
     from datetime import UTC, datetime, timedelta
-    from schemas.codec import encode
+    from schemas.codec.single_object import encode
     from schemas.records import Heartbeat
     from analytics.store import Store
 
@@ -538,7 +538,7 @@ LEAN = """
         sys.modules[name] = None
     import polars as pl
     from datetime import UTC, datetime
-    from schemas.codec import encode
+    from schemas.codec.single_object import encode
     from schemas.records import Heartbeat
     from analytics.store import Store, fetch
 

@@ -23,7 +23,7 @@ WRITER = """
     from pathlib import Path
 
     from analytics.store import Store
-    from schemas.codec import encode
+    from schemas.codec.single_object import encode
     from schemas.records import AgentEvent, SessionClosed
 
     PER_BATCH = int(sys.argv[2])

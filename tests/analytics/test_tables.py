@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from analytics.store import Store
 from analytics.tables import DIGEST, default_of, literal, migration_statements, quote, view_statements
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Incident, Record
 from schemas.registry import current_schemas, schema_of

@@ -23,7 +23,7 @@ from audit.outcomes import LEFT_OUT, NO_JUDGE, RULE_VERSION, TierState, structur
 from audit.policy import Policy, ProjectPolicy, ProjectSettings
 from audit.prices import ModelPrice, worst_case
 from audit.questions import Question, Reply
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
 POLICY = Policy().for_project("ops")

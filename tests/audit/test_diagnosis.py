@@ -35,7 +35,7 @@ from audit.evidence import SessionEvidence, fold_columns, fold_row
 from audit.fingerprints import canonical_json
 from audit.thresholds import DEFAULTS
 from audit.thresholds import EVENTS as AS_EVENTS
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.records import Diagnosis
 

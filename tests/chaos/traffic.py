@@ -15,7 +15,7 @@ from clients import Load, bearer
 from histories import EVENTS, EXCHANGES, history
 from invariants import Key
 
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import BrokerError
 from schemas.records import Exchange, Record
 from schemas.registry import topics

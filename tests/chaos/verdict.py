@@ -21,7 +21,7 @@ from analytics.queries import query_rows
 from analytics.store import Store
 from audit.policy import Policy, load_policy
 from audit.prices import nano_of
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import Judgement, Record, Reservation
 from schemas.registry import current_schemas

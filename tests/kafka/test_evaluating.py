@@ -28,7 +28,7 @@ from audit.fingerprints import canonical_json, stable_id
 from audit.policy import Policy
 from audit.prices import nano_of
 from audit.questions import Question
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.records import Evaluation, EvaluationRequest, Judgement
 from service.simulator import RunningJudge, running
 from streams.judged import EVALUATION, SCORING, JudgedStage

@@ -25,8 +25,8 @@ from sinks import producing, sink_over, until
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.arrow import decode_batch
-from schemas.codec import PREFIX_BYTES, decode, encode
+from schemas.codec.arrow import decode_batch
+from schemas.codec.single_object import PREFIX_BYTES, decode, encode
 from schemas.errors import RecordError, RegistryFramingError, SettingsError
 from schemas.records import DeadLetter, Exchange, Record
 from schemas.registry import Json, earlier_schemas, schema_of, topics

@@ -13,7 +13,7 @@ from analytics.store import Store
 from audit.cascade import drive
 from audit.evaluation.evaluating import evaluating, questions_of
 from audit.questions import Reply
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import BusyError, SettingsError
 from schemas.records import Heartbeat, JudgingRequest, SessionClosed
 from schemas.registry import topics
@@ -267,7 +267,7 @@ def test_a_database_of_the_embedded_runner_is_left_alone(kafka: KafkaConnection)
     with Store(None) as store:
         from engines import runner_over
 
-        from schemas.codec import encode
+        from schemas.codec.single_object import encode
 
         accepted = Accepted()
         accepted.add("exchanges", encode(ASKED))

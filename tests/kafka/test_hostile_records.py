@@ -20,7 +20,7 @@ from sinks import land_all
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Diagnosis, Heartbeat, Record, Review
 from schemas.registry import topics

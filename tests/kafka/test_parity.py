@@ -31,7 +31,7 @@ from audit.evaluation.requesting import asked_again
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy import Policy, load_policy
 from audit.questions import Question
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, EvaluationRequest, Record
 from service.simulator.scoring import simulated_answer
 from streams.admission import DEAD_LETTERS, Accepted

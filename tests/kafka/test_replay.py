@@ -12,7 +12,7 @@ from replayed import Command, clean_environment, past, replay, result, scored_li
 from replayed import merged_scores_in as merged
 
 from analytics.store import Store
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Judgement, JudgingRequest, Record, Score, SessionClosed
 from service.cli import run
 from streams.batches import StageBatch

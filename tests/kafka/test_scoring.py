@@ -22,7 +22,7 @@ from kafka_scoring import TASKS, TOPICS, WatchedJudge, answer, dialogue, scoring
 from audit.policy import Policy
 from audit.prices import nano_of
 from audit.questions import Question
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import Exchange, Judgement, ScoringTask
 from service.simulator import RunningJudge, running

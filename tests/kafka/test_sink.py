@@ -25,7 +25,7 @@ from analytics.known import KnownIdentities
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import BrokerError
 from schemas.records import Record
 from schemas.registry import schema_of, topics
@@ -271,7 +271,7 @@ def test_a_letter_of_a_worker_and_of_the_sink_is_one(kafka: KafkaConnection, mak
 
 def samples_of_letters(store: Store) -> list[Record]:
     """The dead letters of a store."""
-    from schemas.arrow import rows_as_records
+    from schemas.codec.arrow import rows_as_records
 
     return list(rows_as_records("DeadLetter", store.read("dead-letters", 0, 10)["DeadLetter"]))
 

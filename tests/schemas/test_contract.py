@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.arrow import decode_batch
-from schemas.codec import encode
+from schemas.codec.arrow import decode_batch
+from schemas.codec.single_object import encode
 from schemas.contract import breaches, check_record, rules_of
 from schemas.errors import BoundsError
 from schemas.limits import MAX_COUNT, MAX_DEPTH, MAX_ID, MAX_MADE_ID, OUTCOMES

@@ -12,8 +12,8 @@ import pytest
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 
 from schemas import registry
-from schemas.arrow import decode_batch
-from schemas.codec import decode, decode_fields
+from schemas.codec.arrow import decode_batch
+from schemas.codec.single_object import decode, decode_fields
 from schemas.errors import SchemaError
 from schemas.evolution import can_read, check_evolution
 from schemas.records import Record

@@ -23,7 +23,7 @@ from engines import runner_over
 from analytics.queries import query_rows
 from analytics.store import Store
 from audit.comparison import PairedSums
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Score
 from streams.admission import Accepted
 from streams.replay.plan import Asking, Origin, Outcome, Plan, Scope

@@ -20,7 +20,7 @@ from engines import NOW, rows
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Record, ScoringTask
 from schemas.registry import earlier_schemas
 from service.letters import letter_box, letter_of

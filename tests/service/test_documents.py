@@ -14,8 +14,8 @@ from polars import selectors
 
 from analytics.queries import query_rows, run_query
 from analytics.store import Store
-from schemas.arrow import rows_as_records
-from schemas.codec import encode
+from schemas.codec.arrow import rows_as_records
+from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Exchange, Incident, Record, Redaction, Review
 from service.documents import Wanted, iso_time, project_scores, project_summary, score_by_id
 

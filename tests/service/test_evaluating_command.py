@@ -16,7 +16,7 @@ from analytics.store import Store
 from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from service.evaluation_tables import SIMULATED_NOTE
 from service.simulator import RunningJudge, running
 from service.workspace import utc_now

@@ -13,7 +13,7 @@ from builders import exchange
 from typer.testing import CliRunner
 
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.registry import current_schemas
 from service.cli import application

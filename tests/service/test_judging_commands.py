@@ -17,7 +17,7 @@ from rich.console import Console
 
 from analytics.store import Store
 from audit.policy import Policy, ProjectSettings
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Incident, Record
 from service.judging import unpriced_note, unpriced_projects
 from service.simulator.serving import running

@@ -22,7 +22,7 @@ from servers import LONG
 
 from analytics.snapshots import LEFT_OUT, WORK, copy_database, shown_columns, shown_schemas
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
 from service.querying import keeping
 from service.querying.desk import Answer, QueryDesk

@@ -15,7 +15,7 @@ from builders import score
 
 from analytics.queries import queries
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from service.commands import querying
 
 Command = Callable[..., tuple[int, str, str]]

@@ -13,7 +13,7 @@ from builders import exchange
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from service.simulator import RunningJudge, running
 from service.workspace import utc_now
 from streams.admission import Accepted

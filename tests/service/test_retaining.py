@@ -13,7 +13,7 @@ from engines import NOW, runner_over
 
 from analytics.positions import COMPACTION
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from streams.admission import Accepted
 from streams.feeding import SINK
 

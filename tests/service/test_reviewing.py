@@ -10,7 +10,7 @@ import pytest
 from builders import exchange, score
 
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from service.simulator.serving import running
 
 Command = Callable[..., tuple[int, str, str]]

@@ -16,7 +16,7 @@ from analytics.store import Store
 from audit.policy import Policy, ProjectSettings, load_policy
 from audit.prices import price_of, usd_of
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access import Holder
 from service.api.ingest import exchange_of

@@ -21,7 +21,7 @@ from servers import Child, Home, Nursery, nursery
 from servers import until as wait_until
 
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from service.simulator import RunningJudge, running
 
 pytestmark = pytest.mark.slow

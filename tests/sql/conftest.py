@@ -19,7 +19,7 @@ import yaml
 
 from analytics.replacing import replace
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import Json, current_schemas, schema_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from schemas.records import DeadLetter
 from streams.admission import DEAD_LETTERS, MAX_BODY_BYTES, MAX_REDACTED_BYTES, Accepted, Door, Place, Refusal
 

@@ -20,7 +20,7 @@ from audit.attribution import Moved
 from audit.policy import Anchors, Policy, ProjectSettings
 from audit.prices import Usage
 from audit.questions import Question
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.records import Anchor
 from service.simulator.scoring import simulated_answer

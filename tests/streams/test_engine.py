@@ -18,7 +18,7 @@ from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.prices import nano_of
 from audit.questions import Question
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.errors import BoundsError, BusyError
 from schemas.records import Exchange, Judgement, Record
 from service.simulator import RunningJudge, running

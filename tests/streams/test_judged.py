@@ -21,7 +21,7 @@ from audit.fingerprints import canonical_json, stable_id
 from audit.policy import Policy
 from audit.prices import Usage, nano_of
 from audit.questions import Question
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from schemas.records import DeadLetter, EvaluationRequest
 from service.simulator.scoring import simulated_answer
 from streams.engine import Engine

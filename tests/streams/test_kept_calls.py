@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.policy import Policy
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Judgement, ScoringTask
 from streams import kept_calls
 from streams.docket import STATE, JudgedState, KeptCalls

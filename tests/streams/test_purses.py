@@ -13,7 +13,7 @@ from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.prices import Usage, nano_of, price_of, worst_case
 from audit.questions import Question
-from schemas import codec
+from schemas.codec import single_object as codec
 from schemas.records import Judgement, Record, Reservation, ScoringTask
 from streams.docket import Docket
 from streams.judged import SCORING

@@ -18,7 +18,7 @@ from audit.cascade import drive
 from audit.ledger import Ledger
 from audit.policy import Policy, ProjectSettings
 from audit.prices import nano_of
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import Record, ScoringTask

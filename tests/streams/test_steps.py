@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.policy import Policy
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
 from streams.batches import Step
 from streams.judged import SCORING

@@ -22,7 +22,7 @@ from audit.evaluation.iterations import MAX_ANSWERS_BYTES
 from audit.evaluation.result import EvaluationResult
 from audit.judgements import COST_CAP, outcome_state, recorded_reply
 from audit.questions import Question, Reply
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.records import Evaluation, EvaluationRequest, Judgement
 

@@ -25,7 +25,7 @@ from audit.evaluation.requesting import asked_again, evaluation_request
 from audit.evaluation.run import Run, Turn
 from audit.fingerprints import stable_id
 from audit.questions import Reply
-from schemas.codec import decode, encode
+from schemas.codec.single_object import decode, encode
 from schemas.errors import BoundsError
 from schemas.records import EvaluationRequest
 

@@ -11,7 +11,7 @@ from alerting import Desk, slack, webhook
 from receivers import Answer, Receiver
 
 from audit.policy import Policy
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Incident
 from service.alerts import posting
 from service.alerts.notices import Notice, incident_notice

@@ -16,7 +16,7 @@ from builders import exchange, score
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Record
 from service.access import AccessStore, Holder
 from service.people import human_scores

@@ -12,7 +12,7 @@ from builders import exchange
 
 from analytics.outbox import Outbox
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
 from service.alerts.raising import Alerts
 from service.documents import iso_time

@@ -12,7 +12,7 @@ from browsers import cookie, signed_in
 
 from analytics.outbox import Outbox
 from analytics.store import Store
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
 from service.dashboard import telemetry as page_module
 

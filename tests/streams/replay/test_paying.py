@@ -17,7 +17,7 @@ from replayed import Command, merged_scores_in, replay, result, scored_live, sco
 
 from analytics.store import Store
 from audit.prices import nano_of
-from schemas.codec import decode
+from schemas.codec.single_object import decode
 from schemas.records import Judgement
 from service.simulator import RunningJudge, running
 from streams.judges.batch import BatchLimits

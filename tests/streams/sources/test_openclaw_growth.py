@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
-from schemas.codec import encode
+from schemas.codec.single_object import encode
 from streams.sources.reading import Reading, ReadingContext
 
 START = datetime(2026, 11, 3, 9, tzinfo=UTC)

@@ -1,7 +1,7 @@
 """An object container made around bodies of one schema, and what the columnar decoder makes of it.
 
 Nothing is encoded again: a header, the number of rows, the joined bodies. What comes out is not to be believed before it is proven
-(`schemas.canonical`).
+(`schemas.codec.canonical`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import polars as pl
 
-from schemas.canonical import Layout
-from schemas.codec import writer_schema
+from schemas.codec.canonical import Layout
+from schemas.codec.single_object import writer_schema
 from schemas.registry import NAMESPACE, Json, RecordSchema
 
 SYNC = bytes(16)

@@ -21,9 +21,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas import arrow
-from schemas.arrow import INDEX, ArrowStream, decode_batch, empty_frame, rows_as_records
-from schemas.codec import PREFIX_BYTES, decode, decode_fields, encode
+from schemas.codec import arrow
+from schemas.codec.arrow import INDEX, ArrowStream, decode_batch, empty_frame, rows_as_records
+from schemas.codec.single_object import PREFIX_BYTES, decode, decode_fields, encode
 from schemas.errors import BoundsError, RecordError
 from schemas.limits import MAX_RECORD_BYTES
 from schemas.records import RECORD_TYPES, DimensionScore, Record
@@ -284,11 +284,12 @@ def _plain(field: dict[str, Any]) -> dict[str, Any]:
 
 HOSTILE = """
     import resource, sys
-    from schemas.arrow import decode_batch
-    from schemas.codec import encode
+    from schemas.codec.arrow import decode_batch
+    from schemas.codec.single_object import encode
     from schemas.errors import RecordError
     from schemas.registry import current_schemas
-    from schemas import arrow, codec
+    from schemas.codec import arrow
+    from schemas.codec import single_object as codec
 
     decode_batch([])
     for name in current_schemas():

@@ -1,7 +1,7 @@
 """Records to bytes and back, one at a time: Avro single-object encoding.
 
 A value is C3 01, the 8-byte little-endian CRC-64-AVRO fingerprint of the writer's schema, and the Avro body; so several record
-types and versions share a topic without a registry. Batches are decoded in `schemas.arrow`.
+types and versions share a topic without a registry. Batches are decoded in `schemas.codec.arrow`.
 
 A body is taken only in its canonical form: the shortest form of each number, one block an array without its size in bytes, 0 or
 1 for a boolean and for the branch of a union. Every common encoder writes so, and what decodes encodes to the same bytes again.

@@ -18,13 +18,13 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.codec import PREFIX_BYTES, decode, encode
+from schemas.codec.single_object import PREFIX_BYTES, decode, encode
 from schemas.errors import BoundsError, FramingError, MalformedBodyError, RecordError, UnknownSchemaError
 from schemas.limits import MAX_RECORD_BYTES
 from schemas.records import AgentEvent, DimensionScore, Exchange, Heartbeat, Record, Review, Score, StageState
 from schemas.registry import MARKER, current_schemas, earlier_schemas, schema_of
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "fingerprints.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "fingerprints.json"
 NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
 PUBLISHED = {
     "null": "63dd24e7cc258f8a",

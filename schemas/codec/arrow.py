@@ -2,7 +2,7 @@
 
 The bodies of one schema are put into an object container and decoded at once. Avro bodies carry no length, so a short or long
 body shifts its neighbours, and the columnar decoder takes bytes that are no valid Avro. Therefore the columns are believed only
-once they are proven to be exactly what the bodies say (`schemas.canonical`). When a batch is not believed, or so small that a
+once they are proven to be exactly what the bodies say (`schemas.codec.canonical`). When a batch is not believed, or so small that a
 proof costs more than it saves, each body is decoded by itself, the bad ones are rejected with their reason, and the good ones
 are decoded again as a batch.
 """
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import fastavro
 import polars as pl
 
-from schemas.codec import PREFIX_BYTES, decode_fields, record_from, writer_schema
+from schemas.codec.container import decode_columns, wire_of
+from schemas.codec.single_object import PREFIX_BYTES, decode_fields, record_from, writer_schema
 from schemas.column_bounds import bounds_of
-from schemas.container import decode_columns, wire_of
 from schemas.errors import MalformedBodyError, RecordError, SchemaError
 from schemas.limits import MAX_RECORD_BYTES
 from schemas.records import RECORD_TYPES, Record
