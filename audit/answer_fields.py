@@ -9,7 +9,7 @@ from typing import Any
 from audit.answer_json import shown
 from audit.questions import Invalid, Material
 from audit.quotes import Quotable
-from schemas.limits import has_surrogates
+from schemas.bounds.limits import has_surrogates
 
 MAX_WORDS = 2000
 """Characters that are kept of a reasoning, and of a quote."""

@@ -27,8 +27,8 @@ from audit.fingerprints import canonical_json, digest
 from audit.payloads import clean_payload
 from audit.polling import is_polling
 from audit.thresholds import TRANSCRIPT_SOURCES
+from schemas.bounds.limits import MAX_ID, MAX_MADE_ID
 from schemas.errors import InputError
-from schemas.limits import MAX_ID, MAX_MADE_ID
 from schemas.records import AgentEvent, Label
 
 MAX_TOKENS = 2**53

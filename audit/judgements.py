@@ -14,8 +14,8 @@ import msgspec
 from audit.outcomes import SKIPPED_COST_CAP, UNSCORED, TierState
 from audit.prices import nano_of
 from audit.questions import Reply
+from schemas.bounds.limits import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import encode
-from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import EvaluationRequest, Judgement, JudgingRequest
 
 ANSWERED = "answered"

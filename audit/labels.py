@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Protocol
 
+from schemas.bounds.names import labels_fault
 from schemas.errors import BoundsError
 from schemas.records import Label
-from schemas.texts import labels_fault
 
 FIELD = "labels"
 """What the field is called in bodies, files and records."""

@@ -11,8 +11,8 @@ from math import isfinite
 from typing import Any
 
 from audit.surrogates import mended_text
+from schemas.bounds.limits import MAX_DEPTH, has_surrogates
 from schemas.errors import BoundsError, InputError
-from schemas.limits import MAX_DEPTH, has_surrogates
 
 MAX_DIGITS = 4000
 """Digits an integer may have: Python refuses to write integers of more than 4300."""

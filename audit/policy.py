@@ -22,8 +22,8 @@ from audit.policy_model import PolicyModel
 from audit.policy_settings import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
 from audit.prices import MODEL_NAME, ModelPrice, nano_of, price_of
 from audit.thresholds import Detectors
+from schemas.bounds.limits import NAME
 from schemas.errors import PolicyError
-from schemas.limits import NAME
 
 __all__ = [
     "Anchors",

@@ -11,9 +11,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from audit.file_kinds import HEAD, binary_kind
+from schemas.bounds.limits import MAX_DEPTH
+from schemas.bounds.messages import words_of
 from schemas.errors import PolicyError
-from schemas.limits import MAX_DEPTH
-from schemas.validation_words import words_of
 
 MAX_FILE_BYTES = 1024 * 1024
 

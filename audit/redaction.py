@@ -15,8 +15,8 @@ from audit.patterns import compile_pattern, decode, encode
 from audit.policy import RedactionSettings, SecretPattern
 from audit.secret_kinds import BUILT_IN, TRIGGER, SecretKind
 from audit.secret_names import is_sensitive
+from schemas.bounds.limits import MAX_DEPTH
 from schemas.errors import BoundsError
-from schemas.limits import MAX_DEPTH
 
 DEFAULT_KEY = b"driftline redaction marker"
 """Key of the markers' HMAC where a deployment sets none. With a public key a *guessed* secret can be confirmed: set your own."""

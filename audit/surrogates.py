@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.limits import has_surrogates
+from schemas.bounds.limits import has_surrogates
 
 
 def mended_text(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from schemas.limits import EARLIEST, LATEST
+from schemas.bounds.limits import EARLIEST, LATEST
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_UNITS = ((10**11, "seconds"), (10**14, "milliseconds"), (10**17, "microseconds"))

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from audit.anchor_names import is_reserved
+from schemas.bounds.limits import NAME
 from schemas.errors import InputError
-from schemas.limits import NAME
 from service.audit_log import AuditLog
 from service.shared_file import SharedFile, stamped
 from service.sign_ins import SignIns

@@ -19,8 +19,8 @@ import duckdb
 from analytics.attached import attached, reading
 from analytics.queries import query_rows
 from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
+from schemas.bounds.limits import NAME
 from schemas.errors import InputError, StoreError
-from schemas.limits import NAME
 from service.known_projects import unknown_project
 from service.terminal import plain
 from streams.replay.merging import outcome_in

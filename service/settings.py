@@ -10,9 +10,9 @@ from pydantic import AfterValidator, Field, SecretStr, StringConstraints, Valida
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from audit.anchor_names import is_reserved
+from schemas.bounds.limits import NAME
+from schemas.bounds.messages import words_of
 from schemas.errors import SettingsError
-from schemas.limits import NAME
-from schemas.validation_words import words_of
 from service.alerts.quiet import quiet_hours_of
 from streams.kafka.connection import SaslMechanism, SecurityProtocol
 

@@ -23,7 +23,7 @@ import duckdb
 from analytics.queries import query_rows
 from audit.policy import Policy
 from audit.telemetry import STOPPED, listening_since, silence
-from schemas.limits import CLOCK_TOLERANCE
+from schemas.bounds.limits import CLOCK_TOLERANCE
 from service.alerts.notices import Notice, SilentSession, fleet_notice, silence_notice
 from service.alerts.raising import Alerts
 from streams.auditing import Auditing

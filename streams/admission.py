@@ -13,10 +13,10 @@ import msgspec
 from audit.fingerprints import stable_id
 from audit.redaction import Redactor
 from audit.surrogates import json_bytes
+from schemas.bounds.contract import check_record
+from schemas.bounds.limits import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import encode
-from schemas.contract import check_record
 from schemas.errors import BoundsError, RecordError
-from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import DeadLetter, Record
 
 DEAD_LETTERS = "dead-letters"

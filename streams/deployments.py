@@ -19,10 +19,10 @@ from analytics.queries import query_rows
 from analytics.store import Store
 from audit.fingerprints import stable_id
 from audit.redaction import Redactor
+from schemas.bounds.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL
+from schemas.bounds.names import identifier_fault
 from schemas.errors import InputError
-from schemas.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL
 from schemas.records import Deployment
-from schemas.texts import identifier_fault
 
 TOPIC = "deployments"
 DEFAULT_LABEL = "agent_version"

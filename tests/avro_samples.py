@@ -11,12 +11,12 @@ import builders as build
 import msgspec
 
 from schemas import records
+from schemas.bounds.contract import rules_of, times_of
+from schemas.bounds.field_rules import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule
+from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.codec.single_object import encode
-from schemas.contract import rules_of, times_of
-from schemas.limits import EARLIEST, LATEST
 from schemas.records import Record
 from schemas.registry import Json, schema_of
-from schemas.rules import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule
 
 
 def in_order(record: Any) -> Any:

@@ -14,7 +14,7 @@ from audit.answer_fields import Fields
 from audit.answer_json import read_json
 from audit.evaluation.dimensions import HIGHEST, LOWEST, Dimension
 from audit.questions import Invalid
-from schemas.limits import has_surrogates
+from schemas.bounds.limits import has_surrogates
 
 MAX_EVIDENCE = 8
 """Most pieces of evidence for one score; there is at least one."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from schemas.limits import MAX_DEPTH
+from schemas.bounds.limits import MAX_DEPTH
 from schemas.records import Exchange
 
 MAX_LENGTH = 500

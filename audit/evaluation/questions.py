@@ -17,9 +17,9 @@ from audit.evaluation.profile import Plan
 from audit.fingerprints import canonical_json, stable_id
 from audit.outcomes import UNSCORED, TierState
 from audit.questions import Material, Question
+from schemas.bounds.messages import decoding_words, words_of
 from schemas.errors import RecordError
 from schemas.records import CheckOutcome, EvaluationRequest
-from schemas.validation_words import decoding_words, words_of
 
 EVALUATION = "evaluation"
 """Purpose of the questions."""

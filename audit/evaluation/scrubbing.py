@@ -18,7 +18,7 @@ from audit.evaluation.infrastructure import ID, IDS, IMAGE, IMAGES, LOG_LINES, P
 from audit.patterns import Pattern, compile_pattern, decode, encode
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
-from schemas.limits import is_too_deep
+from schemas.bounds.limits import is_too_deep
 
 _ROUNDS = 8
 """Taking one thing out can lay another one bare; no honest text does so this often."""

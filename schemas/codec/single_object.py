@@ -16,7 +16,9 @@ from typing import Any, TypeVar, cast
 import fastavro
 import msgspec
 
-from schemas.bounds import check_fields
+from schemas.bounds.limits import MAX_RECORD_BYTES
+from schemas.bounds.messages import decoding_words
+from schemas.bounds.record_bounds import check_fields
 from schemas.errors import (
     BoundsError,
     FramingError,
@@ -25,10 +27,8 @@ from schemas.errors import (
     RegistryFramingError,
     UnknownSchemaError,
 )
-from schemas.limits import MAX_RECORD_BYTES
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import MARKER, Json, RecordSchema, schema_of, schemas_by_prefix
-from schemas.validation_words import decoding_words
 
 PREFIX_BYTES = 10
 REGISTRY_MAGIC = b"\x00"

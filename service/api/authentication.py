@@ -18,7 +18,7 @@ from fastapi import Depends, Path, Request, Security
 from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schemas.limits import NAME
+from schemas.bounds.limits import NAME
 from service.access import AccessStore, Holder
 from service.api.context import Services
 from service.api.cookies import cookie_of

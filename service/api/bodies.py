@@ -15,8 +15,8 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from schemas.limits import MAX_DEPTH, is_too_deep
-from schemas.validation_words import decoding_words
+from schemas.bounds.limits import MAX_DEPTH, is_too_deep
+from schemas.bounds.messages import decoding_words
 from service.api.errors import ApiError
 from streams.sources.lines import decode_json
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from analytics.queries import run_query
-from schemas.limits import EARLIEST
+from schemas.bounds.limits import EARLIEST
 from service.api.answers import Answer
 from service.api.authentication import Reader, VisibleProject
 from service.api.context import ApiContext, Services

@@ -9,8 +9,8 @@ import msgspec
 from fastapi import APIRouter, Response
 from pydantic import Field
 
+from schemas.bounds.limits import MAX_LABEL
 from schemas.errors import InputError
-from schemas.limits import MAX_LABEL
 from service.api.answers import Answer
 from service.api.authentication import Reader, Reviewer, VisibleProject
 from service.api.bodies import JsonRoute

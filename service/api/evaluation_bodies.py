@@ -12,7 +12,7 @@ from audit.evaluation.case import Case
 from audit.evaluation.files import MAX_SYSTEM_PROMPT_BYTES, shipped_system_prompt
 from audit.evaluation.profile import Plan, Profile, plans
 from audit.surrogates import json_bytes
-from schemas.limits import NAME
+from schemas.bounds.limits import NAME
 from service.access import Holder
 from service.api.authentication import require_project
 from service.api.errors import ApiError, problems_in_words

@@ -14,8 +14,8 @@ from analytics.accounts import contradictions
 from audit.fingerprints import canonical_json, digest
 from audit.labels import labels_json, read_labels
 from audit.redaction import Redactor
+from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
 from schemas.errors import BoundsError
-from schemas.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
 from schemas.records import Exchange, Label, Redaction
 from service.access import Holder
 from service.api.answers import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1

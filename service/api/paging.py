@@ -17,7 +17,7 @@ import msgspec
 from fastapi import Query
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from schemas.limits import EARLIEST, LATEST
+from schemas.bounds.limits import EARLIEST, LATEST
 
 Entry = TypeVar("Entry")
 MAX_CURSOR = 2048

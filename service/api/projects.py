@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from analytics.queries import query_rows
-from schemas.limits import EARLIEST
+from schemas.bounds.limits import EARLIEST
 from service.api.answers import Answer
 from service.api.authentication import Reader
 from service.api.context import ApiContext, Services

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request
 from pydantic import AliasChoices, Field
 
 from audit.policy_settings import Days
+from schemas.bounds.limits import EARLIEST
 from schemas.errors import InputError
-from schemas.limits import EARLIEST
 from service.api.answers import Answer
 from service.api.audit_trail import name_subject
 from service.api.authentication import FleetAdmin

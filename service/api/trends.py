@@ -11,7 +11,7 @@ from pydantic import Field
 
 from analytics.queries import query_rows
 from audit.wrap import STEPS
-from schemas.limits import EARLIEST, LATEST
+from schemas.bounds.limits import EARLIEST, LATEST
 from service.api.authentication import Reader, VisibleProject
 from service.api.context import Services
 from service.api.errors import documented

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from analytics.queries import query_rows
+from schemas.bounds.limits import NAME
 from schemas.errors import InputError
-from schemas.limits import NAME
 from service.banner import banner_text
 from service.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of, show_rows
 from service.commands.sessions import of_project, opened_to_show

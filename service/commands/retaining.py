@@ -11,9 +11,9 @@ import typer
 from analytics.compacting import compact as compact_file
 from analytics.compacting import space_of
 from analytics.erased import ERASURES
+from schemas.bounds.limits import EARLIEST
 from schemas.codec.single_object import encode
 from schemas.errors import InputError
-from schemas.limits import EARLIEST
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
 from service.terminal import counted, err, out, plain
 from service.workspace import open_workspace, require_database

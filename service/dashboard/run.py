@@ -9,7 +9,7 @@ import duckdb
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from schemas.limits import EARLIEST
+from schemas.bounds.limits import EARLIEST
 from service.api.context import Services
 from service.api.errors import ApiError
 from service.api.paging import NO_CURSOR, Cursor, Place, page_of

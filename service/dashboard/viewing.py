@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from fastapi import Depends, Path, Request
 
-from schemas.limits import NAME
+from schemas.bounds.limits import NAME
 from service.access import Holder
 from service.api.authentication import require_project
 from service.api.context import Services

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Query, Request
 
-from schemas.limits import EARLIEST, LATEST
+from schemas.bounds.limits import EARLIEST, LATEST
 
 LENGTHS = ("7d", "14d", "30d", "90d")
 Length = Literal["7d", "14d", "30d", "90d"]

@@ -1,6 +1,6 @@
 """From records as the broker has them to columns: one way for the sink and the workers, so that both reject the same.
 
-A record is rejected when its value is no record of ours, breaks a bound or the contract (`schemas.contract`), or is of a type that does
+A record is rejected when its value is no record of ours, breaks a bound or the contract (`schemas.bounds.contract`), or is of a type that does
 not travel on its topic; and where a topic is keyed by session, when its key is not that of its session: it may be on another partition
 than the session's other records, where nobody knows what the session has spent. What is kept of it as a dead letter depends on the record alone, its time included:
 whoever rejects it, and however often, the letter is the same.
@@ -15,10 +15,10 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 
 from audit.redaction import Redactor
+from schemas.bounds.contract import breaches
+from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch
-from schemas.contract import breaches
 from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError, WrongPartitionError
-from schemas.limits import EARLIEST, LATEST
 from schemas.registry import topics
 from streams.admission import Accepted, Door, Place, Refusal
 from streams.batches import OFFSET, SESSION_KEY

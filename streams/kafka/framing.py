@@ -22,10 +22,10 @@ from urllib.parse import quote
 import fastavro
 import httpx2
 
+from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.single_object import REGISTRY_MAGIC, REGISTRY_PREFIX_BYTES, registry_schema_id
 from schemas.errors import DriftlineError
 from schemas.evolution import can_read
-from schemas.limits import MAX_RECORD_BYTES
 from schemas.registry import RecordSchema, build_schema, current_schemas, schemas_by_prefix
 from streams.kafka.foreign import refusal_of
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from schemas.bounds.limits import NAME
 from schemas.errors import SettingsError, StoreError
-from schemas.limits import NAME
 
 LIVE = "live"
 """What the database's own scores are called beside those of replays."""

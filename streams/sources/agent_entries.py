@@ -11,8 +11,8 @@ import msgspec
 
 from audit.surrogates import mended
 from audit.times import parse_timestamp
-from schemas.contract import IDENTIFIER
-from schemas.limits import MAX_DEPTH, NOT_UNICODE, has_surrogates, is_too_deep
+from schemas.bounds.contract import IDENTIFIER
+from schemas.bounds.limits import MAX_DEPTH, NOT_UNICODE, has_surrogates, is_too_deep
 from streams.sources.lines import Problem, json_type
 from streams.sources.openclaw_entry import Entry
 from streams.sources.openclaw_events import events_of

@@ -10,8 +10,8 @@ from typing import BinaryIO, cast
 
 import zstandard
 
+from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
-from schemas.limits import MAX_ID
 from streams.sources.dialects import Dialect
 from streams.sources.lines import read_lines
 from streams.sources.openclaw import read_session

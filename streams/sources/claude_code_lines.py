@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from schemas.limits import MAX_ID
+from schemas.bounds.limits import MAX_ID
 from streams.sources.agent_entries import (
     EVENTS,
     INTERNAL,

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 
-from schemas.contract import IDENTIFIER, NAMED
+from schemas.bounds.contract import IDENTIFIER, NAMED
+from schemas.bounds.field_rules import Rule
+from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
-from schemas.limits import MAX_ID
-from schemas.rules import Rule
 from streams.sources.lines import Line, Problem, decode_json, decode_line, is_torn, json_type, read_lines
 
 MAX_DOCUMENT = 64 * 1024 * 1024

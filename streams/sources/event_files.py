@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
-from schemas.limits import MAX_ID
 from schemas.records import AgentEvent
 from streams.sources.documents import Document, Json, SessionPart, parts_of, read_values, refused_part
 from streams.sources.event_records import Owner, SessionEvents

@@ -19,8 +19,8 @@ from audit.graph import FAILURE_NODES
 from audit.labels import FIELD, read_labels
 from audit.payloads import clean_payload
 from audit.times import parse_timestamp
+from schemas.bounds.limits import NOT_UNICODE, has_surrogates
 from schemas.errors import InputError
-from schemas.limits import NOT_UNICODE, has_surrogates
 from schemas.records import AgentEvent
 from streams.sources.lines import Problem, json_type
 from streams.sources.reading import ReadingContext

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from audit.surrogates import json_bytes, mended, mended_text
-from schemas.limits import MAX_DEPTH, is_too_deep
-from schemas.validation_words import decoding_words
+from schemas.bounds.limits import MAX_DEPTH, is_too_deep
+from schemas.bounds.messages import decoding_words
 from streams.sources.reading import LineFault
 
 MAX_LINE = 16 * 1024 * 1024

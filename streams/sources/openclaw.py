@@ -19,8 +19,8 @@ from typing import Any
 from audit.deliveries import read_digest
 from audit.events import normalise_event, to_record
 from audit.fingerprints import canonical_json
+from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
-from schemas.limits import MAX_ID
 from schemas.records import AgentEvent, Exchange, Redaction
 from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.lines import Line, decode_line, read_lines

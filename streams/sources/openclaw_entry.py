@@ -17,8 +17,8 @@ import msgspec
 
 from audit.surrogates import mended
 from audit.times import parse_timestamp
-from schemas.contract import IDENTIFIER
-from schemas.limits import NOT_UNICODE, has_surrogates
+from schemas.bounds.contract import IDENTIFIER
+from schemas.bounds.limits import NOT_UNICODE, has_surrogates
 from streams.sources.lines import Problem, json_type
 
 Json = dict[str, Any]

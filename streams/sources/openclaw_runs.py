@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from audit.deliveries import TRAJECTORY
-from schemas.limits import MAX_ID
+from schemas.bounds.limits import MAX_ID
 from streams.sources.openclaw_answer import Usage, counts_of
 from streams.sources.openclaw_events import WRAPPER, call_event, output_events
 from streams.sources.openclaw_text import text_of

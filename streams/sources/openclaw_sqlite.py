@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
-from schemas.limits import MAX_ID
 from streams.sources.openclaw import read_session
 from streams.sources.openclaw_rows import ARCHIVES, SOURCES, TRAJECTORY, TRAJECTORY_COLUMNS, SessionRows
 from streams.sources.openclaw_trajectory import Trajectory

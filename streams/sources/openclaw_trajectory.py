@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from audit.times import parse_timestamp
-from schemas.limits import NOT_UNICODE, has_surrogates
+from schemas.bounds.limits import NOT_UNICODE, has_surrogates
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
 from streams.sources.openclaw_answer import counts_of
 from streams.sources.reading import LineFault

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.limits import has_surrogates
+from schemas.bounds.limits import has_surrogates
 
 WINDOWS, NODES, IDENTITIES = "session_windows", "session_nodes", "transcript_event_identities"
 

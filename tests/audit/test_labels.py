@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from audit.labels import labels_json, read_labels
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
+from schemas.bounds.field_rules import Labels
 from schemas.errors import BoundsError
 from schemas.registry import schema_of
-from schemas.rules import Labels
 
 REDACTOR = Redactor(RedactionSettings())
 NAMES = st.one_of(st.sampled_from(["tenant", "agent_version", "model", "Tenant", "", "a" * 65, "x.y_1"]), st.text(max_size=3))

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from audit.anchor_names import anchor_project
 from audit.policy import Anchors, Policy, ProjectSettings, RedactionSettings, Sampling, SecretPattern, load_policy
+from schemas.bounds.limits import NAME
 from schemas.errors import PolicyError
-from schemas.limits import NAME
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "policy.yaml"
 THRESHOLDS: dict[str, Any] = {

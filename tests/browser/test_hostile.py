@@ -14,7 +14,7 @@ from servers import until
 from sites import QUIET, Site
 from windows import DESKTOP, PHONE, Window
 
-from schemas.limits import NAME
+from schemas.bounds.limits import NAME
 
 BUNDLES = bundles()
 EVERYTHING = [seen for one in BUNDLES for seen in one.seen]

@@ -15,9 +15,9 @@ from avro_samples import SampleMaker, in_order
 from hypothesis import strategies as st
 
 from schemas import records, registry
+from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.codec import arrow
 from schemas.codec.single_object import PREFIX_BYTES, encode
-from schemas.limits import EARLIEST, LATEST
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import Json, schema_of
 

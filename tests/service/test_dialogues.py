@@ -23,7 +23,7 @@ from audit.tamper import tamper_reasons
 from audit.tier1 import check_structure
 from audit.times import parse_timestamp
 from audit.wrap import wrap_quality
-from schemas.limits import NAME
+from schemas.bounds.limits import NAME
 from schemas.records import Exchange
 from service.dialogues import DAYS, PROJECTS, WORSE_AGENT, WORSE_SINCE, Session, dialogues
 from service.fleet import LAST_DAY

@@ -18,9 +18,9 @@ from audit.cascade import drive
 from audit.ledger import Ledger
 from audit.policy import Policy, ProjectSettings
 from audit.prices import nano_of
+from schemas.bounds.limits import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
-from schemas.limits import MAX_ADMITTED_BYTES
 from schemas.records import Record, ScoringTask
 from schemas.registry import schema_of
 from service.simulator import RunningJudge, running

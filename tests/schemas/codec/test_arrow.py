@@ -21,11 +21,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec import arrow
 from schemas.codec.arrow import INDEX, ArrowStream, decode_batch, empty_frame, rows_as_records
 from schemas.codec.single_object import PREFIX_BYTES, decode, decode_fields, encode
 from schemas.errors import BoundsError, RecordError
-from schemas.limits import MAX_RECORD_BYTES
 from schemas.records import RECORD_TYPES, DimensionScore, Record
 from schemas.registry import MARKER, build_schema, schema_of
 

@@ -18,9 +18,9 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.single_object import PREFIX_BYTES, decode, encode
 from schemas.errors import BoundsError, FramingError, MalformedBodyError, RecordError, UnknownSchemaError
-from schemas.limits import MAX_RECORD_BYTES
 from schemas.records import AgentEvent, DimensionScore, Exchange, Heartbeat, Record, Review, Score, StageState
 from schemas.registry import MARKER, current_schemas, earlier_schemas, schema_of
 

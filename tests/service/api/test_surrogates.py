@@ -10,7 +10,7 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens
 
 from analytics.store import Store
-from schemas.limits import NOT_UNICODE
+from schemas.bounds.limits import NOT_UNICODE
 
 Json = dict[str, Any]
 BROKEN = "x\ud800"

@@ -16,8 +16,8 @@ from audit.events import normalise_session
 from audit.graph import FAILURE_NODES
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
+from schemas.bounds.limits import NOT_UNICODE
 from schemas.errors import InputError
-from schemas.limits import NOT_UNICODE
 from streams.sources import event_files
 from streams.sources.event_files import read_event_file, read_sessions
 from streams.sources.reading import ReadingContext

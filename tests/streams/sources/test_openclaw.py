@@ -15,8 +15,8 @@ import pytest
 from audit.fingerprints import canonical_json, digest
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
+from schemas.bounds.limits import NOT_UNICODE
 from schemas.errors import InputError
-from schemas.limits import NOT_UNICODE
 from streams.sources.openclaw import find_transcripts, read_transcript
 from streams.sources.reading import Reading, ReadingContext
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from schemas.limits import MAX_ID
+from schemas.bounds.limits import MAX_ID
 from streams.sources.openclaw import find_transcripts, read_transcript
 from streams.sources.openclaw_sqlite import read_database
 from streams.sources.reading import Reading, ReadingContext

@@ -1,4 +1,4 @@
-"""What a record may hold, beyond its types, for records that are decoded to columns: the rules of `schemas.bounds` as expressions."""
+"""What a record may hold, beyond its types, for records that are decoded to columns: the rules of `schemas.bounds.record_bounds` as expressions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from schemas.limits import CLOCK_TOLERANCE, EARLIEST, LATEST
+from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST, LATEST
 from schemas.registry import NAMESPACE, schemas_by_prefix
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.limits import NAME, NOT_UNICODE
+from schemas.bounds.limits import NAME, NOT_UNICODE
 
 _OBJECT, _LIST, _STRING, _WHOLE, _NUMBER = (
     "must be an object",

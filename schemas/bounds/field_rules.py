@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 import polars as pl
 
-from schemas.limits import (
+from schemas.bounds.limits import (
     LABEL_NAME,
     MAX_DEPTH,
     MAX_ID,
@@ -26,7 +26,7 @@ from schemas.limits import (
     has_surrogates,
     is_too_deep,
 )
-from schemas.texts import CONTROL, SHOWN, identifier_fault, labels_fault
+from schemas.bounds.names import CONTROL, SHOWN, identifier_fault, labels_fault
 
 
 class Rule(Protocol):

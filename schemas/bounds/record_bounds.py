@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST, LATEST
 from schemas.errors import BoundsError
-from schemas.limits import CLOCK_TOLERANCE, EARLIEST, LATEST
 from schemas.registry import NAMESPACE, RecordSchema, schemas_by_prefix
 
 

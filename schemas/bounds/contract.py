@@ -1,4 +1,4 @@
-"""What a record from outside may say, beyond what its schema and `schemas.bounds` allow: the one definition for HTTP, files and topics.
+"""What a record from outside may say, beyond what its schema and `schemas.bounds.record_bounds` allow: the one definition for HTTP, files and topics.
 
 1. A field that is named alike in all records has the same rule in all of them; `_OWN` has what a type adds or has otherwise.
 2. Records of ours keep the contract, too, for they say of sessions and projects what came from outside.
@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from schemas.bounds.field_rules import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule
+from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_COUNT, MAX_MADE_ID, OUTCOMES
 from schemas.codec.single_object import decode_fields
 from schemas.errors import BoundsError, RecordError
-from schemas.limits import CLOCK_TOLERANCE, MAX_COUNT, MAX_MADE_ID, OUTCOMES
 from schemas.records import Record
 from schemas.registry import schema_of
-from schemas.rules import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule
 
 NAMED, IDENTIFIER, MADE_ID, COUNT = Named(), Identifier(), Identifier(MAX_MADE_ID), Between(0, MAX_COUNT)
 _SHARE = Between(0, 1)

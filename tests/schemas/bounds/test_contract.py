@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.bounds.contract import breaches, check_record, rules_of
+from schemas.bounds.field_rules import Between, Identifier, JsonObject, Named, OneOf, Rule
+from schemas.bounds.limits import MAX_COUNT, MAX_DEPTH, MAX_ID, MAX_MADE_ID, OUTCOMES
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import encode
-from schemas.contract import breaches, check_record, rules_of
 from schemas.errors import BoundsError
-from schemas.limits import MAX_COUNT, MAX_DEPTH, MAX_ID, MAX_MADE_ID, OUTCOMES
 from schemas.records import Anchor, Exchange, Heartbeat, JudgingRequest, Record, Review
 from schemas.registry import schema_of, topics
-from schemas.rules import Between, Identifier, JsonObject, Named, OneOf, Rule
 from streams.sources.openclaw_answer import outcome_of
 
 AT = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from schemas.limits import LABEL_NAME, MAX_LABEL, MAX_LABELS, NO_LABELS, NOT_UNICODE, has_surrogates
+from schemas.bounds.limits import LABEL_NAME, MAX_LABEL, MAX_LABELS, NO_LABELS, NOT_UNICODE, has_surrogates
 
 CONTROL = r"[\x00-\x1f\x7f-\x9f]"
 SHOWN = 64
