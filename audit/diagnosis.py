@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from audit.detectors import DETECTORS, FAILURE_TYPES, FINDERS, Cause, FailureType
+from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, Cause, FailureType
+from audit.detectors.thresholds import Profile, Thresholds, default_profile, source_of
 from audit.events import normalise_session, unique_ids
 from audit.evidence import SessionEvidence, fold_columns, fold_row
 from audit.graph import FAILURE_NODES, causal_graph
-from audit.thresholds import Profile, Thresholds, default_profile, source_of
 from schemas.records import CostAnalysis
 
 RULE_VERSION = "diagnosis-1:" + ".".join(str(detector.version) for detector in DETECTORS)

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from audit.detectors import Cause
+from audit.detectors.detectors import Cause
+from audit.detectors.thresholds import Profile
 from audit.diagnosis import SessionDiagnosis, rule_version
 from audit.evidence import SessionEvidence
 from audit.fingerprints import digest
-from audit.thresholds import Profile
 from schemas.records import Diagnosis, DimensionScores, EventCount, EvidenceRef, FailureCause
 
 EVIDENCE_REFERENCES = 100

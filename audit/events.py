@@ -9,7 +9,7 @@ Rules of reading:
 4. Arguments are `args`, else `arguments`, else `params`; missing, null and `{}` all mean none.
 5. `source`, the program whose own records the event was read from, and `exchange_id` are taken where they are good names.
    Tokens read and read from a cache are those of `usage`: `input`, `cache_read` and `cache_write`.
-6. Of a transcript, a call that only asks how something is getting on has no key, so that it repeats nothing (`audit.polling`).
+6. Of a transcript, a call that only asks how something is getting on has no key, so that it repeats nothing (`audit.detectors.polling`).
 7. A field of the wrong JSON type counts as missing: evidence is never guessed from it.
 8. Text is hostile. An event nested deeper than MAX_DEPTH is refused; NaN and infinities become null and lone surrogates
    become U+FFFD, because neither can be written as JSON (`audit.payloads`).
@@ -23,10 +23,10 @@ from typing import Any
 
 import msgspec
 
+from audit.detectors.polling import is_polling
+from audit.detectors.thresholds import TRANSCRIPT_SOURCES
 from audit.fingerprints import canonical_json, digest
 from audit.payloads import clean_payload
-from audit.polling import is_polling
-from audit.thresholds import TRANSCRIPT_SOURCES
 from schemas.bounds.limits import MAX_ID, MAX_MADE_ID
 from schemas.errors import InputError
 from schemas.records import AgentEvent, Label

@@ -4,7 +4,7 @@ A fold is incremental: events may come one at a time or in columns, in batches s
 sessions mixed, as long as each session's own events keep their order; the evidence is the same. It is a plain value that goes
 through MessagePack unchanged, which makes it the state of the diagnosis stage.
 
-Events of transcripts (see `audit.thresholds`) are folded by exchange, for their sessions go on for weeks:
+Events of transcripts (see `audit.detectors.thresholds`) are folded by exchange, for their sessions go on for weeks:
 
 1. A call is repeated where the same call follows it in the same exchange with no other call between.
 2. New tokens of a request are what it wrote, and what it read beyond the request before it or, where that is more, beyond what
@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from audit.call_patterns import CallPatterns
+from audit.detectors.call_patterns import CallPatterns
+from audit.detectors.thresholds import EVENTS, LOWEST_SATURATION, TRANSCRIPT_SOURCES, Thresholds
 from audit.events import MAX_TOKENS, NormalisedEvent
-from audit.thresholds import EVENTS, LOWEST_SATURATION, TRANSCRIPT_SOURCES, Thresholds
 from schemas.records import AgentEvent
 
 FOLD_COLUMNS = (

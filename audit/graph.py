@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from audit.detectors import FAILURE_TYPES, FINDING_TYPES, Cause, shown
+from audit.detectors.detectors import FAILURE_TYPES, FINDING_TYPES, Cause, shown
 from audit.events import TOOL_EVENTS, tool_name
 
 FAILURE_NODES = frozenset(failure.node for failure in (FAILURE_TYPES | FINDING_TYPES).values())

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, StringConstraints
 
 from audit.anchor_names import anchor_project, is_reserved
+from audit.detectors.thresholds import Detectors
 from audit.fingerprints import canonical_json, digest
 from audit.methodology import SHIPPED, Methodology, load_methodology, shipped_methodologies
 from audit.patterns import compile_pattern
@@ -21,7 +22,6 @@ from audit.policy_files import Document, Location
 from audit.policy_model import PolicyModel
 from audit.policy_settings import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
 from audit.prices import MODEL_NAME, ModelPrice, nano_of, price_of
-from audit.thresholds import Detectors
 from schemas.bounds.limits import NAME
 from schemas.errors import PolicyError
 

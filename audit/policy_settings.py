@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from audit.detectors.thresholds import Detectors
 from audit.patterns import MAX_PATTERN_LENGTH
 from audit.policy_model import PolicyModel
 from audit.prices import MODEL_NAME
-from audit.thresholds import Detectors
 
 Days = Annotated[int, Field(ge=1, le=3650)]
 

@@ -19,10 +19,10 @@ import msgspec
 
 from analytics.queries import query_rows
 from analytics.store import Store
+from audit.detectors.thresholds import recorded_profile
 from audit.diagnosis import diagnose_events
 from audit.events import raw_event
 from audit.policy import Policy
-from audit.thresholds import recorded_profile
 from audit.wrap import wrap_quality
 from schemas.errors import InputError
 from service.workspace import Workspace

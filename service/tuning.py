@@ -1,4 +1,4 @@
-"""Thresholds held against the runs that a database has of an agent: see `audit.tuning`."""
+"""Thresholds held against the runs that a database has of an agent: see `audit.detectors.tuning`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import duckdb
 import msgspec
 
 from analytics.queries import query_rows, run_query
+from audit.detectors.thresholds import PROFILES, Profile, ProfileName, profile_name, source_of
+from audit.detectors.tuning import Tuned, tune
 from audit.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.policy import Policy
-from audit.thresholds import PROFILES, Profile, ProfileName, profile_name, source_of
-from audit.tuning import Tuned, tune
 from service.call_payloads import with_payloads
 
 RUNS_AT_ONCE = 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from audit.thresholds import Thresholds
+from audit.detectors.thresholds import Thresholds
 from service.terminal import MISSING, counted, table
 from service.tuning import ProfileTuning
 

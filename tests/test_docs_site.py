@@ -27,7 +27,7 @@ from playwright.sync_api import expect
 from windows import browser
 
 from audit import cascade, sampling
-from audit.detectors import FAILURE_TYPES
+from audit.detectors.detectors import FAILURE_TYPES
 from schemas.errors import DriftlineError
 from schemas.registry import current_schemas
 from service.api.app import ROUTERS

@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from analytics.queries import query_rows
-from audit.tuning import MIN_RUNS, proposed_policy
+from audit.detectors.tuning import MIN_RUNS, proposed_policy
 from schemas.errors import InputError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
 from service.known_projects import require_known

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from audit.detectors import FAILURE_TYPES
+from audit.detectors.detectors import FAILURE_TYPES
 from audit.diagnosis import LOWEST_TRUST
 from audit.events import raw_event
 from schemas.errors import InputError

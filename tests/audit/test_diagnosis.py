@@ -17,7 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import audit.diagnosis
-from audit.detectors import DETECTORS, FAILURE_TYPES
+from audit.detectors.detectors import DETECTORS, FAILURE_TYPES
+from audit.detectors.thresholds import DEFAULTS
+from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.diagnosis import (
     LOWEST_TRUST,
     NO_FAILURE,
@@ -33,8 +35,6 @@ from audit.diagnosis_record import ALL_REFERENCES, CAUSES, EVENT_TYPES, EVIDENCE
 from audit.events import normalise_event, normalise_session
 from audit.evidence import SessionEvidence, fold_columns, fold_row
 from audit.fingerprints import canonical_json
-from audit.thresholds import DEFAULTS
-from audit.thresholds import EVENTS as AS_EVENTS
 from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.records import Diagnosis

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.detectors import DETECTORS
+from audit.detectors.detectors import DETECTORS
+from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.events import MAX_TOKENS, normalise_event
 from audit.evidence import FOLD_COLUMNS, Row, SessionEvidence, fold_columns, fold_row
-from audit.thresholds import EVENTS as AS_EVENTS
 
 EVENTS = st.fixed_dictionaries(
     {

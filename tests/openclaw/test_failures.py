@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from audit.detectors import DETECTORS
+from audit.detectors.detectors import DETECTORS
 from openclaw.fleet_runs import Fleet, play
 from openclaw.install import Installed
 from openclaw.plays import KINDS, PLANTS, healthy, planted

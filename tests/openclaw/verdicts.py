@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from audit.detectors.thresholds import Profile, default_profile, source_of
 from audit.diagnosis import SessionDiagnosis, diagnose
 from audit.evidence import SessionEvidence, fold_columns, fold_row
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
-from audit.thresholds import Profile, default_profile, source_of
 from openclaw.fleet_runs import RUNS, Fleet, Run, conversations, play
 from openclaw.install import installed
 from schemas.records import AgentEvent

@@ -10,7 +10,7 @@ import pytest
 
 from analytics.queries import query_records
 from analytics.store import Store
-from audit.thresholds import recorded_profile
+from audit.detectors.thresholds import recorded_profile
 from schemas.records import Diagnosis
 from service.cli import run as run_command
 from service.dashboard.run_reading import read_events

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-import audit.detectors
-from audit.detectors import DETECTORS, FINDERS, Detector
+import audit.detectors.detectors
+from audit.detectors.detectors import DETECTORS, FINDERS, Detector
+from audit.detectors.thresholds import EVENTS, TRANSCRIPTS, Thresholds
 from audit.diagnosis import __doc__ as SCORING  # noqa: N812 - a text, and the module's own
-from audit.thresholds import EVENTS, TRANSCRIPTS, Thresholds
 from reference.markdown import code, first_paragraph, page, table, words
 
 _ROW = re.compile(r"^\| (\w+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
@@ -15,7 +15,7 @@ _ROW = re.compile(r"^\| (\w+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
 
 def detectors() -> str:
     """The page."""
-    rules = {name: rest for name, *rest in _ROW.findall(audit.detectors.__doc__ or "")}
+    rules = {name: rest for name, *rest in _ROW.findall(audit.detectors.detectors.__doc__ or "")}
     scoring = re.split(r"^Scoring: ", SCORING or "", flags=re.MULTILINE)[1]
     return page(
         "Detectors",
@@ -42,7 +42,7 @@ def detectors() -> str:
 
 
 def _finder(one: Detector, fires: str, severity: str, impact: str) -> list[str]:
-    finding = audit.detectors.FINDING_TYPES[one.failure_type]
+    finding = audit.detectors.detectors.FINDING_TYPES[one.failure_type]
     rows = [
         ("fires when", words(fires)),
         ("severity", words(severity)),
@@ -68,7 +68,7 @@ def _value(value: object) -> str:
 
 
 def _detector(one: Detector, fires: str, severity: str, impact: str) -> list[str]:
-    failure = audit.detectors.FAILURE_TYPES[one.failure_type]
+    failure = audit.detectors.detectors.FAILURE_TYPES[one.failure_type]
     rows = [
         ("fires when", words(fires)),
         ("severity", words(severity)),

@@ -18,11 +18,11 @@ from finished import filled
 from servers import until
 
 from analytics.store import Store
+from audit.detectors.thresholds import DEFAULTS
+from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.diagnosis import _readiness, diagnose
 from audit.diagnosis_record import to_record
 from audit.evidence import SessionEvidence
-from audit.thresholds import DEFAULTS
-from audit.thresholds import EVENTS as AS_EVENTS
 from service.dashboard.readiness_words import because
 from service.dashboard.run_reading import PAYLOAD_SHOWN, read_events
 from service.dashboard.run_view import GIST_SHOWN

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from audit.detectors.thresholds import DEFAULTS, SEVERER, Thresholds
+from audit.detectors.tuning import MEASURES, MIN_RUNS, Tuned, proposed_policy, tune
 from audit.evidence import ExchangeSums, SessionEvidence
 from audit.policy import Policy
-from audit.thresholds import DEFAULTS, SEVERER, Thresholds
-from audit.tuning import MEASURES, MIN_RUNS, Tuned, proposed_policy, tune
 
 
 def runs_of(tokens: list[int]) -> list[tuple[int, SessionEvidence]]:

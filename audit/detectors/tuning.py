@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from audit.detectors.thresholds import PROFILES, SEVERER, Profile, ProfileName, Thresholds
 from audit.evidence import SessionEvidence
-from audit.thresholds import PROFILES, SEVERER, Profile, ProfileName, Thresholds
 
 MIN_RUNS = 50
 """Runs from which thresholds are proposed."""

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from audit import detectors
-from audit.detectors import Cause, shown
+from audit.detectors import detectors
+from audit.detectors.detectors import Cause, shown
+from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.events import normalise_session
 from audit.evidence import SessionEvidence, fold_columns, fold_row
-from audit.thresholds import EVENTS as AS_EVENTS
 
 CALL = {"event": "tool_call", "tool": "search", "args": {"q": "x"}}
 RETRY = {"event": "retry_event"}

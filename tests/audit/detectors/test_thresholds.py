@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.detectors import DETECTORS
+from audit.detectors.detectors import DETECTORS
+from audit.detectors.thresholds import DEFAULTS, Detectors, Profile, Thresholds, recorded_profile
 from audit.diagnosis import SessionDiagnosis, diagnose, diagnose_events
 from audit.events import normalise_session
 from audit.evidence import SessionEvidence, fold_columns, fold_row
 from audit.policy import Policy, load_policy
-from audit.thresholds import DEFAULTS, Detectors, Profile, Thresholds, recorded_profile
 from schemas.errors import PolicyError
 
 Json = dict[str, Any]

@@ -5,7 +5,7 @@ A detector is one pure function of the evidence, independent of the others. What
 which version, is DETECTORS. n is the number of matching events, r the number of retry_events, d the number of duplicate calls, all of
 the session or, of a transcript, of one exchange.
 
-From which values on a detector fires is a threshold (`audit.thresholds`); the table has those of sessions that are delivered as
+From which values on a detector fires is a threshold (`audit.detectors.thresholds`); the table has those of sessions that are delivered as
 events.
 
 | failure type | fires when | severity | impact |
@@ -17,7 +17,7 @@ events.
 | cost_explosion | 12 000 tokens or d >= 3 | critical from 30 000 tokens, else high | -min(30, 10 + 4d + tokens // 6000) |
 | skill_failure | n failed skills | high if n >= 2, else medium | -min(24, 8 + 6n) |
 
-Two more are looked for where a policy sets their thresholds (`audit.call_patterns`). They are findings: their impact is 0, they have no
+Two more are looked for where a policy sets their thresholds (`audit.detectors.call_patterns`). They are findings: their impact is 0, they have no
 dimension, and no trust score or readiness depends on them.
 
 | finding | fires when | severity | impact |
@@ -33,8 +33,8 @@ from itertools import islice
 
 import msgspec
 
+from audit.detectors.thresholds import Thresholds
 from audit.evidence import RETRY_REFERENCES, SPENDING_REFERENCES, Reference, SessionEvidence, Sightings
-from audit.thresholds import Thresholds
 
 NAME_LENGTH = 80
 """Characters shown of a name an agent supplied."""
