@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Which records say in other words what the log holds: two accounts of one exchange or event, as `audit.deliveries` tells them."""
+"""Which records say in other words what the log holds: two accounts of one exchange or event, as `audit.diagnosis.duplicate_rules` tells them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from analytics.connection import fetch
 from analytics.inserting import BATCH, registered
 from analytics.known import identity_of
 from analytics.tables import full_name, quote
-from audit.deliveries import (
+from audit.diagnosis.duplicate_rules import (
     CLOCKS,
     EXCHANGE_FIELDS,
     FILED_FIELDS,

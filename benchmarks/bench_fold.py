@@ -16,7 +16,7 @@ import avro.io
 import avro.schema
 import fastavro
 
-from audit.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
+from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from benchmarks.bench_codec import events
 from benchmarks.measure import print_table, process_cost
 from schemas.codec.arrow import decode_batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from audit.diagnosis import LOWEST_TRUST
+from audit.diagnosis.diagnosis import LOWEST_TRUST
 from audit.evaluation.case import Case
 from audit.evaluation.check_kinds import TrustAtLeast
 from audit.evaluation.files import LoadedProfile, load_case

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.diagnosis import LOWEST_TRUST
+from audit.diagnosis.diagnosis import LOWEST_TRUST
 from schemas.errors import InputError, SettingsError
 
 READINESS = ("unsafe_for_production", "review_recommended", "ready_for_runtime")

@@ -20,8 +20,8 @@ import msgspec
 from analytics.queries import query_rows
 from analytics.store import Store
 from audit.detectors.thresholds import recorded_profile
-from audit.diagnosis import diagnose_events
-from audit.events import raw_event
+from audit.diagnosis.diagnosis import diagnose_events
+from audit.diagnosis.events import raw_event
 from audit.policy import Policy
 from audit.wrap import wrap_quality
 from schemas.errors import InputError

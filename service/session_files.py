@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from audit.diagnosis import diagnose_events
+from audit.diagnosis.diagnosis import diagnose_events
 from schemas.errors import InputError
 from service.input_files import SESSIONS, STANDARD_INPUT, input_files, require_stream
 from service.terminal import counted, err, plain

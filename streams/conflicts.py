@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from analytics.transaction import CONTENT
-from audit.deliveries import named_differences
+from audit.diagnosis.duplicate_rules import named_differences
 from audit.fingerprints import canonical_json
 from schemas.records import Record
 from schemas.registry import schema_of

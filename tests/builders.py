@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from audit.events import normalise_event, to_record
+from audit.diagnosis.events import normalise_event, to_record
 from audit.fingerprints import canonical_json
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode

@@ -14,8 +14,8 @@ import typer.main
 from audit.detectors import detectors
 from audit.detectors.detectors import FAILURE_TYPES, Cause
 from audit.detectors.thresholds import Thresholds
-from audit.events import normalise_session
-from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.diagnosis.events import normalise_session
+from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 from schemas.registry import schema_of
 from service.cli import application
 from service.settings import PREFIX, Settings

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from audit.detectors.thresholds import Thresholds
-from audit.events import call_arguments
+from audit.diagnosis.events import call_arguments
 from audit.fingerprints import canonical_json, digest
 
 WINDOW = 10

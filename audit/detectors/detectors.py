@@ -34,7 +34,7 @@ from itertools import islice
 import msgspec
 
 from audit.detectors.thresholds import Thresholds
-from audit.evidence import RETRY_REFERENCES, SPENDING_REFERENCES, Reference, SessionEvidence, Sightings
+from audit.diagnosis.evidence import RETRY_REFERENCES, SPENDING_REFERENCES, Reference, SessionEvidence, Sightings
 
 NAME_LENGTH = 80
 """Characters shown of a name an agent supplied."""

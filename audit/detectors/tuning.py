@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from audit.detectors.thresholds import PROFILES, SEVERER, Profile, ProfileName, Thresholds
-from audit.evidence import SessionEvidence
+from audit.diagnosis.evidence import SessionEvidence
 
 MIN_RUNS = 50
 """Runs from which thresholds are proposed."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.events import MAX_TOKENS, token_total
+from audit.diagnosis.events import MAX_TOKENS, token_total
 from audit.prices import ModelPrice, Usage, price_of, usd_of
 from schemas.records import Exchange
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import fastavro
 
-from audit.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
+from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 
 PREFIX_BYTES = 10
 REFERENCES = 100

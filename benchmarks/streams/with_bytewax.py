@@ -10,7 +10,7 @@ from bytewax.connectors.stdio import StdOutSink
 from bytewax.dataflow import Dataflow
 from bytewax.testing import cluster_main
 
-from audit.evidence import SessionEvidence
+from audit.diagnosis.evidence import SessionEvidence
 from benchmarks.streams.meter import Meter
 from benchmarks.streams.per_record import decode, fold
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import faust
 
-from audit.evidence import SessionEvidence
+from audit.diagnosis.evidence import SessionEvidence
 from benchmarks.streams.meter import Meter
 from benchmarks.streams.per_record import decode, fold
 

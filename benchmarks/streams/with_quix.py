@@ -8,7 +8,7 @@ from typing import Any
 from quixstreams import Application
 from quixstreams.models import Deserializer, SerializationContext
 
-from audit.evidence import SessionEvidence
+from audit.diagnosis.evidence import SessionEvidence
 from benchmarks.streams.meter import Meter
 from benchmarks.streams.per_record import decode, fold
 

@@ -18,7 +18,7 @@ from fastapi import APIRouter
 
 from analytics.accounts import contradictions
 from analytics.queries import query_rows
-from audit.deliveries import named_differences
+from audit.diagnosis.duplicate_rules import named_differences
 from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError

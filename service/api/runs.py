@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
-from audit.diagnosis import LOWEST_TRUST
+from audit.diagnosis.diagnosis import LOWEST_TRUST
 from service.api.answers import Answer
 from service.api.authentication import Reader, VisibleProject
 from service.api.context import Services

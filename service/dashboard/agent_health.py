@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from analytics.queries import query_rows
-from audit.diagnosis import LOWEST_TRUST
+from audit.diagnosis.diagnosis import LOWEST_TRUST
 from service.api.context import Services
 from service.dashboard.charts import Chart, Point, line, sparkline
 from service.dashboard.rendering import page

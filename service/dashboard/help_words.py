@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from audit.diagnosis import LOWEST_TRUST
+from audit.diagnosis.diagnosis import LOWEST_TRUST
 from audit.drift import SHORTEST_RUN
 from audit.spikes import DAYS as SPIKE_DAYS
 from service.dashboard.incident_words import EXPLAINED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit.diagnosis import READY_TRUST, SAFE_TRUST
+from audit.diagnosis.diagnosis import READY_TRUST, SAFE_TRUST
 from schemas.records import Diagnosis
 
 RULES = (("unsafe_for_production", SAFE_TRUST, "critical"), ("review_recommended", READY_TRUST, "high"))

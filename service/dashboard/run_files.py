@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Response
 from fastapi.responses import StreamingResponse
 
 from analytics.queries import query_rows
-from audit.events import raw_event
+from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
 from service.api.context import ApiContext, Services
 from service.api.errors import ApiError

@@ -16,11 +16,11 @@ import polars as pl
 
 from analytics.queries import query_records, query_rows, run_query
 from audit.detectors.thresholds import Profile, default_profile, recorded_profile, source_of
-from audit.diagnosis import diagnose
+from audit.diagnosis.causal_graph import evidence_links
+from audit.diagnosis.diagnosis import diagnose
+from audit.diagnosis.events import raw_event
+from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.evaluation.trace import FAILED_STATUSES, has_failed
-from audit.events import raw_event
-from audit.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
-from audit.graph import evidence_links
 from schemas.errors import InputError
 from schemas.records import Diagnosis
 from service.call_payloads import with_payloads

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from audit.detectors.detectors import FAILURE_TYPES
-from audit.diagnosis import LOWEST_TRUST
-from audit.events import raw_event
+from audit.diagnosis.diagnosis import LOWEST_TRUST
+from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
 from schemas.records import Diagnosis
 from service.dashboard.charts import Chart, Point, line

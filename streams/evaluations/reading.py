@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import duckdb
 
 from analytics.queries import query_records, query_rows
+from audit.diagnosis.events import raw_event
 from audit.evaluation.folding import SessionRecords, run_of
 from audit.evaluation.run import Run
-from audit.events import raw_event
 from audit.policy import Policy
 from schemas.errors import InputError
 from schemas.records import Diagnosis, Exchange

@@ -2,7 +2,7 @@
 
 1. An event's `seq` is its position in its session over the whole file. Events that cannot be taken are counted, too, so that
    mending one changes neither the places nor the ids of the others.
-2. A repeated id gets the suffix #2, #3, ... in order of arrival, as it does in a diagnosis (`audit.events.normalise_session`),
+2. A repeated id gets the suffix #2, #3, ... in order of arrival, as it does in a diagnosis (`audit.diagnosis.events.normalise_session`),
    and so does an id that a failure has in the causal graph.
 """
 
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from audit.events import NormalisedEvent, normalise_event, to_record
+from audit.diagnosis.causal_graph import FAILURE_NODES
+from audit.diagnosis.events import NormalisedEvent, normalise_event, to_record
+from audit.diagnosis.payloads import clean_payload
 from audit.fingerprints import canonical_json
-from audit.graph import FAILURE_NODES
 from audit.labels import FIELD, read_labels
-from audit.payloads import clean_payload
 from audit.times import parse_timestamp
 from schemas.bounds.limits import NOT_UNICODE, has_surrogates
 from schemas.errors import InputError

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from audit.deliveries import read_digest
-from audit.events import normalise_event, to_record
+from audit.diagnosis.duplicate_rules import read_digest
+from audit.diagnosis.events import normalise_event, to_record
 from audit.fingerprints import canonical_json
 from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError

@@ -19,7 +19,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from audit.deliveries import TRAJECTORY
+from audit.diagnosis.duplicate_rules import TRAJECTORY
 from schemas.bounds.limits import MAX_ID
 from streams.sources.openclaw_answer import Usage, counts_of
 from streams.sources.openclaw_events import WRAPPER, call_event, output_events

@@ -16,9 +16,9 @@ import msgspec
 import polars as pl
 
 from audit.detectors.thresholds import LOWEST_SATURATION, TRANSCRIPT_SOURCES, Profile, profile_name
-from audit.diagnosis import diagnose
-from audit.diagnosis_record import EVIDENCE_REFERENCES, to_record
-from audit.evidence import FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Row, SessionEvidence, fold_counted
+from audit.diagnosis.diagnosis import diagnose
+from audit.diagnosis.diagnosis_record import EVIDENCE_REFERENCES, to_record
+from audit.diagnosis.evidence import FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Row, SessionEvidence, fold_counted
 from audit.policy import Policy
 from schemas.codec.arrow import rows_as_records
 from schemas.records import Diagnosis, SessionClosed

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, Cause, Detector
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
-from audit.events import normalise_session
-from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.diagnosis.events import normalise_session
+from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 
 CAPS = {
     "infinite_tool_loop": 30,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.diagnosis import diagnose_events
-from audit.events import raw_event
+from audit.diagnosis.diagnosis import diagnose_events
+from audit.diagnosis.events import raw_event
 from audit.methodology import shipped_methodologies
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor

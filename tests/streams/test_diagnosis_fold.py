@@ -8,7 +8,7 @@ import builders as build
 import msgspec
 import pytest
 
-from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 from audit.policy import Policy
 from schemas.records import AgentEvent
 from streams.steps.diagnosis import DiagnosisState, DiagnosisStep

@@ -7,7 +7,7 @@ import re
 import audit.detectors.detectors
 from audit.detectors.detectors import DETECTORS, FINDERS, Detector
 from audit.detectors.thresholds import EVENTS, TRANSCRIPTS, Thresholds
-from audit.diagnosis import __doc__ as SCORING  # noqa: N812 - a text, and the module's own
+from audit.diagnosis.diagnosis import __doc__ as SCORING  # noqa: N812 - a text, and the module's own
 from reference.markdown import code, first_paragraph, page, table, words
 
 _ROW = re.compile(r"^\| (\w+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)

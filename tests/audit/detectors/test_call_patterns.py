@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from audit.detectors.call_patterns import BITS, LONGEST, WINDOW, sketch_of
 from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, FINDING_TYPES, Cause, Detector
 from audit.detectors.thresholds import EVENTS, Profile, Thresholds
-from audit.diagnosis import RULE_VERSION, diagnose, diagnose_events, rule_version
-from audit.diagnosis_record import evidence_digest
-from audit.events import normalise_session
-from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.diagnosis.diagnosis import RULE_VERSION, diagnose, diagnose_events, rule_version
+from audit.diagnosis.diagnosis_record import evidence_digest
+from audit.diagnosis.events import normalise_session
+from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 
 ON = Profile.of("events", {"alternating_rounds": 3, "near_duplicate_calls": 2})
 QUESTION = "Where is the parcel of the customer Miller, order 4711, sent on Monday"

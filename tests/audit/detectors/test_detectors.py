@@ -9,8 +9,8 @@ import pytest
 from audit.detectors import detectors
 from audit.detectors.detectors import Cause, shown
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
-from audit.events import normalise_session
-from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.diagnosis.events import normalise_session
+from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 
 CALL = {"event": "tool_call", "tool": "search", "args": {"q": "x"}}
 RETRY = {"event": "retry_event"}

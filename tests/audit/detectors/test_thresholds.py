@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from audit.detectors.detectors import DETECTORS
 from audit.detectors.thresholds import DEFAULTS, Detectors, Profile, Thresholds, recorded_profile
-from audit.diagnosis import SessionDiagnosis, diagnose, diagnose_events
-from audit.events import normalise_session
-from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.diagnosis.diagnosis import SessionDiagnosis, diagnose, diagnose_events
+from audit.diagnosis.events import normalise_session
+from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 from audit.policy import Policy, load_policy
 from schemas.errors import PolicyError
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from audit.detectors.thresholds import DEFAULTS, SEVERER, Thresholds
 from audit.detectors.tuning import MEASURES, MIN_RUNS, Tuned, proposed_policy, tune
-from audit.evidence import ExchangeSums, SessionEvidence
+from audit.diagnosis.evidence import ExchangeSums, SessionEvidence
 from audit.policy import Policy
 
 

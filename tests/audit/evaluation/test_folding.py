@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audit.diagnosis.events import normalise_session
 from audit.evaluation.folding import SessionRecords, run_of
 from audit.evaluation.paths import is_recorded_as, normalised
 from audit.evaluation.run import Artifact, Failure, Run, ToolCall, ToolResult, Turn
 from audit.evaluation.trace import Trace, trace_of
-from audit.events import normalise_session
 from audit.prices import ModelPrice
 from schemas.records import Exchange, FailureCause
 

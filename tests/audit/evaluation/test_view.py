@@ -15,12 +15,12 @@ import views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audit.diagnosis.events import normalise_session
 from audit.evaluation.case import Case, Criterion, Message, Rubric, ScaleAnchor
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.folding import SessionRecords, run_of
 from audit.evaluation.run import Artifact, Failure, Run, ToolCall, ToolResult, Turn
 from audit.evaluation.view import SMALLEST_VIEW, subject_view
-from audit.events import normalise_session
 from schemas.records import CheckOutcome, Exchange
 
 PARTS = {

@@ -20,9 +20,9 @@ from servers import until
 from analytics.store import Store
 from audit.detectors.thresholds import DEFAULTS
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
-from audit.diagnosis import _readiness, diagnose
-from audit.diagnosis_record import to_record
-from audit.evidence import SessionEvidence
+from audit.diagnosis.diagnosis import _readiness, diagnose
+from audit.diagnosis.diagnosis_record import to_record
+from audit.diagnosis.evidence import SessionEvidence
 from service.dashboard.readiness_words import because
 from service.dashboard.run_reading import PAYLOAD_SHOWN, read_events
 from service.dashboard.run_view import GIST_SHOWN

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from audit.events import normalise_session
-from audit.graph import FAILURE_NODES
+from audit.diagnosis.causal_graph import FAILURE_NODES
+from audit.diagnosis.events import normalise_session
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.bounds.limits import NOT_UNICODE

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from audit.events import (
+from audit.diagnosis.events import (
     MAX_TOKENS,
     UNNAMED,
     normalise_event,
@@ -20,8 +20,8 @@ from audit.events import (
     to_record,
     unique_ids,
 )
+from audit.diagnosis.payloads import MAX_DEPTH
 from audit.fingerprints import canonical_json, digest
-from audit.payloads import MAX_DEPTH
 from audit.times import parse_timestamp
 from schemas.errors import BoundsError, InputError
 

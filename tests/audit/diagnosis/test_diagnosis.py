@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import audit.diagnosis
+import audit.diagnosis.diagnosis
 from audit.detectors.detectors import DETECTORS, FAILURE_TYPES
 from audit.detectors.thresholds import DEFAULTS
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
-from audit.diagnosis import (
+from audit.diagnosis.diagnosis import (
     LOWEST_TRUST,
     NO_FAILURE,
     RULE_VERSION,
@@ -31,15 +31,22 @@ from audit.diagnosis import (
     diagnose_events,
     diagnosis_document,
 )
-from audit.diagnosis_record import ALL_REFERENCES, CAUSES, EVENT_TYPES, EVIDENCE_REFERENCES, evidence_digest, to_record
-from audit.events import normalise_event, normalise_session
-from audit.evidence import SessionEvidence, fold_columns, fold_row
+from audit.diagnosis.diagnosis_record import (
+    ALL_REFERENCES,
+    CAUSES,
+    EVENT_TYPES,
+    EVIDENCE_REFERENCES,
+    evidence_digest,
+    to_record,
+)
+from audit.diagnosis.events import normalise_event, normalise_session
+from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 from audit.fingerprints import canonical_json
 from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.records import Diagnosis
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "diagnosis"
 CALL: dict[str, Any] = {"event": "tool_call", "tool": "search", "args": {"q": "x"}}
 MISS: dict[str, Any] = {"event": "memory_event", "action": "miss"}
@@ -166,7 +173,7 @@ def test_readiness_follows_from_severity(events: list[dict[str, Any]], trust: in
 )
 def test_readiness_thresholds(trust: int | None, level: str) -> None:
     """Today's caps cannot reach them, a new failure type may."""
-    from audit.diagnosis import _readiness
+    from audit.diagnosis.diagnosis import _readiness
 
     assert level == _readiness(trust, ())
 
@@ -365,7 +372,7 @@ def test_documents_do_not_depend_on_the_hash_seed() -> None:
     """Sets and dicts must not leak their order into bytes: two processes with other seeds write the same."""
     program = """
 import json
-from audit.diagnosis import diagnose_events
+from audit.diagnosis.diagnosis import diagnose_events
 events = [
     {"event": f"type_{n % 7}", "zeta": n, "alpha": {"b": n, "a": [n]}} if n % 2 else
     {"event": "tool_call", "tool": f"t{n % 3}", "args": {"y": n % 4, "x": 1}, "event_id": f"e{n % 5}"} for n in range(60)
@@ -432,7 +439,7 @@ def test_no_session_is_trusted_less_than_the_lowest_trust() -> None:
     assert 73 == LOWEST_TRUST == found.trust_score
     assert SAFE_TRUST < LOWEST_TRUST
     assert "unsafe_for_production" == found.readiness_level
-    assert f"never below {LOWEST_TRUST}" in " ".join((audit.diagnosis.__doc__ or "").split())
+    assert f"never below {LOWEST_TRUST}" in " ".join((audit.diagnosis.diagnosis.__doc__ or "").split())
 
 
 @given(st.lists(EVENTS, min_size=1, max_size=60), st.integers(1, 40))

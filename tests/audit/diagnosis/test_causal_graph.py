@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.diagnosis import diagnose_events
-from audit.graph import FAILURE_NODES, causal_graph
+from audit.diagnosis.causal_graph import FAILURE_NODES, causal_graph
+from audit.diagnosis.diagnosis import diagnose_events
 
 CALL = {"event": "tool_call", "tool": "search"}
 EVENTS = st.fixed_dictionaries(

@@ -12,7 +12,7 @@ Rules of reading:
 6. Of a transcript, a call that only asks how something is getting on has no key, so that it repeats nothing (`audit.detectors.polling`).
 7. A field of the wrong JSON type counts as missing: evidence is never guessed from it.
 8. Text is hostile. An event nested deeper than MAX_DEPTH is refused; NaN and infinities become null and lone surrogates
-   become U+FFFD, because neither can be written as JSON (`audit.payloads`).
+   become U+FFFD, because neither can be written as JSON (`audit.diagnosis.payloads`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import msgspec
 
 from audit.detectors.polling import is_polling
 from audit.detectors.thresholds import TRANSCRIPT_SOURCES
+from audit.diagnosis.payloads import clean_payload
 from audit.fingerprints import canonical_json, digest
-from audit.payloads import clean_payload
 from schemas.bounds.limits import MAX_ID, MAX_MADE_ID
 from schemas.errors import InputError
 from schemas.records import AgentEvent, Label

@@ -16,9 +16,9 @@ import msgspec
 
 from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, Cause, FailureType
 from audit.detectors.thresholds import Profile, Thresholds, default_profile, source_of
-from audit.events import normalise_session, unique_ids
-from audit.evidence import SessionEvidence, fold_columns, fold_row
-from audit.graph import FAILURE_NODES, causal_graph
+from audit.diagnosis.causal_graph import FAILURE_NODES, causal_graph
+from audit.diagnosis.events import normalise_session, unique_ids
+from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 from schemas.records import CostAnalysis
 
 RULE_VERSION = "diagnosis-1:" + ".".join(str(detector.version) for detector in DETECTORS)
@@ -100,7 +100,7 @@ def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagno
 
 
 def diagnose_events(session_id: str, raw_events: Sequence[Mapping[str, Any]], profile: Profile | None = None) -> dict[str, Any]:
-    """The diagnosis document of a session given as raw events in order; errors as `audit.events.normalise_event`.
+    """The diagnosis document of a session given as raw events in order; errors as `audit.diagnosis.events.normalise_event`.
 
     Without a profile the defaults of the session's kind of source are its thresholds.
     """
@@ -117,7 +117,7 @@ def diagnosis_document(
     """The whole diagnosis as a JSON object, with the events in full as evidence and the causal graph.
 
     `events` are the normalised payloads in order; `positions` are their places in the session where these are not 0, 1, 2, ...
-    Repeated event ids get a suffix, see `audit.events`. Evidence whose event is not among them appears with its id alone.
+    Repeated event ids get a suffix, see `audit.diagnosis.events`. Evidence whose event is not among them appears with its id alone.
     """
     ids = unique_ids([event["event_id"] for event in events], reserved=FAILURE_NODES)
     named = [

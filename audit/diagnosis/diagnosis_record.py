@@ -15,8 +15,8 @@ import msgspec
 
 from audit.detectors.detectors import Cause
 from audit.detectors.thresholds import Profile
-from audit.diagnosis import SessionDiagnosis, rule_version
-from audit.evidence import SessionEvidence
+from audit.diagnosis.diagnosis import SessionDiagnosis, rule_version
+from audit.diagnosis.evidence import SessionEvidence
 from audit.fingerprints import digest
 from schemas.records import Diagnosis, DimensionScores, EventCount, EvidenceRef, FailureCause
 

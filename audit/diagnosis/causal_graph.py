@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from audit.detectors.detectors import FAILURE_TYPES, FINDING_TYPES, Cause, shown
-from audit.events import TOOL_EVENTS, tool_name
+from audit.diagnosis.events import TOOL_EVENTS, tool_name
 
 FAILURE_NODES = frozenset(failure.node for failure in (FAILURE_TYPES | FINDING_TYPES).values())
 """Ids of the failure nodes; no event may have one of them."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.deliveries import (
+from audit.diagnosis.duplicate_rules import (
     CLOCKS,
     MIN_CUT,
     Told,

@@ -20,7 +20,7 @@ import msgspec
 
 from audit.detectors.call_patterns import CallPatterns
 from audit.detectors.thresholds import EVENTS, LOWEST_SATURATION, TRANSCRIPT_SOURCES, Thresholds
-from audit.events import MAX_TOKENS, NormalisedEvent
+from audit.diagnosis.events import MAX_TOKENS, NormalisedEvent
 from schemas.records import AgentEvent
 
 FOLD_COLUMNS = (

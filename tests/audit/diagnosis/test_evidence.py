@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from audit.detectors.detectors import DETECTORS
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
-from audit.events import MAX_TOKENS, normalise_event
-from audit.evidence import FOLD_COLUMNS, Row, SessionEvidence, fold_columns, fold_row
+from audit.diagnosis.events import MAX_TOKENS, normalise_event
+from audit.diagnosis.evidence import FOLD_COLUMNS, Row, SessionEvidence, fold_columns, fold_row
 
 EVENTS = st.fixed_dictionaries(
     {
