@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from audit.answer_json import shown
-from audit.questions import Invalid, Material
+from audit.exchanges.questions import Invalid, Material
 from audit.quotes import Quotable
 from schemas.bounds.limits import has_surrogates
 

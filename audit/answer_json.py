@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from audit.questions import Invalid
+from audit.exchanges.questions import Invalid
 
 MAX_ANSWER = 200_000
 """Characters of an answer that is read at all; far beyond what the tokens of any question allow."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from audit.answer_fields import Fields
 from audit.answer_json import json_in, read_json
 from audit.answer_schemas import thinking_schema, tier2_schema, tier3_schema
-from audit.questions import Invalid, Material
+from audit.exchanges.questions import Invalid, Material
 from schemas.records import DimensionScore
 
 __all__ = ["Invalid", "ThinkingAnswer", "Tier2Answer", "Tier3Answer", "json_in", "read_thinking", "read_tier2", "read_tier3"]

@@ -13,13 +13,13 @@ from typing import Any
 
 from audit.answer_schemas import thinking_schema, tier2_schema, tier3_schema
 from audit.answers import read_thinking, read_tier2, read_tier3
+from audit.exchanges.questions import Material, Question
+from audit.exchanges.tier1 import check_structure
 from audit.fingerprints import canonical_json
 from audit.instructions import thinking_instructions, tier2_instructions, tier3_instructions
 from audit.literals import literal
 from audit.methodology import BehaviouralDimension
 from audit.policy import ProjectPolicy
-from audit.questions import Material, Question
-from audit.tier1 import check_structure
 from schemas.records import Exchange
 
 PROMPT_VERSION = "judge-1"

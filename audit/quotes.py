@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from audit.questions import Material
+from audit.exchanges.questions import Material
 
 _ESCAPE = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|(["\\/bfnrt]))')
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}

@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from analytics.store import Store
+from audit.exchanges.questions import Question
 from audit.policy import Policy, ProjectSettings
-from audit.questions import Question
 from audit.redaction import Redactor
 from benchmarks.measure import best_seconds, print_table
 from schemas.records import Exchange, SessionClosed

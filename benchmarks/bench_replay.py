@@ -14,11 +14,11 @@ from itertools import count
 from pathlib import Path
 
 from analytics.store import Store
-from audit.cascade import drive
+from audit.exchanges.cascade import drive
+from audit.exchanges.questions import Question, Reply
 from audit.fingerprints import canonical_json
 from audit.ledger import Ledger
 from audit.policy import Policy
-from audit.questions import Question, Reply
 from audit.redaction import Redactor
 from benchmarks.bench_judging import exchanges
 from benchmarks.measure import print_table, process_cost

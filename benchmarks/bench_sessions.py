@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from analytics.store import Store
+from audit.exchanges.questions import Question
 from audit.policy import Policy
-from audit.questions import Question
 from audit.redaction import Redactor
 from benchmarks.load import ANSWER, THINKING
 from benchmarks.measure import print_table

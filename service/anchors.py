@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 
 from audit.anchors import JudgeChange
-from audit.outcomes import SCORED
+from audit.exchanges.outcomes import SCORED
 from schemas.records import Anchor
 from service.documents import Document, iso_time
 from streams.anchors import anchors_of, changes, rounds_of

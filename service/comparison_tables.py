@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from audit.outcomes import SCORED
+from audit.exchanges.outcomes import SCORED
 from service.comparison_words import (
     ESTIMATED,
     asked,

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analytics.queries import run_query
+from audit.exchanges.outcomes import RULE_VERSION
 from audit.fingerprints import canonical_json, digest
-from audit.outcomes import RULE_VERSION
 from schemas.records import ImportProgress
 from service.reading import FileReader, FileRecords, parts_of, read_transcripts
 from service.sessions import close_idle_sessions

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from audit.outcomes import SCORED
+from audit.exchanges.outcomes import SCORED
 from service.comparison_words import SPANS
 from service.terminal import plain
 from service.views import TIER_STATES

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from audit.exchanges.outcomes import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import canonical_json
-from audit.outcomes import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
 from service.terminal import MISSING, bar, counted, plain, styled, table
 
 EVIDENCE_SHOWN = 5

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from analytics.queries import query_records
 from analytics.store import Store
+from audit.exchanges.judgements import INTERRUPTED
 from audit.fingerprints import stable_id
-from audit.judgements import INTERRUPTED
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Reservation
 

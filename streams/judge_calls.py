@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from audit.judgements import ANSWERED, COST_CAP, INTERRUPTED
+from audit.exchanges.judgements import ANSWERED, COST_CAP, INTERRUPTED
 from audit.prices import nano_of, usd_of
 from schemas.records import Judgement, Record
 

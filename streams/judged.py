@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from audit.cascade import cascade
 from audit.evaluation.evaluating import evaluating
 from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
-from audit.judgements import ANSWERED, charged
+from audit.exchanges.cascade import cascade
+from audit.exchanges.judgements import ANSWERED, charged
 from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.prices import ModelPrice, nano_of, price_of

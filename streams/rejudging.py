@@ -10,7 +10,7 @@ from typing import Any
 from analytics.queries import query_records, query_rows
 from analytics.store import Store
 from audit.estimate import estimate
-from audit.judgements import with_earlier
+from audit.exchanges.judgements import with_earlier
 from audit.policy import Policy
 from audit.prices import usd_of, worst_case
 from audit.prompts import thinking_question, tier2_question

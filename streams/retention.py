@@ -21,8 +21,8 @@ from analytics.daily import forget_hours, refresh_daily
 from analytics.outbox import Outbox
 from analytics.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, Unread
 from analytics.store import Store
+from audit.exchanges.sampling import without
 from audit.policy import Policy
-from audit.sampling import without
 from streams.auditing import Auditing
 from streams.batches import encoded_exchange
 from streams.embedded import stage_progress

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.anomalies import anomaly_reasons
-from audit.judgements import COST_CAP
-from audit.outcomes import score_id
+from audit.exchanges.anomalies import anomaly_reasons
+from audit.exchanges.judgements import COST_CAP
+from audit.exchanges.outcomes import score_id
+from audit.exchanges.tier1 import check_structure
 from audit.policy import Policy, ProjectPolicy
 from audit.prices import least_case, usd_of
 from audit.prompts import tier2_question
 from audit.tamper import tamper_reasons
-from audit.tier1 import check_structure
 from schemas.records import Exchange, ScoringTask
 from streams.batches import session_key
 from streams.docket import STATE

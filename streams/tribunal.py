@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from audit.judgements import recorded_reply
+from audit.exchanges.judgements import recorded_reply
+from audit.exchanges.outcomes import NO_JUDGE
+from audit.exchanges.questions import Question, Reply
 from audit.ledger import Ledger
-from audit.outcomes import NO_JUDGE
 from audit.policy import Policy
-from audit.questions import Question, Reply
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record
 from streams.admission import Accepted, Door, Place

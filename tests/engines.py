@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 from analytics.store import Store
+from audit.exchanges.questions import Question
 from audit.policy import Policy, ProjectSettings
 from audit.prices import Usage
-from audit.questions import Question
 from audit.redaction import Redactor
 from streams.embedded import EmbeddedRunner
 from streams.engine import Engine

@@ -16,8 +16,8 @@ from audit.evaluation.profile import Plan, Profile, plans
 from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import evaluation_request
 from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
-from audit.outcomes import UNSCORED, TierState
-from audit.questions import Reply
+from audit.exchanges.outcomes import UNSCORED, TierState
+from audit.exchanges.questions import Reply
 from schemas.records import Judgement
 
 AT = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)

@@ -15,8 +15,8 @@ from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.profile import Plan
 from audit.evaluation.questions import EVALUATION
 from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
+from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
-from audit.questions import Question
 from schemas.records import CheckOutcome, EvaluationRequest, Judgement
 
 

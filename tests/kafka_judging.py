@@ -11,9 +11,9 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from engines import NOW, Clock
 
+from audit.exchanges.questions import Question
 from audit.policy import Policy
 from audit.prices import Usage
-from audit.questions import Question
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Judgement, Record, Reservation

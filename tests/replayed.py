@@ -14,9 +14,9 @@ from engines import Clock, MoodyJudge, engine_over
 from histories import history
 
 from analytics.store import Store
+from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from audit.policy import Policy
-from audit.questions import Question
 from schemas.codec.single_object import encode
 from schemas.records import Record, Score
 from service.simulator.scoring import simulated_answer

@@ -26,8 +26,8 @@ from fastapi.routing import APIRoute
 from playwright.sync_api import expect
 from windows import browser
 
-from audit import cascade, sampling
 from audit.detectors.detectors import FAILURE_TYPES
+from audit.exchanges import cascade, sampling
 from schemas.errors import DriftlineError
 from schemas.registry import current_schemas
 from service.api.app import ROUTERS

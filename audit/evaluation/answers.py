@@ -13,7 +13,7 @@ from typing import Any
 from audit.answer_fields import Fields
 from audit.answer_json import read_json
 from audit.evaluation.dimensions import HIGHEST, LOWEST, Dimension
-from audit.questions import Invalid
+from audit.exchanges.questions import Invalid
 from schemas.bounds.limits import has_surrogates
 
 MAX_EVIDENCE = 8

@@ -13,8 +13,8 @@ from audit.evaluation.findings import Findings, findings_of
 from audit.evaluation.iterations import Asked, asked
 from audit.evaluation.questions import EVALUATION, RULE_VERSION, Terms, questions_of
 from audit.evaluation.resolution import Resolution
-from audit.outcomes import total_cost
-from audit.questions import Question, Reply
+from audit.exchanges.outcomes import total_cost
+from audit.exchanges.questions import Question, Reply
 from schemas.records import DimensionResolution, Evaluation, EvaluationIteration, EvaluationRequest, Judgement
 
 __all__ = ["EVALUATION", "evaluating", "questions_of"]

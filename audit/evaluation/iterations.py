@@ -10,10 +10,10 @@ from audit.answer_json import MAX_ANSWER
 from audit.evaluation.answers import EvaluationAnswer
 from audit.evaluation.questions import NOT_BATCHED, NOT_RECORDED
 from audit.evaluation.result import Iteration, IterationScores
+from audit.exchanges.judgements import ANSWERED, COST_CAP, INTERRUPTED, UNKNOWN_PRICE
+from audit.exchanges.outcomes import NO_JUDGE
+from audit.exchanges.questions import Invalid, Question, Reply
 from audit.fingerprints import canonical_json
-from audit.judgements import ANSWERED, COST_CAP, INTERRUPTED, UNKNOWN_PRICE
-from audit.outcomes import NO_JUDGE
-from audit.questions import Invalid, Question, Reply
 from schemas.records import Judgement
 
 INVALID = "invalid"

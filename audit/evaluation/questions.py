@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from audit.evaluation.answers import answer_schema, read_evaluation
 from audit.evaluation.case import Case
 from audit.evaluation.profile import Plan
+from audit.exchanges.outcomes import UNSCORED, TierState
+from audit.exchanges.questions import Material, Question
 from audit.fingerprints import canonical_json, stable_id
-from audit.outcomes import UNSCORED, TierState
-from audit.questions import Material, Question
 from schemas.bounds.messages import decoding_words, words_of
 from schemas.errors import RecordError
 from schemas.records import CheckOutcome, EvaluationRequest

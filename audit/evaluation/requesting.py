@@ -20,8 +20,8 @@ from audit.evaluation.prompting import complete
 from audit.evaluation.questions import RULE_VERSION, request_id
 from audit.evaluation.run import Run
 from audit.evaluation.view import subject_view
+from audit.exchanges.judgements import with_earlier
 from audit.fingerprints import canonical_json, stable_id
-from audit.judgements import with_earlier
 from schemas.errors import BoundsError
 from schemas.records import EvaluationRequest, Judgement
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from analytics.queries import query_rows
-from audit.wrap import STEPS
+from audit.exchanges.wrap_quality import STEPS
 from schemas.bounds.limits import EARLIEST, LATEST
 from service.api.authentication import Reader, VisibleProject
 from service.api.context import Services

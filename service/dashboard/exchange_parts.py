@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from audit.exchanges.outcomes import SCORED
+from audit.exchanges.question_rebuild import rebuilt
+from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
-from audit.outcomes import SCORED
 from audit.policy import ProjectPolicy
-from audit.questions import Question
-from audit.rebuilt import rebuilt
 from schemas.records import Exchange, Judgement
 from service.dashboard.exchange_record import ExchangeRecord
 from service.dashboard.exchange_words import CHECKS, DELETED, OTHER_POLICY, OTHER_PROMPT, REASONS

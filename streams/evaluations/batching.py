@@ -13,8 +13,8 @@ from datetime import datetime
 
 from analytics.queries import query_records
 from analytics.store import Store
+from audit.exchanges.questions import Question
 from audit.policy import Policy
-from audit.questions import Question
 from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, Reservation
 from streams.docket import Docket

@@ -10,9 +10,9 @@ from pydantic.alias_generators import to_camel
 
 from audit.estimate import estimate
 from audit.evaluation.questions import Terms, questions_of
+from audit.exchanges.questions import Question, Reply
 from audit.policy import Policy
 from audit.prices import usd_of, worst_case
-from audit.questions import Question, Reply
 from schemas.records import EvaluationRequest, Judgement
 from streams.docket import Docket
 from streams.judged import EVALUATION

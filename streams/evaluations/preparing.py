@@ -27,7 +27,7 @@ from audit.evaluation.profile import Plan
 from audit.evaluation.questions import questions_of
 from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again, evaluation_request
-from audit.judgements import ANSWERED
+from audit.exchanges.judgements import ANSWERED
 from audit.policy import Policy
 from schemas.errors import BoundsError, InputError
 from schemas.records import Evaluation, EvaluationRequest, Judgement

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from audit.questions import Question
+from audit.exchanges.questions import Question
 from schemas.errors import StoreError
 from streams.judges.protocol import Purse
 

@@ -23,7 +23,7 @@ import httpx2
 from anthropic import APIStatusError, AsyncAnthropic
 
 from audit.answers import json_in
-from audit.questions import Question
+from audit.exchanges.questions import Question
 from streams.judges.asking import INVALID, Asking, usable
 from streams.judges.counting import PromptBounds
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, failure_of, one_line

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
-from audit.questions import Question
 
 _TOKEN_CHARACTERS = 4
 """Characters of English that make a token, about; decides only whether the cache is worth asking for."""

@@ -8,14 +8,14 @@ from functools import partial
 
 import msgspec
 
-from audit.cascade import INVALID, drive
 from audit.estimate import estimate
-from audit.judgements import recorded_reply
+from audit.exchanges.cascade import INVALID, drive
+from audit.exchanges.judgements import recorded_reply
+from audit.exchanges.questions import Question, Reply
 from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.prices import worst_case
 from audit.prompts import tier3_question
-from audit.questions import Question, Reply
 from schemas.records import Judgement, Score, ScoringTask
 from streams.batches import encoded_exchange
 from streams.docket import Docket

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from audit.judgements import charged
+from audit.exchanges.judgements import charged
 from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.redaction import Redactor

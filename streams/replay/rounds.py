@@ -12,10 +12,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 
-from audit.cascade import INVALID, drive
+from audit.exchanges.cascade import INVALID, drive
+from audit.exchanges.questions import Question, Reply
 from audit.ledger import Ledger
 from audit.policy import Policy
-from audit.questions import Question, Reply
 from schemas.records import Judgement, Score, ScoringTask
 from streams.docket import Docket
 from streams.judged import SCORING

@@ -16,8 +16,8 @@ import msgspec
 from audit.diagnosis.causal_graph import FAILURE_NODES
 from audit.diagnosis.events import NormalisedEvent, normalise_event, to_record
 from audit.diagnosis.payloads import clean_payload
+from audit.exchanges.labels import FIELD, read_labels
 from audit.fingerprints import canonical_json
-from audit.labels import FIELD, read_labels
 from audit.times import parse_timestamp
 from schemas.bounds.limits import NOT_UNICODE, has_surrogates
 from schemas.errors import InputError

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from audit.outcomes import LEFT_OUT, RULE_VERSION, structural_score
+from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, structural_score
+from audit.exchanges.sampling import LAST_TURNS, Candidate, Decision, SamplingState, ask_again, close, decide
+from audit.exchanges.tier1 import Tier1Result, check_structure
 from audit.policy import Policy, ProjectPolicy
-from audit.sampling import LAST_TURNS, Candidate, Decision, SamplingState, ask_again, close, decide
-from audit.tier1 import Tier1Result, check_structure
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
 from streams.batches import StageBatch, StepOutcome, encoded_exchange, session_key

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from audit.cascade import drive
+from audit.exchanges.cascade import drive
 from audit.policy import Policy
 from streams.batches import StageBatch, StepOutcome
 from streams.docket import STATE, Docket, JudgedState

@@ -20,8 +20,8 @@ import polars as pl
 from analytics.queries import query_rows, run_query
 from audit.cells import Cells
 from audit.drift import DAYS, DailyAverage
+from audit.exchanges.outcomes import COMPARABLE_RULES
 from audit.fingerprints import canonical_json, digest
-from audit.outcomes import COMPARABLE_RULES
 from audit.spikes import Day
 from schemas.records import TierStatistics
 

@@ -8,8 +8,8 @@ from datetime import date
 import pytest
 
 from audit.estimate import EXPECTED_OUTPUT, Estimate, estimate
+from audit.exchanges.questions import Material, Question
 from audit.prices import ModelPrice, shipped_prices, worst_case
-from audit.questions import Material, Question
 
 HAIKU = shipped_prices()["claude-haiku-4-5"]
 LONG = shipped_prices()["claude-haiku-5-5"]

@@ -16,11 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from audit import prompts
+from audit.exchanges.questions import Question
 from audit.literals import MAX_SHOWN, literal, visible
 from audit.methodology import shipped_methodologies
 from audit.policy import Policy, ProjectPolicy
 from audit.prompts import thinking_question, tier2_question, tier3_question
-from audit.questions import Question
 from schemas.records import Exchange
 
 POLICY = Policy().for_project("ops")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from audit.exchanges.questions import Material
 from audit.literals import literal
-from audit.questions import Material
 from audit.quotes import Quotable, folded
 
 ALIKE = {

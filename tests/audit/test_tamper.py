@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.answers import json_in
+from audit.exchanges.questions import Invalid
 from audit.policy import Policy
 from audit.prompts import thinking_question, tier2_question
-from audit.questions import Invalid
 from audit.tamper import tamper_reasons
 from schemas.records import Exchange
 

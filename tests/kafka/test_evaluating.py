@@ -24,10 +24,10 @@ from servers import PATIENCE, Home, Nursery, nursery, until
 from analytics.store import Store
 from audit.evaluation.evaluating import questions_of
 from audit.evaluation.requesting import asked_again
+from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy import Policy
 from audit.prices import nano_of
-from audit.questions import Question
 from schemas.codec.single_object import decode, encode
 from schemas.records import Evaluation, EvaluationRequest, Judgement
 from service.simulator import RunningJudge, running

@@ -10,9 +10,9 @@ from builders import event, exchange, judgement, score
 from sinks import MakeTopics, gateway_over, held_back, produce, producing, tables, until
 
 from analytics.store import Store
-from audit.cascade import drive
 from audit.evaluation.evaluating import evaluating, questions_of
-from audit.questions import Reply
+from audit.exchanges.cascade import drive
+from audit.exchanges.questions import Reply
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, SettingsError
 from schemas.records import Heartbeat, JudgingRequest, SessionClosed

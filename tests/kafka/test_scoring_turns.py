@@ -13,7 +13,7 @@ from engines import policy_of
 from kafka_judging import SoundJudge, came
 from kafka_scoring import TOPICS, ScoringRig, answer, dialogue, scoring_on, subject_of, tasks_of
 
-from audit.questions import Question
+from audit.exchanges.questions import Question
 from schemas.codec.single_object import decode
 from schemas.records import Exchange
 from service import worker_process

@@ -13,16 +13,16 @@ from statistics import fmean
 import pytest
 from builders import exchange
 
+from audit.exchanges.questions import Question
+from audit.exchanges.sampling import Candidate, SamplingState, close, decide
+from audit.exchanges.tier1 import check_structure
+from audit.exchanges.wrap_quality import wrap_quality
 from audit.methodology import shipped_methodologies
 from audit.policy import Policy, RedactionSettings
 from audit.prompts import thinking_question, tier2_question, tier3_question
-from audit.questions import Question
 from audit.redaction import Redactor
-from audit.sampling import Candidate, SamplingState, close, decide
 from audit.tamper import tamper_reasons
-from audit.tier1 import check_structure
 from audit.times import parse_timestamp
-from audit.wrap import wrap_quality
 from schemas.bounds.limits import NAME
 from schemas.records import Exchange
 from service.dialogues import DAYS, PROJECTS, WORSE_AGENT, WORSE_SINCE, Session, dialogues

@@ -12,9 +12,9 @@ import pytest
 from builders import exchange
 from servers import until
 
+from audit.exchanges.questions import Invalid
 from audit.policy import Policy
 from audit.prompts import tier2_question
-from audit.questions import Invalid
 from service.simulator import RunningJudge, running
 from service.simulator.scoring import MODEL
 

@@ -18,7 +18,7 @@ from audit.evaluation.checks import check_run
 from audit.evaluation.dimensions import DIMENSIONS, Dimension
 from audit.evaluation.run import Failure, ToolCall, ToolResult, Turn
 from audit.evaluation.view import subject_view
-from audit.questions import Invalid
+from audit.exchanges.questions import Invalid
 from schemas.errors import SettingsError
 from service.simulator import RunningJudge, running
 from service.simulator.evaluating import SHAPE, signs_of, simulated_evaluation

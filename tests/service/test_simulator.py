@@ -21,10 +21,10 @@ from builders import exchange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audit.exchanges.questions import Invalid, Question
 from audit.policy import Policy
 from audit.prices import believable
 from audit.prompts import thinking_question, tier2_question, tier3_question
-from audit.questions import Invalid, Question
 from schemas.errors import SettingsError
 from service.simulator import RunningJudge, behaviours, running
 from service.simulator import app as simulator_app

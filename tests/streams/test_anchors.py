@@ -17,9 +17,9 @@ from engines import NOW, engine_over, rows
 from analytics.queries import query_rows
 from analytics.store import Store
 from audit.attribution import Moved
+from audit.exchanges.questions import Question
 from audit.policy import Anchors, Policy, ProjectSettings
 from audit.prices import Usage
-from audit.questions import Question
 from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.records import Anchor

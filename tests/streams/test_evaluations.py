@@ -21,9 +21,9 @@ from audit.evaluation.profile import Plan
 from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again
 from audit.evaluation.run import ToolCall
+from audit.exchanges.questions import Question
 from audit.policy import Policy
 from audit.prices import Usage
-from audit.questions import Question
 from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest
 from service.evaluation_documents import evaluation_page, evaluation_state

@@ -14,7 +14,7 @@ from engines import NOW, Clock, HangingJudge, engine_over, live_judge, policy_of
 from invariants import encoded
 
 from analytics.store import Store
-from audit.cascade import drive
+from audit.exchanges.cascade import drive
 from audit.ledger import Ledger
 from audit.policy import Policy, ProjectSettings
 from audit.prices import nano_of

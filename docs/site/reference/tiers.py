@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from audit import cascade, judgements, outcomes, sampling
-from audit.anomalies import LOW_ALIGNMENT, LOW_DIMENSION
 from audit.evaluation import questions
-from audit.outcomes import TierState
+from audit.exchanges import cascade, judgements, outcomes, sampling
+from audit.exchanges.anomalies import LOW_ALIGNMENT, LOW_DIMENSION
+from audit.exchanges.outcomes import TierState
 from reference.markdown import code, page, table, words
 from schemas.errors import SchemaError
 from schemas.registry import current_schemas

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from audit.evaluation.answers import MAX_FACT, Assessment, EvaluationAnswer, answer_schema, read_evaluation
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.questions import Invalid
+from audit.exchanges.questions import Invalid
 
 SCALE = st.floats(0, 10)
 FACTS = st.lists(st.sampled_from(["wrote report.md", "the total is 40 too low", "asked nothing"]), min_size=1, max_size=8)

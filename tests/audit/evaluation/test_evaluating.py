@@ -15,13 +15,13 @@ from evaluations import answer, case, check, judgement, plan, request, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.cascade import drive
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.evaluating import evaluating, questions_of
 from audit.evaluation.iterations import MAX_ANSWERS_BYTES
 from audit.evaluation.result import EvaluationResult
-from audit.judgements import COST_CAP, outcome_state, recorded_reply
-from audit.questions import Question, Reply
+from audit.exchanges.cascade import drive
+from audit.exchanges.judgements import COST_CAP, outcome_state, recorded_reply
+from audit.exchanges.questions import Question, Reply
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.records import Evaluation, EvaluationRequest, Judgement

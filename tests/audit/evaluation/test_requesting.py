@@ -12,7 +12,6 @@ import pytest
 from builders import START
 from evaluations import answer, case, judgement, plan, run, said
 
-from audit.cascade import drive
 from audit.evaluation.answers import EvaluationAnswer, answer_schema, read_evaluation
 from audit.evaluation.case import Case
 from audit.evaluation.dimensions import DIMENSIONS
@@ -23,8 +22,9 @@ from audit.evaluation.prompting import FORM, complete
 from audit.evaluation.questions import Terms
 from audit.evaluation.requesting import asked_again, evaluation_request
 from audit.evaluation.run import Run, Turn
+from audit.exchanges.cascade import drive
+from audit.exchanges.questions import Reply
 from audit.fingerprints import stable_id
-from audit.questions import Reply
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BoundsError
 from schemas.records import EvaluationRequest

@@ -11,12 +11,12 @@ import pytest
 from evaluations import answer, case, check, judgement, plan, request, said
 from pydantic import BaseModel
 
-from audit.cascade import drive
 from audit.evaluation import publish
 from audit.evaluation.evaluating import evaluating, questions_of
 from audit.evaluation.result import EvaluationResult
-from audit.judgements import outcome_state
-from audit.questions import Reply
+from audit.exchanges.cascade import drive
+from audit.exchanges.judgements import outcome_state
+from audit.exchanges.questions import Reply
 from schemas.records import EvaluationRequest
 
 PUBLISHED = {one.name: one for one in publish.PUBLISHED}

@@ -26,11 +26,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import ROOT, until
 
+from audit.exchanges.questions import Invalid, Question
 from audit.fingerprints import canonical_json
 from audit.policy import Policy
 from audit.prices import price_of
 from audit.prompts import tier2_question
-from audit.questions import Invalid, Question
 from schemas.errors import StoreError
 from service.simulator import RunningJudge, running
 from service.simulator.script import KINDS

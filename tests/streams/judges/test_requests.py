@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.evaluation.evaluating import questions_of
+from audit.exchanges.questions import Question
 from audit.prices import OVERHEAD_TOKENS
-from audit.questions import Question
 from streams.judges.requests import Format, Repair, Rung, parameters
 
 BROKEN = Repair('{"overall": 7}', ("the field dimensions is missing",))

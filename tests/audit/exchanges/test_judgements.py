@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.judgements import COST_CAP, UNKNOWN_PRICE, charged, outcome_state, recorded_reply
-from audit.outcomes import TierState
+from audit.exchanges.judgements import COST_CAP, UNKNOWN_PRICE, charged, outcome_state, recorded_reply
+from audit.exchanges.outcomes import TierState
 from audit.prices import usd_of
 from schemas.records import Judgement
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from unicodedata import is_normalized, normalize
 
-from audit.outcomes import TierState
+from audit.exchanges.outcomes import TierState
 from schemas.records import Judgement
 
 

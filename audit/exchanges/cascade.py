@@ -16,13 +16,22 @@ from functools import partial
 from typing import Any, TypeVar
 
 from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
-from audit.applicability import Circumstances, applies
+from audit.exchanges.applicability import Circumstances, applies
+from audit.exchanges.outcomes import (
+    NOT_APPLICABLE,
+    SCORED,
+    SKIPPED_GATE,
+    UNSCORED,
+    JudgedTiers,
+    TierState,
+    score_of,
+    thinking_state,
+)
+from audit.exchanges.questions import Invalid, Question, Reply
+from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
 from audit.methodology import BehaviouralDimension
-from audit.outcomes import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED, JudgedTiers, TierState, score_of, thinking_state
 from audit.policy import ProjectPolicy
 from audit.prompts import thinking_question, tier2_question, tier3_question
-from audit.questions import Invalid, Question, Reply
-from audit.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
 Made = TypeVar("Made")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from audit.applicability import Circumstances, applies
+from audit.exchanges.applicability import Circumstances, applies
 from audit.methodology import When
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from audit.applicability import Circumstances, applies
+from audit.exchanges.applicability import Circumstances, applies
+from audit.exchanges.questions import Question
 from audit.policy import ProjectPolicy
 from audit.prompts import TIER2, TIER2_5, TIER3, thinking_question, tier2_question, tier3_question
-from audit.questions import Question
 from schemas.records import Exchange, Judgement
 
 

@@ -14,8 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audit.exchanges.sampling import (
+    Candidate,
+    Decision,
+    Parked,
+    SamplingState,
+    ask_again,
+    close,
+    decide,
+    is_disagreement,
+    routine_start,
+)
 from audit.policy import Sampling
-from audit.sampling import Candidate, Decision, Parked, SamplingState, ask_again, close, decide, is_disagreement, routine_start
 
 QUIET: dict[str, Any] = {"agent_response": "Done.", "output_tokens": 10, "tier1_flags": ()}
 DEFAULT = Sampling()

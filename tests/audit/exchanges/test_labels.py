@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.labels import labels_json, read_labels
+from audit.exchanges.labels import labels_json, read_labels
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.bounds.field_rules import Labels

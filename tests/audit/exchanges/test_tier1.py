@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit import tier1
+from audit.exchanges import tier1
+from audit.exchanges.tier1 import check_structure
 from audit.methodology import STRUCTURAL_CHECKS, Methodology, load_methodology, shipped_methodologies
-from audit.tier1 import check_structure
 
 DEFAULT = shipped_methodologies()["default"]
 FRAGMENTS = [

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from audit.anomalies import anomaly_reasons
+from audit.exchanges.anomalies import anomaly_reasons
 from audit.fingerprints import stable_id
 from audit.policy import ProjectPolicy
 from audit.prices import nano_of, usd_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.wrap import LAST_EXCHANGES, STEPS, wrap_quality
+from audit.exchanges.wrap_quality import LAST_EXCHANGES, STEPS, wrap_quality
 
 WORDS = {
     "version_bump": ["Version-bump done", "bumped to v1.2", "updated version.json", "Bumped the version to 2"],
