@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from audit.evaluation.report import Evaluated, EvaluationRow, row_of
-from audit.literals import visible
+from audit.prompts.prompt_quoting import visible
 from service.evaluation_summary import summary_markdown
 from service.markdown import fenced, inline
 from service.result_files import folder_names, write_file

@@ -14,7 +14,7 @@ from audit.exchanges.judgements import ANSWERED, charged
 from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.prices import ModelPrice, nano_of, price_of
-from audit.prompts import TIER2, TIER2_5, TIER3
+from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Judgement, ScoringTask

@@ -13,7 +13,7 @@ from audit.estimate import estimate
 from audit.exchanges.judgements import with_earlier
 from audit.policy import Policy
 from audit.prices import usd_of, worst_case
-from audit.prompts import thinking_question, tier2_question
+from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest
 from streams.recorded import recorded_in

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.answer_fields import Fields
-from audit.answer_json import read_json
 from audit.evaluation.dimensions import HIGHEST, LOWEST, Dimension
 from audit.exchanges.questions import Invalid
+from audit.prompts.answer_fields import Fields
+from audit.prompts.answer_json import read_json
 from schemas.bounds.limits import has_surrogates
 
 MAX_EVIDENCE = 8

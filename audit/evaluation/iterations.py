@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.answer_json import MAX_ANSWER
 from audit.evaluation.answers import EvaluationAnswer
 from audit.evaluation.questions import NOT_BATCHED, NOT_RECORDED
 from audit.evaluation.result import Iteration, IterationScores
@@ -14,6 +13,7 @@ from audit.exchanges.judgements import ANSWERED, COST_CAP, INTERRUPTED, UNKNOWN_
 from audit.exchanges.outcomes import NO_JUDGE
 from audit.exchanges.questions import Invalid, Question, Reply
 from audit.fingerprints import canonical_json
+from audit.prompts.answer_json import MAX_ANSWER
 from schemas.records import Judgement
 
 INVALID = "invalid"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from audit.fingerprints import digest
-from audit.literals import visible
+from audit.prompts.prompt_quoting import visible
 
 UNMARKED = "\x00"
 MARK_LENGTH = 16

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
 from audit.exchanges.applicability import Circumstances, applies
 from audit.exchanges.outcomes import (
     NOT_APPLICABLE,
@@ -31,7 +30,8 @@ from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
 from audit.methodology import BehaviouralDimension
 from audit.policy import ProjectPolicy
-from audit.prompts import thinking_question, tier2_question, tier3_question
+from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
+from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
 Made = TypeVar("Made")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from audit.literals import hidden_parts
+from audit.prompts.prompt_quoting import hidden_parts
 from service.dashboard.rendering import number
 
 WIDTH, HEIGHT = 400, 170

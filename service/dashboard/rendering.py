@@ -17,7 +17,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from audit.literals import hidden_parts
+from audit.prompts.prompt_quoting import hidden_parts
 from service.access import Holder
 from service.api.authentication import PAGE_MARK
 from service.dashboard.links import Links

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from audit.answers import json_in
+from audit.prompts.answers import json_in
 from streams.judges.asking import INVALID, Asking, usable
 from streams.judges.batch_calls import Patience
 from streams.judges.batch_plans import Asked, Plan

@@ -22,8 +22,8 @@ from typing import Any
 import httpx2
 from anthropic import APIStatusError, AsyncAnthropic
 
-from audit.answers import json_in
 from audit.exchanges.questions import Question
+from audit.prompts.answers import json_in
 from streams.judges.asking import INVALID, Asking, usable
 from streams.judges.counting import PromptBounds
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, failure_of, one_line

@@ -15,7 +15,7 @@ from audit.exchanges.questions import Question, Reply
 from audit.ledger import Ledger
 from audit.policy import Policy
 from audit.prices import worst_case
-from audit.prompts import tier3_question
+from audit.prompts.exchange_prompts import tier3_question
 from schemas.records import Judgement, Score, ScoringTask
 from streams.batches import encoded_exchange
 from streams.docket import Docket

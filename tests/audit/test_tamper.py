@@ -13,10 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.answers import json_in
 from audit.exchanges.questions import Invalid
 from audit.policy import Policy
-from audit.prompts import thinking_question, tier2_question
+from audit.prompts.answers import json_in
+from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from audit.tamper import tamper_reasons
 from schemas.records import Exchange
 

@@ -19,7 +19,7 @@ from audit.exchanges.tier1 import check_structure
 from audit.exchanges.wrap_quality import wrap_quality
 from audit.methodology import shipped_methodologies
 from audit.policy import Policy, RedactionSettings
-from audit.prompts import thinking_question, tier2_question, tier3_question
+from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from audit.redaction import Redactor
 from audit.tamper import tamper_reasons
 from audit.times import parse_timestamp

@@ -14,7 +14,7 @@ from servers import until
 
 from audit.exchanges.questions import Invalid
 from audit.policy import Policy
-from audit.prompts import tier2_question
+from audit.prompts.exchange_prompts import tier2_question
 from service.simulator import RunningJudge, running
 from service.simulator.scoring import MODEL
 

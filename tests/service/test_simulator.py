@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from audit.exchanges.questions import Invalid, Question
 from audit.policy import Policy
 from audit.prices import believable
-from audit.prompts import thinking_question, tier2_question, tier3_question
+from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from schemas.errors import SettingsError
 from service.simulator import RunningJudge, behaviours, running
 from service.simulator import app as simulator_app

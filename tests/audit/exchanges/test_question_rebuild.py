@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from audit.exchanges.question_rebuild import rebuilt
 from audit.policy import Policy
-from audit.prompts import thinking_question, tier2_question, tier3_question
+from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 
 POLICY = Policy().for_project("ops")
 TILT = Policy.model_validate({"defaults": {"methodology": "tilt"}}).for_project("ops")

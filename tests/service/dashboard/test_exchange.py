@@ -15,7 +15,7 @@ from watched import put
 
 from analytics.store import Store
 from audit.policy import Policy
-from audit.prompts import thinking_question, tier2_question
+from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from audit.redaction import Redactor
 from schemas.records import DimensionScore, Exchange, Judgement, Score
 from service.access import AccessStore, Holder

@@ -11,7 +11,7 @@ from browsers import HTML, cookie, signed_in
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.literals import hidden_parts
+from audit.prompts.prompt_quoting import hidden_parts
 from service.dashboard.rendering import moment, number, share, shown, usd
 
 

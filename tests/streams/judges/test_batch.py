@@ -30,7 +30,7 @@ from audit.exchanges.questions import Invalid, Question
 from audit.fingerprints import canonical_json
 from audit.policy import Policy
 from audit.prices import price_of
-from audit.prompts import tier2_question
+from audit.prompts.exchange_prompts import tier2_question
 from schemas.errors import StoreError
 from service.simulator import RunningJudge, running
 from service.simulator.script import KINDS
@@ -453,7 +453,7 @@ CHILD = """
     from pathlib import Path
     import builders as build
     from audit.policy import Policy
-    from audit.prompts import tier2_question
+    from audit.prompts.exchange_prompts import tier2_question
     from streams.judges.batch import Asked, BatchLimits, FileJournal, open_batch_judge
 
     class Purse:

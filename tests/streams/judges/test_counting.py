@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from audit.exchanges.questions import Question, byte_tokens
 from audit.policy import Policy
 from audit.prices import OVERHEAD_TOKENS, PromptBound
-from audit.prompts import tier2_question
+from audit.prompts.exchange_prompts import tier2_question
 from benchmarks.counting_api import TOKENIZERS, CountingApi, Tokenizer
 from streams.judges.counting import PromptBounds
 from streams.judges.requests import Format, Repair, Rung, parameters

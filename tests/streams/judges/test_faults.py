@@ -20,7 +20,7 @@ import pytest
 from audit.exchanges.questions import Invalid, Question
 from audit.policy import Policy
 from audit.prices import price_of
-from audit.prompts import tier2_question
+from audit.prompts.exchange_prompts import tier2_question
 from service.simulator import RunningJudge, running
 from service.simulator.script import KINDS
 from streams.judges.live import LiveJudge, open_live_judge

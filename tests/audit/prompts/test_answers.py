@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.answer_fields import MAX_PROBLEMS, MAX_WORDS
-from audit.answer_json import MAX_ANSWER
-from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer, json_in
 from audit.exchanges.questions import Invalid, Question
 from audit.policy import Policy
-from audit.prompts import thinking_question, tier2_question, tier3_question
+from audit.prompts.answer_fields import MAX_PROBLEMS, MAX_WORDS
+from audit.prompts.answer_json import MAX_ANSWER
+from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer, json_in
+from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from schemas.records import DimensionScore
 
 POLICY = Policy().for_project("ops")

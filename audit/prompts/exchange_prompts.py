@@ -1,7 +1,7 @@
 """What the judge is asked about an exchange: a pure function of the exchange and of what is in force for its project.
 
-Order of a prompt: instructions that are the same for every exchange of a methodology and tier (see `audit.instructions`), the
-texts, and last the task. The texts are JSON strings in which no mark can be written (see `audit.literals`).
+Order of a prompt: instructions that are the same for every exchange of a methodology and tier (see `audit.prompts.instructions`), the
+texts, and last the task. The texts are JSON strings in which no mark can be written (see `audit.prompts.prompt_quoting`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from audit.answer_schemas import thinking_schema, tier2_schema, tier3_schema
-from audit.answers import read_thinking, read_tier2, read_tier3
 from audit.exchanges.questions import Material, Question
 from audit.exchanges.tier1 import check_structure
 from audit.fingerprints import canonical_json
-from audit.instructions import thinking_instructions, tier2_instructions, tier3_instructions
-from audit.literals import literal
 from audit.methodology import BehaviouralDimension
 from audit.policy import ProjectPolicy
+from audit.prompts.answer_schemas import thinking_schema, tier2_schema, tier3_schema
+from audit.prompts.answers import read_thinking, read_tier2, read_tier3
+from audit.prompts.instructions import thinking_instructions, tier2_instructions, tier3_instructions
+from audit.prompts.prompt_quoting import literal
 from schemas.records import Exchange
 
 PROMPT_VERSION = "judge-1"

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TypeVar
 
-from audit.answer_fields import Fields
-from audit.answer_json import json_in, read_json
-from audit.answer_schemas import thinking_schema, tier2_schema, tier3_schema
 from audit.exchanges.questions import Invalid, Material
+from audit.prompts.answer_fields import Fields
+from audit.prompts.answer_json import json_in, read_json
+from audit.prompts.answer_schemas import thinking_schema, tier2_schema, tier3_schema
 from schemas.records import DimensionScore
 
 __all__ = ["Invalid", "ThinkingAnswer", "Tier2Answer", "Tier3Answer", "json_in", "read_thinking", "read_tier2", "read_tier3"]

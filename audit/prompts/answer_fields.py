@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from audit.answer_json import shown
 from audit.exchanges.questions import Invalid, Material
-from audit.quotes import Quotable
+from audit.prompts.answer_json import shown
+from audit.prompts.quotes import Quotable
 from schemas.bounds.limits import has_surrogates
 
 MAX_WORDS = 2000
