@@ -21,7 +21,7 @@ from audit.evaluation.dimensions import MEANINGS
 from audit.evaluation.marks import marked, quoted, size
 from audit.evaluation.run import Run, ToolCall, ToolResult
 from audit.evaluation.shown import Sections, case_sections, run_sections, spoken
-from audit.tamper_runs import swaying
+from audit.injection.run_detection import swaying
 from schemas.records import CheckOutcome
 
 SMALLEST_VIEW = 4_000

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from audit.exchanges.anomalies import anomaly_reasons
 from audit.fingerprints import stable_id
+from audit.injection.detection import tamper_reasons
 from audit.policy import ProjectPolicy
 from audit.prices import nano_of, usd_of
-from audit.tamper import tamper_reasons
 from schemas.records import DimensionScore, Exchange, Judgement, Score
 
 RULE_VERSION = "eval-4"

@@ -1,4 +1,4 @@
-"""Words by which a text sways a judge. They run on small plain letters without accents (see `audit.tamper_views`).
+"""Words by which a text sways a judge. They run on small plain letters without accents (see `audit.injection.text_views`).
 
 Speaking of judges and scores is ordinary work: people ask for evaluations, agents grade homework and write prompts for judges.
 What counts is who is spoken to and what is wanted. So a way to address a judge counts together with a wanted verdict near it, in

@@ -1,4 +1,4 @@
-"""Attempts of a finished run to sway the judge of six dimensions: what `audit.tamper` knows, and what only that judge is shown.
+"""Attempts of a finished run to sway the judge of six dimensions: what `audit.injection.detection` knows, and what only that judge is shown.
 
 Recognised beyond it are: the six dimensions with their scores, the names of the parts of the view and the marks in it, a ten
 wanted for every dimension, and outcomes of "deterministic checks". That "12 of 12 checks passed" is said of tests every day, so it
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.tamper import text_kinds
-from audit.tamper_words import compiled
+from audit.injection.detection import text_kinds
+from audit.injection.phrases import compiled
 
 _CLOSED = r"""["'*\\\s]{0,6}(?:[:=|]|=>)\s{0,4}["'*\\]{0,4}"""
 _NUMBER = r"(?:10|[0-9])(?:\.[0-9]{1,3})?[\"'\\]{0,4}\s{0,4}(?:[,;}\n|\])]|/\s?10|$)"

@@ -12,11 +12,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
+from audit.injection.hidden_text import decoded_runs, hides_text
+from audit.injection.phrases import ADDRESS, CONDITION, DEMAND, MODEL_ADDRESS, WANTED, compiled
+from audit.injection.text_views import folded, levels
 from audit.methodology import shipped_methodologies
 from audit.patterns import Pattern, encode
-from audit.tamper_hiding import decoded_runs, hides_text
-from audit.tamper_views import folded, levels
-from audit.tamper_words import ADDRESS, CONDITION, DEMAND, MODEL_ADDRESS, WANTED, compiled
 from schemas.records import Exchange
 
 Recognises = Callable[[bytes, str], bool]

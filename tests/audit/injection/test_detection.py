@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.exchanges.questions import Invalid
+from audit.injection.detection import tamper_reasons
 from audit.policy import Policy
 from audit.prompts.answers import json_in
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
-from audit.tamper import tamper_reasons
 from schemas.records import Exchange
 
-CORPUS = Path(__file__).parents[1] / "corpus" / "injection"
+CORPUS = Path(__file__).parents[2] / "corpus" / "injection"
 POLICY = Policy().for_project("ops")
 FIELDS = {"response": "agent_response", "thinking": "agent_thinking", "user message": "user_message"}
 KINDS = {
