@@ -26,7 +26,7 @@ from analytics.removing import IN_ONE_COMMIT, remove
 from analytics.retention import whole_since
 from analytics.store import Store
 from analytics.tables import full_name
-from audit.anchor_names import ANCHORS
+from audit.drift.anchor_names import ANCHORS
 from audit.fingerprints import canonical_json
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError

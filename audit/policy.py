@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, StringConstraints
 
-from audit.anchor_names import anchor_project, is_reserved
 from audit.detectors.thresholds import Detectors
+from audit.drift.anchor_names import anchor_project, is_reserved
 from audit.fingerprints import canonical_json, digest
 from audit.methodology import SHIPPED, Methodology, load_methodology, shipped_methodologies
 from audit.patterns import compile_pattern

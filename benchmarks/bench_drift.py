@@ -9,7 +9,7 @@ from datetime import timedelta
 from multiprocessing.pool import Pool
 from typing import NamedTuple, TypeVar
 
-from audit.sequential import WINDOW_DAYS, find_change
+from audit.drift.change_detector import WINDOW_DAYS, find_change
 from benchmarks.drift import anomalies, bars, causes, rules, scores, slices
 from benchmarks.drift.scores import Project, Shape
 from benchmarks.measure import print_table

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from audit.drift import DAYS
+from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
 from service.slice_view import WhichPart, deployments_of, which_part_of
 from service.terminal import MISSING, SEVERITY_STYLES, counted, plain, table

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from audit.spikes import FEWEST_ANOMALIES
+from audit.drift.anomaly_rate import FEWEST_ANOMALIES
 from service.project_checks import check_state
 
 Health = Literal["critical", "warning", "unknown", "ok", "empty"]

@@ -26,7 +26,7 @@ from analytics.erasure import Erasing
 from analytics.queries import query_rows
 from analytics.store import Store
 from analytics.tables import quote
-from audit.anchor_names import ANCHORS
+from audit.drift.anchor_names import ANCHORS
 from audit.fingerprints import stable_id
 from schemas.errors import InputError, StoreError
 from schemas.records import Erasure

@@ -1,4 +1,4 @@
--- purpose: what `audit.slices` takes a change apart by: sums of weights and scores of each slice, before and after, for every label of the exchanges and for agent and model
+-- purpose: what `audit.drift.slices` takes a change apart by: sums of weights and scores of each slice, before and after, for every label of the exchanges and for agent and model
 -- grain: one row a side (before, after), label, kind and value: value (the 50 heaviest values of a label), not_given (exchanges without the label), other (the rest of the values); label NULL: all exchanges of the side. At most 40 labels. w is a session's weight (1 / sampling_probability) in the slice, t its weight times score; ww, wt, tt: their squares and product; w_all, wt_all, tw_all, t_all: their products with the weight and the total of the session in all. Sums are of millionths, so that no order of rows changes them
 -- parameters: $project, $tier (tier1, tier2, tier2_5 or tier3; NULL: anomalies), $before_since, $before_until, $after_since, $after_until (each since inclusive, until exclusive)
 WITH latest AS (

@@ -1,4 +1,4 @@
--- purpose: what the watch reads: what the current scores add up to hour by hour, with what they were made with, from which baselines, daily averages and what `audit.sequential` looks at add up
+-- purpose: what the watch reads: what the current scores add up to hour by hour, with what they were made with, from which baselines, daily averages and what `audit.drift.change_detector` looks at add up
 -- grain: one row a project, UTC hour in which sessions of the day had their last exchange (the first hour of six, for days before $coarse_until), whether that was at the hour of $until or later, and what the scores were made with; a session of a day is one unit: units, its weight and total, and the sums of their squares and products over the units; weights are 1 / sampling_probability; tier1 is of all exchanges, the others of those that have the tier; low, high: the least and the greatest mean of a unit
 -- parameters: $projects (list), $since (inclusive) and $until (exclusive) in event time, $coarse_until (days before it come by six hours)
 SELECT

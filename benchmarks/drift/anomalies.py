@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.spikes import DAYS, Day, anomaly_spike
+from audit.drift.anomaly_rate import DAYS, Day, anomaly_spike
 from benchmarks.drift.bars import Row, alarms_apart, rate_row, share_row
 
 FIRST = date(2026, 1, 5)

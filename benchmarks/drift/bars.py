@@ -1,6 +1,6 @@
 """The bars of drift detection: histories without a change and with one, through the real rule, each line with its interval.
 
-A history is drawn hour by hour with numpy; what reads it is `audit.sequential`, as a check does. Seeds are drawn anew with `--seed`.
+A history is drawn hour by hour with numpy; what reads it is `audit.drift.change_detector`, as a check does. Seeds are drawn anew with `--seed`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.cells import Cells, Floats
 from audit.comparison import beta_quantile
-from audit.looks import looks_of
-from audit.sequential import SUSPECTED, find_change, is_confirmed
-from audit.series import Series
-from audit.spread import find_spread
+from audit.drift.cells import Cells, Floats
+from audit.drift.change_detector import SUSPECTED, find_change, is_confirmed
+from audit.drift.score_history import looks_of
+from audit.drift.series import Series
+from audit.drift.spread import find_spread
 
 FIRST = date(2026, 1, 5)
 START = np.datetime64(FIRST.isoformat(), "us")

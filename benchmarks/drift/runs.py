@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from audit.sequential import CHECKED_DAYS, WINDOW_DAYS
+from audit.drift.change_detector import CHECKED_DAYS, WINDOW_DAYS
 from benchmarks.drift.causes import Row, exact_interval
 from streams.watch.run_measures import AgentRuns, ProjectRuns
 from streams.watch.run_rules import RunCase, by_runs

@@ -2,7 +2,7 @@
 
 A project has sessions of scores whose label `cause` has 2, 5, 10 or 20 values, of even sizes or skewed (each value has half as many
 sessions again as the next one), beside labels that have nothing to do with it. One value falls by one or two sigma; which one is
-drawn by size. The alarm is `audit.sequential.find_change` at the end of each day; slices are compared before and from its first day.
+drawn by size. The alarm is `audit.drift.change_detector.find_change` at the end of each day; slices are compared before and from its first day.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import random
 from collections import defaultdict
 from datetime import UTC, date, datetime, timedelta
 
-from audit.sequential import Unit, find_change
-from audit.slices import VALUE, Key, Scored, explain, moments_of
+from audit.drift.change_detector import Unit, find_change
+from audit.drift.slices import VALUE, Key, Scored, explain, moments_of
 
 BAR = 0.9
 START = date(2026, 1, 1)

@@ -14,7 +14,7 @@ import typer
 
 from analytics.daily import refresh_daily
 from analytics.queries import query_records, query_rows
-from audit.drift import DAYS
+from audit.drift.consecutive_days import DAYS
 from schemas.errors import InputError
 from schemas.records import Incident
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, Project, clock_of, print_json, settings_of, show_rows

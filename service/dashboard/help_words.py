@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from audit.diagnosis.diagnosis import LOWEST_TRUST
-from audit.drift import SHORTEST_RUN
-from audit.spikes import DAYS as SPIKE_DAYS
+from audit.drift.anomaly_rate import DAYS as SPIKE_DAYS
+from audit.drift.consecutive_days import SHORTEST_RUN
 from service.dashboard.incident_words import EXPLAINED
 from service.project_health import ANOMALOUS, ENOUGH, UNSCORED
 

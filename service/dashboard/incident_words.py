@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from audit.drift import CRITICAL, DAYS, SHORTEST_RUN, SMALLEST_SIGMA
-from audit.sequential import SUSPECTED
-from audit.spikes import CRITICAL as CRITICAL_RATE
-from audit.spikes import DAYS as RATE_DAYS
-from audit.spikes import FEWEST_ANOMALIES, HISTORY_DAYS
-from audit.spikes import SUSPECTED as SUSPECTED_RATE
+from audit.drift.anomaly_rate import CRITICAL as CRITICAL_RATE
+from audit.drift.anomaly_rate import DAYS as RATE_DAYS
+from audit.drift.anomaly_rate import FEWEST_ANOMALIES, HISTORY_DAYS
+from audit.drift.anomaly_rate import SUSPECTED as SUSPECTED_RATE
+from audit.drift.change_detector import SUSPECTED
+from audit.drift.consecutive_days import CRITICAL, DAYS, SHORTEST_RUN, SMALLEST_SIGMA
 from service.dashboard.rendering import NOTHING, number, share
 from streams.watch.causes import CAUSES
 from streams.watch.incidents import CAUSE

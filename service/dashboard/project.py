@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_records
-from audit.drift import DAYS
+from audit.drift.consecutive_days import DAYS
 from schemas.records import Baseline, Incident
 from service.api.context import ApiContext, Services
 from service.api.projects import project_rows, row_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from audit.drift import SMALLEST_SIGMA
+from audit.drift.consecutive_days import SMALLEST_SIGMA
 from schemas.records import Baseline, Incident, TierStatistics
 from service.dashboard.change_days import before_of, marked_days, telling
 from service.dashboard.charts import Band, Chart, Point, bars, line, stacked_bars

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
-from audit.drift import DAYS
+from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
 from service.api.context import Services
 from service.api.errors import ApiError

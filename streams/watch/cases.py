@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
-from audit.drift import DailyAverage
-from audit.reference import NO_DECISION, Reference
+from audit.drift.consecutive_days import DailyAverage
+from audit.drift.reference import NO_DECISION, Reference
 from schemas.records import Baseline
 from streams.watch.findings import Finding, Looked
 from streams.watch.measured import QUERY, Measured, midnight

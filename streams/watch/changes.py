@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, NamedTuple
 
-from audit.reference import Reference
-from audit.sequential import Change
+from audit.drift.change_detector import Change
+from audit.drift.reference import Reference
 from streams.watch.cases import days_window, shown
 from streams.watch.findings import Finding, Key, Looked
 from streams.watch.measured import midnight

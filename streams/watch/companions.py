@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.cells import Cells
-from audit.changepoints import Flags
+from audit.drift.cells import Cells
+from audit.drift.change_evidence import Flags
 from streams.watch.cases import Case
 from streams.watch.findings import DOWN, DRIFT, UP, VERBS, WARNING, Finding, Key
 from streams.watch.measured import TIERS, midnight

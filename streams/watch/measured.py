@@ -18,11 +18,11 @@ import duckdb
 import polars as pl
 
 from analytics.queries import query_rows, run_query
-from audit.cells import Cells
-from audit.drift import DAYS, DailyAverage
+from audit.drift.anomaly_rate import Day
+from audit.drift.cells import Cells
+from audit.drift.consecutive_days import DAYS, DailyAverage
 from audit.exchanges.outcomes import COMPARABLE_RULES
 from audit.fingerprints import canonical_json, digest
-from audit.spikes import Day
 from schemas.records import TierStatistics
 
 TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}

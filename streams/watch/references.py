@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import date, datetime
 
-from audit.reference import Reference, Span, joined
+from audit.drift.reference import Reference, Span, joined
 from schemas.records import Incident
 from streams.watch.moves import DAY, Moved, moved_of
 from streams.watch.recovery import UNSEEN_DAYS

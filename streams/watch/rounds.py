@@ -17,8 +17,8 @@ from datetime import datetime, timedelta
 from analytics.daily import refresh_daily
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.anchor_names import is_reserved
-from audit.drift import DAYS
+from audit.drift.anchor_names import is_reserved
+from audit.drift.consecutive_days import DAYS
 from streams.watch.watching import AT_ONCE, Watch
 
 INTERVAL_SECONDS = 5.0

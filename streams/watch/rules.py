@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 
-from audit import drift
-from audit.sequential import Change, find_change
+from audit.drift import consecutive_days as drift
+from audit.drift.change_detector import Change, find_change
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
 from streams.watch.cases import Case, Rule, days_shown, shown

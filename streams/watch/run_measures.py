@@ -18,8 +18,8 @@ import duckdb
 import polars as pl
 
 from analytics.queries import run_query
-from audit.drift import DAYS
-from audit.sequential import Unit
+from audit.drift.change_detector import Unit
+from audit.drift.consecutive_days import DAYS
 from streams.watch.measured import commonest, midnight
 
 QUERY = "watched_runs"

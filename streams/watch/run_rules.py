@@ -1,6 +1,6 @@
 """Drift of runs: trust, the share of unsafe runs and each type of failure, agent by agent, by the rule that watches the tiers.
 
-1. One run is one unit. `audit.sequential` finds a change of a series' mean, of any size, in either direction, and since when.
+1. One run is one unit. `audit.drift.change_detector` finds a change of a series' mean, of any size, in either direction, and since when.
 2. An agent has several series, and each could raise a false alarm. So the evidence of each has to be as many times as large as one
    series needs as the agent has series (a union bound): all series of an agent together raise as few false alarms as one tier does.
 3. Shares are told as shares: 2 of 13 runs, 13 of 15.
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from audit.reference import NO_DECISION, Reference
-from audit.sequential import SUSPECTED, Change, find_change
+from audit.drift.change_detector import SUSPECTED, Change, find_change
+from audit.drift.reference import NO_DECISION, Reference
 from streams.watch.cases import shown
 from streams.watch.changes import Asked, Told, change_finding
 from streams.watch.findings import DRIFT, VERBS, Finding, Key, Looked

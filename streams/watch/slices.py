@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 
 from analytics.queries import query_rows
-from audit.slices import FEWEST_SESSIONS, Explanation, Key, Moments, Part, Slice, explain
+from audit.drift.slices import FEWEST_SESSIONS, Explanation, Key, Moments, Part, Slice, explain
 from streams.deployments import deployments
 from streams.watch.findings import Finding
 

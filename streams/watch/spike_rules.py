@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from audit.spikes import Day, Spike, anomaly_spike
+from audit.drift.anomaly_rate import Day, Spike, anomaly_spike
 from streams.watch.cases import Case, shown
 from streams.watch.findings import SPIKE, UP, Finding, Key
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import numpy as np
 
-from audit.cells import Cells
-from audit.spread import SpreadChange, find_spread
+from audit.drift.cells import Cells
+from audit.drift.spread import SpreadChange, find_spread
 from streams.watch.cases import Case, days_shown, shown
 from streams.watch.findings import DRIFT, SPREAD, UP, Finding, Key
 from streams.watch.measured import TIERS

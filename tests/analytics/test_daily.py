@@ -19,7 +19,7 @@ from analytics.macros import CONSUMER
 from analytics.queries import query_rows
 from analytics.store import Store
 from analytics.sums import KEY
-from audit.drift import DailyAverage, consecutive_days
+from audit.drift.consecutive_days import DailyAverage, consecutive_days
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
 from schemas.records import Baseline, Score, TierStatistics

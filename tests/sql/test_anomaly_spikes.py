@@ -14,7 +14,7 @@ from watched import put
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.spikes import Day, Spike, anomaly_spike
+from audit.drift.anomaly_rate import Day, Spike, anomaly_spike
 from schemas.records import Score
 
 START = date(2026, 9, 1)

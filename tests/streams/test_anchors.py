@@ -16,7 +16,7 @@ from engines import NOW, engine_over, rows
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.attribution import Moved
+from audit.drift.attribution import Moved
 from audit.exchanges.questions import Question
 from audit.policy import Anchors, Policy, ProjectSettings
 from audit.prices import Usage

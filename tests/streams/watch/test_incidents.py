@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sighted import DAY, EVIDENCE, RUNS, TODAY, finding, opened, written
 from watched import END
 
-from audit.reference import Reference
+from audit.drift.reference import Reference
 from schemas.records import Incident
 from streams.watch.findings import CRITICAL, DOWN, DRIFT, WARNING, Key
 from streams.watch.incidents import decided

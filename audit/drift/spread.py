@@ -3,7 +3,7 @@
 Days are taken together until they say enough of how their sessions vary, and the logarithm of that variance is one value. What such
 values vary by is measured among those before the change, as if all of it came from how few sessions each rests on and as if none of it
 did, and the worse counts: where fewer sessions come, they say less. The evidence for a change from one of the last days on is the Bayes
-factor of Student's t (Gönen, Johnson, Lu and Westfall 2005), summed over the days as in `audit.sequential`.
+factor of Student's t (Gönen, Johnson, Lu and Westfall 2005), summed over the days as in `audit.drift.change_detector`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.cells import Cells, Floats, Ints
-from audit.changepoints import SMALLEST_VARIANCE, log_bayes_factor
-from audit.drift import Direction, Severity
-from audit.reference import NO_DECISION, Reference
-from audit.sequential import CONFIRMED, SUSPECTED
+from audit.drift.cells import Cells, Floats, Ints
+from audit.drift.change_detector import CONFIRMED, SUSPECTED
+from audit.drift.change_evidence import SMALLEST_VARIANCE, log_bayes_factor
+from audit.drift.consecutive_days import Direction, Severity
+from audit.drift.reference import NO_DECISION, Reference
 
 DAYS = 28
 """A change of spread that is older than so many UTC days, the one of the check included, is how the series is now."""

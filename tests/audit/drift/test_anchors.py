@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.anchor_shift import Verdict
-from audit.anchors import judge_change
+from audit.drift.anchor_shift import Verdict
+from audit.drift.anchors import judge_change
 
 START = datetime(2026, 10, 1, tzinfo=UTC)
 

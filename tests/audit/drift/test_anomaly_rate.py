@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.spikes import CONFIRMED, DAYS, HISTORY_DAYS, REFERENCE_DAYS, SUSPECTED, Day, anomaly_spike
+from audit.drift.anomaly_rate import CONFIRMED, DAYS, HISTORY_DAYS, REFERENCE_DAYS, SUSPECTED, Day, anomaly_spike
 
 START = date(2026, 9, 1)
 HISTORY = 30

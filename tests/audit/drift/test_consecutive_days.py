@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.drift import DailyAverage, consecutive_days
+from audit.drift.consecutive_days import DailyAverage, consecutive_days
 
 AS_OF = date(2026, 10, 31)
 MEAN, SIGMA = 0.8, 0.1

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.cells import Floats, Ints
-from audit.changepoints import Contrast, Later, Stretch, contrast, log_evidence
-from audit.series import BLOCK_SQUARES, DAY_SQUARES, Series
+from audit.drift.cells import Floats, Ints
+from audit.drift.change_evidence import Contrast, Later, Stretch, contrast, log_evidence
+from audit.drift.series import BLOCK_SQUARES, DAY_SQUARES, Series
 
 REFERENCE_DAYS = 14
 """A change has at least so many days before it, to be compared with."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.slices import NOT_GIVEN, VALUE, Explanation, Key, Scored, explain, moments_of
+from audit.drift.slices import NOT_GIVEN, VALUE, Explanation, Key, Scored, explain, moments_of
 
 NAMES = ("version", "tenant")
 SCORED = st.builds(

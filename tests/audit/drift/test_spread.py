@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.cells import Unit, cells_of
-from audit.reference import Reference
-from audit.spread import DAYS, find_spread
+from audit.drift.cells import Unit, cells_of
+from audit.drift.reference import Reference
+from audit.drift.spread import DAYS, find_spread
 
 START = date(2026, 1, 5)
 CHANGE = 60

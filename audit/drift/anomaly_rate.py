@@ -3,7 +3,7 @@
 What is normal are the days before, whatever they were: so a spike never becomes its own baseline. Each of the last `DAYS` days may be the
 first one of a spike. Of all anomalies, before it and since, the number of late ones is binomial (Przyborowski and Wilenski 1940, the
 conditional test of two Poisson rates); for a rate that is `RATIOS` times as high it is binomial, too, so the ratio of the two, averaged,
-is an e-value, and the sum over the days is evidence as in `audit.sequential`. Anomalies come in bunches, session by session: where days
+is an e-value, and the sum over the days is evidence as in `audit.drift.change_detector`. Anomalies come in bunches, session by session: where days
 differ by more than independent exchanges would, all counts count for less by as much.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import NamedTuple
 
-from audit.drift import Severity
+from audit.drift.consecutive_days import Severity
 
 DAYS = 14
 """A spike that is older than so many UTC days, the one of the check included, is no spike."""

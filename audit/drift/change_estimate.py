@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.cells import Floats, Ints
-from audit.changepoints import Contrast
 from audit.comparison import t_quantile
+from audit.drift.cells import Floats, Ints
+from audit.drift.change_evidence import Contrast
 
 CONFIDENCE = 0.95
 

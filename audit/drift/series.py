@@ -6,8 +6,8 @@ from datetime import date, datetime, timedelta
 
 import numpy as np
 
-from audit.cells import Cells, Floats, Ints
-from audit.reference import NO_DECISION, Reference
+from audit.drift.cells import Cells, Floats, Ints
+from audit.drift.reference import NO_DECISION, Reference
 
 BLOCK_HOURS = 6
 """Hours of a block: what the hours of one day have in common is measured by blocks."""

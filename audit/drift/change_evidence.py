@@ -28,8 +28,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.cells import Floats, Ints
-from audit.series import (
+from audit.drift.cells import Floats, Ints
+from audit.drift.series import (
     BLOCK_MIXED,
     BLOCK_SQUARES,
     BLOCK_TOTALS,
@@ -75,7 +75,7 @@ class Stretch(NamedTuple):
     """What stretches of a series come to, a row each, by stratum."""
 
     sums: Floats
-    """Of the units: (rows, STRATA, 7), columns of `audit.series`."""
+    """Of the units: (rows, STRATA, 7), columns of `audit.drift.series`."""
     days: Floats
     """Of the whole days among them: (rows, STRATA, 12)."""
 

@@ -1,7 +1,7 @@
 """Drift by runs of days: three or more days with scores in a row whose averages lie off the baseline, on one side of it.
 
 The rule compares the average of a day with the spread of single scores. An average of n scores varies √n times less than one score, so
-what it finds is large, and a change of less than one sigma is never found. It is kept for being simple; `audit.sequential` is the one
+what it finds is large, and a change of less than one sigma is never found. It is kept for being simple; `audit.drift.change_detector` is the one
 that looks for small changes.
 """
 

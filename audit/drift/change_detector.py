@@ -1,6 +1,6 @@
 """Drift by evidence: has the mean of a series changed, looked at after every hour with sessions, and since when.
 
-After an hour, each day of the last 400 is a day on which the mean may have changed. For each of them `audit.changepoints` says how much
+After an hour, each day of the last 400 is a day on which the mean may have changed. For each of them `audit.drift.change_evidence` says how much
 more probable the scores are with that change than without any; the sum over the days is the evidence (Shiryaev and Roberts' sum, of
 e-values that start anew every day; Shin, Ramdas and Rinaldo 2023, "E-detectors: a nonparametric framework for sequential change
 detection"). Without a change each term is 1 on average, so the sum grows by no more than 1 a day, and it takes at least `SUSPECTED` days
@@ -17,13 +17,13 @@ from datetime import date, datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.cells import Cells, Floats, Ints, Unit, cells_of
-from audit.changepoints import Contrast, Flags
-from audit.drift import Direction, Severity, severity_of
-from audit.firstday import Interval, estimate
-from audit.looks import HISTORY_DAYS, REFERENCE_DAYS, Looks, contrasts_at, first_seen, looks_of
-from audit.reference import NO_DECISION, Reference
-from audit.series import SCORES, UNITS, Series
+from audit.drift.cells import Cells, Floats, Ints, Unit, cells_of
+from audit.drift.change_estimate import Interval, estimate
+from audit.drift.change_evidence import Contrast, Flags
+from audit.drift.consecutive_days import Direction, Severity, severity_of
+from audit.drift.reference import NO_DECISION, Reference
+from audit.drift.score_history import HISTORY_DAYS, REFERENCE_DAYS, Looks, contrasts_at, first_seen, looks_of
+from audit.drift.series import SCORES, UNITS, Series
 
 __all__ = [
     "CHECKED_DAYS",

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.cells import Cells, Unit, cells_of
-from audit.looks import HISTORY_DAYS, REFERENCE_DAYS, looks_of
-from audit.reference import Reference
-from audit.sequential import CONFIRMED, SUSPECTED, WINDOW_DAYS, Change, find_change, standing
-from audit.series import Series
+from audit.drift.cells import Cells, Unit, cells_of
+from audit.drift.change_detector import CONFIRMED, SUSPECTED, WINDOW_DAYS, Change, find_change, standing
+from audit.drift.reference import Reference
+from audit.drift.score_history import HISTORY_DAYS, REFERENCE_DAYS, looks_of
+from audit.drift.series import Series
 
 START = datetime(2026, 8, 3, tzinfo=UTC)
 CHANGE = 44
