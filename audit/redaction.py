@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from audit.patterns import compile_pattern, decode, encode
-from audit.policy import RedactionSettings, SecretPattern
+from audit.policy.policy import RedactionSettings, SecretPattern
 from audit.secret_kinds import BUILT_IN, TRIGGER, SecretKind
 from audit.secret_names import is_sensitive
 from schemas.bounds.limits import MAX_DEPTH

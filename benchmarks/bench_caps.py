@@ -15,7 +15,7 @@ from functools import cache
 import msgspec
 
 from analytics.store import Store
-from audit.policy import Policy, ProjectSettings
+from audit.policy.policy import Policy, ProjectSettings
 from audit.prices import price_of
 from audit.redaction import Redactor
 from benchmarks.bench_judging import exchanges

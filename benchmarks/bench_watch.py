@@ -20,7 +20,7 @@ from analytics.connection import fetch
 from analytics.daily import refresh_daily
 from analytics.store import Store
 from analytics.sums import current_of, days_of
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from benchmarks.measure import print_table
 from benchmarks.one_by_one import ONE_BY_ONE
 from streams.watch.causes import UNEXPLAINED

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from audit.policy import ProjectSettings
+from audit.policy.policy import ProjectSettings
 from schemas.records import Exchange, SessionClosed
 from service.report import heading
 from service.savings import VARIANTS, Answers, Bill, bill

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.evaluation.profile import Plan
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import price_of
 from schemas.errors import SettingsError
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from audit.policy import Policy, ProjectPolicy
+from audit.policy.policy import Policy, ProjectPolicy
 from audit.prices import price_of
 from service.settings import Settings
 from streams.judges.protocol import SIMULATED_HEADER, Judge

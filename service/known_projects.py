@@ -14,7 +14,7 @@ import duckdb
 
 from analytics.queries import query_rows
 from audit.drift.anchor_names import is_reserved
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.errors import InputError
 from service.access import AccessStore, access_file
 from service.terminal import plain

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import duckdb
 
 from analytics.queries import query_rows
-from audit.policy import Policy
+from audit.policy.policy import Policy
 
 CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
 """What became of checking a project.

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from audit.policy import RedactionSettings
+from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from streams.admission import Accepted, Door, Place, Refusal

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 from service.judging import open_judge, traits_of
 from service.kafka import connection_of, framing_of

@@ -23,7 +23,7 @@ from audit.detectors.thresholds import recorded_profile
 from audit.diagnosis.diagnosis import diagnose_events
 from audit.diagnosis.events import raw_event
 from audit.exchanges.wrap_quality import wrap_quality
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.errors import InputError
 from service.workspace import Workspace
 

@@ -17,7 +17,7 @@ from analytics.store import Store
 from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.questions import Question, Reply
 from audit.fingerprints import canonical_json
-from audit.policy import Policy, ProjectSettings
+from audit.policy.policy import Policy, ProjectSettings
 from audit.prices import ModelPrice, Usage, usd_of
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode

@@ -13,7 +13,7 @@ from analytics.queries import query_rows, run_query
 from audit.detectors.thresholds import PROFILES, Profile, ProfileName, profile_name, source_of
 from audit.detectors.tuning import Tuned, tune
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from service.call_payloads import with_payloads
 
 RUNS_AT_ONCE = 500

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from service.judging import open_judge
 from service.kafka import connection_of, framing_of

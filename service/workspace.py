@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from analytics.store import Store
-from audit.policy import Policy, load_policy
+from audit.policy.policy import Policy, load_policy
 from audit.redaction import DEFAULT_KEY, Redactor
 from schemas.errors import SettingsError
 from service.settings import Settings

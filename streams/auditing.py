@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.errors import DriftlineError
 from schemas.records import Exchange, Record

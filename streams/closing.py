@@ -8,7 +8,7 @@ from typing import Any
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import SessionClosed
 from streams.admission import Accepted

@@ -15,7 +15,7 @@ from typing import Any
 from analytics.erased import STAGE as ERASURE
 from analytics.retention import CUT
 from analytics.store import Appended, Store, Transaction
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import ImportProgress

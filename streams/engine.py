@@ -14,7 +14,7 @@ from typing import Any
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError

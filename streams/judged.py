@@ -12,7 +12,7 @@ from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
 from audit.exchanges.cascade import cascade
 from audit.exchanges.judgements import ANSWERED, charged
 from audit.ledger import Ledger
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import ModelPrice, nano_of, price_of
 from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3
 from schemas.codec.single_object import decode

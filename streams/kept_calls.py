@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from audit.exchanges.sampling import LAST_TURNS, may_become_last
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, ScoringTask
 from streams.docket import KeptCalls

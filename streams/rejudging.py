@@ -11,7 +11,7 @@ from analytics.queries import query_records, query_rows
 from analytics.store import Store
 from audit.estimate import estimate
 from audit.exchanges.judgements import with_earlier
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import usd_of, worst_case
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from schemas.codec.single_object import encode

@@ -22,7 +22,7 @@ from analytics.outbox import Outbox
 from analytics.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, Unread
 from analytics.store import Store
 from audit.exchanges.sampling import without
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from streams.auditing import Auditing
 from streams.batches import encoded_exchange
 from streams.embedded import stage_progress

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from polars.exceptions import PanicException
 
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record

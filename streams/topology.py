@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.registry import current_schemas
 from streams.batches import Step
 from streams.docket import JudgedState

@@ -13,7 +13,7 @@ from audit.exchanges.judgements import recorded_reply
 from audit.exchanges.outcomes import NO_JUDGE
 from audit.exchanges.questions import Question, Reply
 from audit.ledger import Ledger
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record
 from streams.admission import Accepted, Door, Place

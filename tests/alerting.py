@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from receivers import Receiver
 
 from analytics.store import Store
-from audit.policy import Policy, RedactionSettings
+from audit.policy.policy import Policy, RedactionSettings
 from audit.redaction import Redactor
 from service.alerts.channels import Channel
 from service.alerts.delivery import Delivery

@@ -13,7 +13,7 @@ import httpx2
 from servers import LONG
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from service.access import AccessStore, Holder
 from service.api.app import create_app

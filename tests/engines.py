@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from analytics.store import Store
 from audit.exchanges.questions import Question
-from audit.policy import Policy, ProjectSettings
+from audit.policy.policy import Policy, ProjectSettings
 from audit.prices import Usage
 from audit.redaction import Redactor
 from streams.embedded import EmbeddedRunner

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from engines import NOW, Clock
 
 from audit.exchanges.questions import Question
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import Usage
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode

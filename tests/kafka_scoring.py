@@ -16,7 +16,7 @@ from kafka_judging import PARTITIONS, Rig, topics_of
 from analytics.store import Store
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import nano_of
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Score, ScoringTask

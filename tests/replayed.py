@@ -16,7 +16,7 @@ from histories import history
 from analytics.store import Store
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Record, Score
 from service.simulator.scoring import simulated_answer

@@ -14,7 +14,7 @@ from engines import NOW, Clock
 from servers import PATIENCE
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record

@@ -27,7 +27,7 @@ from watched import fallen, history, put
 
 from analytics.outbox import Outbox
 from analytics.store import Store
-from audit.policy import Policy, load_policy
+from audit.policy.policy import Policy, load_policy
 from audit.redaction import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score
 from service.access import AccessStore, Holder

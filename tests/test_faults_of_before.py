@@ -17,7 +17,7 @@ from invariants import check_money, rows
 from watched import END, fallen, history, put, steady
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import nano_of
 from audit.redaction import Redactor
 from service.access import AccessStore, Holder

@@ -22,7 +22,7 @@ from openclaw_host import ALLOWED, NODE, PLUGIN, Host, entries, host, written
 from servers import PATIENCE, ROOT, Home, Nursery, nursery, until
 
 from analytics.store import Store
-from audit.policy_settings import RedactionSettings
+from audit.policy.parts import RedactionSettings
 from audit.redaction import Redactor
 from schemas.records import AgentEvent, Exchange, Record
 from streams.batches import StageBatch

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from audit.evaluation.case import Case
 from audit.evaluation.profile import Profile
-from audit.policy_files import Document
+from audit.policy.files import Document
 from schemas.errors import PolicyError
 
 MAX_SYSTEM_PROMPT_BYTES = 64 * 1024

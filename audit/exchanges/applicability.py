@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from audit.exchanges.sampling import is_disagreement
-from audit.methodology import When
 from audit.patterns import Pattern, compile_pattern
+from audit.policy.methodology import When
 
 _EXECUTION_VERBS = "please|can you|could you|do|make|write|fix|add|create|update|implement"
 _CODE = compile_pattern(

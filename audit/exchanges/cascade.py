@@ -28,8 +28,8 @@ from audit.exchanges.outcomes import (
 )
 from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
-from audit.methodology import BehaviouralDimension
-from audit.policy import ProjectPolicy
+from audit.policy.methodology import BehaviouralDimension
+from audit.policy.policy import ProjectPolicy
 from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from schemas.records import Exchange, Judgement, Score, ScoringTask

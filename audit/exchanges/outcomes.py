@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from audit.exchanges.anomalies import anomaly_reasons
 from audit.fingerprints import stable_id
 from audit.injection.detection import tamper_reasons
-from audit.policy import ProjectPolicy
+from audit.policy.policy import ProjectPolicy
 from audit.prices import nano_of, usd_of
 from schemas.records import DimensionScore, Exchange, Judgement, Score
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from audit.exchanges.applicability import Circumstances, applies
 from audit.exchanges.questions import Question
-from audit.policy import ProjectPolicy
+from audit.policy.policy import ProjectPolicy
 from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3, thinking_question, tier2_question, tier3_question
 from schemas.records import Exchange, Judgement
 

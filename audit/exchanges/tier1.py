@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from audit.methodology import Methodology
 from audit.patterns import compile_pattern, decode, encode, straighten
+from audit.policy.methodology import Methodology
 
 
 @dataclass(frozen=True, slots=True)

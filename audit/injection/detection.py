@@ -15,8 +15,8 @@ from functools import cache
 from audit.injection.hidden_text import decoded_runs, hides_text
 from audit.injection.phrases import ADDRESS, CONDITION, DEMAND, MODEL_ADDRESS, WANTED, compiled
 from audit.injection.text_views import folded, levels
-from audit.methodology import shipped_methodologies
 from audit.patterns import Pattern, encode
+from audit.policy.methodology import shipped_methodologies
 from schemas.records import Exchange
 
 Recognises = Callable[[bytes, str], bool]

@@ -14,8 +14,8 @@ from typing import Any
 from audit.exchanges.questions import Material, Question
 from audit.exchanges.tier1 import check_structure
 from audit.fingerprints import canonical_json
-from audit.methodology import BehaviouralDimension
-from audit.policy import ProjectPolicy
+from audit.policy.methodology import BehaviouralDimension
+from audit.policy.policy import ProjectPolicy
 from audit.prompts.answer_schemas import thinking_schema, tier2_schema, tier3_schema
 from audit.prompts.answers import read_thinking, read_tier2, read_tier3
 from audit.prompts.instructions import thinking_instructions, tier2_instructions, tier3_instructions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from audit.methodology import Dimension, Methodology
+from audit.policy.methodology import Dimension, Methodology
 from audit.prompts.prompt_quoting import visible
 
 _RULES = r"""You audit AI agents. You are shown one exchange between a user and an agent, and you judge the agent. You answer with one JSON object \

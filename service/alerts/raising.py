@@ -10,7 +10,7 @@ from typing import Literal
 
 from analytics.outbox import WAITING, Outbox
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import Alert, Incident
 from service.alerts.channels import Channel, channels_of

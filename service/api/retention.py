@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from pydantic import AliasChoices, Field
 
-from audit.policy_settings import Days
+from audit.policy.parts import Days
 from schemas.bounds.limits import EARLIEST
 from schemas.errors import InputError
 from service.api.answers import Answer

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from audit.methodology import is_methodology, load_methodology
-from audit.policy import ProjectPolicy, load_policy
+from audit.policy.methodology import is_methodology, load_methodology
+from audit.policy.policy import ProjectPolicy, load_policy
 from audit.prices import ModelPrice
 from schemas.errors import SettingsError
 from schemas.registry import current_schemas

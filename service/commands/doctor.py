@@ -15,7 +15,7 @@ import typer
 from analytics.connection import IN_USE
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.policy import Policy, load_policy
+from audit.policy.policy import Policy, load_policy
 from schemas.errors import DriftlineError
 from service.access import AccessStore, access_file
 from service.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 from service.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of
 from service.judging import NAME_A_JUDGE, NONE, PRICE_IT, SIMULATED, OpenedJudge, is_unpriced, open_judge, who_judges

@@ -10,7 +10,7 @@ from audit.exchanges.outcomes import SCORED
 from audit.exchanges.question_rebuild import rebuilt
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
-from audit.policy import ProjectPolicy
+from audit.policy.policy import ProjectPolicy
 from schemas.records import Exchange, Judgement
 from service.dashboard.exchange_record import ExchangeRecord
 from service.dashboard.exchange_words import CHECKS, DELETED, OTHER_POLICY, OTHER_PROMPT, REASONS

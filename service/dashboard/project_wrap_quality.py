@@ -9,7 +9,7 @@ import duckdb
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from service.api.context import Services
 from service.api.paging import Cursor, Place, after
 from service.api.trends import session_place

@@ -14,7 +14,7 @@ from datetime import datetime
 from analytics.queries import query_records
 from analytics.store import Store
 from audit.exchanges.questions import Question
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, Reservation
 from streams.docket import Docket

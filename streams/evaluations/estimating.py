@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from audit.estimate import estimate
 from audit.evaluation.questions import Terms, questions_of
 from audit.exchanges.questions import Question, Reply
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import usd_of, worst_case
 from schemas.records import EvaluationRequest, Judgement
 from streams.docket import Docket

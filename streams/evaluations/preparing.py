@@ -28,7 +28,7 @@ from audit.evaluation.questions import questions_of
 from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again, evaluation_request
 from audit.exchanges.judgements import ANSWERED
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.errors import BoundsError, InputError
 from schemas.records import Evaluation, EvaluationRequest, Judgement
 from streams.embedded import stage_progress

@@ -18,7 +18,7 @@ from analytics.queries import query_records, query_rows
 from audit.diagnosis.events import raw_event
 from audit.evaluation.folding import SessionRecords, run_of
 from audit.evaluation.run import Run
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.errors import InputError
 from schemas.records import Diagnosis, Exchange
 from streams.evaluations.selecting import FinishedSession

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import httpx2
 from anthropic import APIConnectionError, APIStatusError
 
-from audit.policy import RedactionSettings
+from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
 from streams.judges.limits import retry_after
 from streams.judges.transport import ResponseTooLargeError

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, StoreError

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import Record

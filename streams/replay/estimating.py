@@ -13,7 +13,7 @@ from audit.exchanges.cascade import INVALID, drive
 from audit.exchanges.judgements import recorded_reply
 from audit.exchanges.questions import Question, Reply
 from audit.ledger import Ledger
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import worst_case
 from audit.prompts.exchange_prompts import tier3_question
 from schemas.records import Judgement, Score, ScoringTask

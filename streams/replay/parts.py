@@ -12,7 +12,7 @@ from datetime import datetime
 
 import polars as pl
 
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import Judgement, Record
 from streams.judged import SCORING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from audit.exchanges.applicability import Circumstances, applies
-from audit.policy import ProjectPolicy
+from audit.policy.policy import ProjectPolicy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from schemas.records import Exchange, Judgement
 

@@ -18,7 +18,7 @@ import msgspec
 
 from audit.exchanges.judgements import charged
 from audit.ledger import Ledger
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask

@@ -15,7 +15,7 @@ from datetime import datetime
 from audit.exchanges.cascade import INVALID, drive
 from audit.exchanges.questions import Question, Reply
 from audit.ledger import Ledger
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.records import Judgement, Score, ScoringTask
 from streams.docket import Docket
 from streams.judged import SCORING

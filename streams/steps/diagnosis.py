@@ -19,7 +19,7 @@ from audit.detectors.thresholds import LOWEST_SATURATION, TRANSCRIPT_SOURCES, Pr
 from audit.diagnosis.diagnosis import diagnose
 from audit.diagnosis.diagnosis_record import EVIDENCE_REFERENCES, to_record
 from audit.diagnosis.evidence import FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Row, SessionEvidence, fold_counted
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.codec.arrow import rows_as_records
 from schemas.records import Diagnosis, SessionClosed
 from streams.batches import KEY, OFFSET, StageBatch, StepOutcome

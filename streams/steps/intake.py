@@ -14,7 +14,7 @@ import msgspec
 from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, structural_score
 from audit.exchanges.sampling import LAST_TURNS, Candidate, Decision, SamplingState, ask_again, close, decide
 from audit.exchanges.tier1 import Tier1Result, check_structure
-from audit.policy import Policy, ProjectPolicy
+from audit.policy.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
 from streams.batches import StageBatch, StepOutcome, encoded_exchange, session_key

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from audit.exchanges.cascade import drive
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from streams.batches import StageBatch, StepOutcome
 from streams.docket import STATE, Docket, JudgedState
 from streams.judged import JudgedStage

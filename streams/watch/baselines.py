@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from audit.fingerprints import stable_id
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.records import Baseline, Incident
 from streams.watch.findings import DRIFT
 from streams.watch.measured import Measured

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 
 from analytics.queries import query_rows
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.records import Baseline, Incident, ProjectCheck
 from streams.watch.baselines import baseline_of, needs_another
 from streams.watch.cases import Case

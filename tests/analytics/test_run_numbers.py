@@ -12,7 +12,7 @@ from engines import Clock, rows
 from analytics.erased import Erased
 from analytics.erasure import Erasing
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from streams.admission import Accepted

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.policy import RedactionSettings, SecretPattern
+from audit.policy.policy import RedactionSettings, SecretPattern
 from audit.redaction import MAX_DEPTH, Redactor
 from schemas.errors import BoundsError, PolicyError
 

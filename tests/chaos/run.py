@@ -34,7 +34,7 @@ from kafka_server import Broker, free_port, quick
 from servers import Home, nursery
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from service.simulator import running
 from service.workspace import utc_now

@@ -19,7 +19,7 @@ from invariants import (
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.policy import Policy, load_policy
+from audit.policy.policy import Policy, load_policy
 from audit.prices import nano_of
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer
 from sinks import land_all
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError

@@ -26,7 +26,7 @@ from audit.evaluation.evaluating import questions_of
 from audit.evaluation.requesting import asked_again
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import nano_of
 from schemas.codec.single_object import decode, encode
 from schemas.records import Evaluation, EvaluationRequest, Judgement

@@ -23,7 +23,7 @@ from kafka_workers import contents
 from sinks import producing, sink_over, until
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import PREFIX_BYTES, decode, encode

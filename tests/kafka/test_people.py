@@ -12,7 +12,7 @@ from engines import Clock
 from sinks import MakeTopics, gateway_over, held_back, land_all, produce, producing, tables, until
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.registry import topics
 from service.access import AccessStore, Holder
 from service.api.app import create_app

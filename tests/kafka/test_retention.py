@@ -10,7 +10,7 @@ from engines import NOW, Clock
 from sinks import MakeTopics, gateway_over, land_all, produce, producing, until
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import Exchange
 from schemas.registry import topics

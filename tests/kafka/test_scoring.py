@@ -20,7 +20,7 @@ from kafka_judging import SoundJudge as Sound
 from kafka_scoring import TASKS, TOPICS, WatchedJudge, answer, dialogue, scoring_on, tasks_of
 
 from audit.exchanges.questions import Question
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import nano_of
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError

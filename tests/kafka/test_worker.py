@@ -29,7 +29,7 @@ from kafka_workers import (
 from servers import Home, Nursery, nursery, until
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Diagnosis, Record

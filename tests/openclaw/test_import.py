@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from audit.policy import RedactionSettings
+from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
 from openclaw.install import JSONL, NEWEST, VERSIONS, Version
 from openclaw.played import AFTER_RESET, FORKED, IN_FORK, LIFE, Played

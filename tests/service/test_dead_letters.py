@@ -18,7 +18,7 @@ import pytest
 from engines import NOW, rows
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Record, ScoringTask

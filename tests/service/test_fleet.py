@@ -13,8 +13,8 @@ import pytest
 from audit.diagnosis.diagnosis import diagnose_events
 from audit.diagnosis.events import raw_event
 from audit.exchanges.tier1 import check_structure
-from audit.methodology import shipped_methodologies
-from audit.policy import RedactionSettings
+from audit.policy.methodology import shipped_methodologies
+from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.records import AgentEvent
 from service.fleet import LAST_DAY, FleetPlan, write_fleet, write_large_tree

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from evaluations import plan
 
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 from service.judge_models import ANTHROPIC, refuse_unconfigured
 from streams.judges.transport import DEFAULT_BASE_URL

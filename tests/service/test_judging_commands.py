@@ -16,7 +16,7 @@ from builders import judgement, score
 from rich.console import Console
 
 from analytics.store import Store
-from audit.policy import Policy, ProjectSettings
+from audit.policy.policy import Policy, ProjectSettings
 from schemas.codec.single_object import encode
 from schemas.records import Incident, Record
 from service.judging import unpriced_note, unpriced_projects

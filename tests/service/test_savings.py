@@ -13,7 +13,7 @@ from builders import exchange
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.policy import Policy, ProjectSettings, load_policy
+from audit.policy.policy import Policy, ProjectSettings, load_policy
 from audit.prices import price_of, usd_of
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode

@@ -13,7 +13,7 @@ from builders import exchange
 from servers import until
 
 from audit.exchanges.questions import Invalid
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import tier2_question
 from service.simulator import RunningJudge, running
 from service.simulator.scoring import MODEL

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.exchanges.questions import Invalid, Question
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import believable
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from schemas.errors import SettingsError

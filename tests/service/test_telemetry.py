@@ -14,7 +14,7 @@ from builders import closing, exchange
 from receivers import Receiver, receiving
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import Heartbeat, Record
 from service.alerts.delivery import Delivery

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from audit.policy import load_policy
+from audit.policy.policy import load_policy
 from service.cli import run as run_command
 
 

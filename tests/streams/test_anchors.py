@@ -18,7 +18,7 @@ from analytics.queries import query_rows
 from analytics.store import Store
 from audit.drift.attribution import Moved
 from audit.exchanges.questions import Question
-from audit.policy import Anchors, Policy, ProjectSettings
+from audit.policy.policy import Anchors, Policy, ProjectSettings
 from audit.prices import Usage
 from schemas.codec.single_object import encode
 from schemas.errors import InputError

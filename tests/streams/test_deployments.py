@@ -11,7 +11,7 @@ import pytest
 from watched import END, put
 
 from analytics.store import Store
-from audit.policy import RedactionSettings
+from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment

@@ -16,7 +16,7 @@ import pytest
 from analytics.queries import query_rows
 from analytics.store import Store
 from analytics.tables import full_name
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of

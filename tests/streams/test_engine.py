@@ -16,7 +16,7 @@ from analytics.store import Store
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from audit.ledger import Ledger
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import nano_of
 from schemas.codec.single_object import encode
 from schemas.errors import BoundsError, BusyError

@@ -22,7 +22,7 @@ from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again
 from audit.evaluation.run import ToolCall
 from audit.exchanges.questions import Question
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import Usage
 from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest

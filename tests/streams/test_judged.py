@@ -19,7 +19,7 @@ from audit.evaluation.requesting import asked_again
 from audit.evaluation.result import EvaluationResult
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import Usage, nano_of
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter, EvaluationRequest

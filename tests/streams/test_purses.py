@@ -11,7 +11,7 @@ from engines import engine_over, policy_of, rows
 from analytics.store import Store
 from audit.exchanges.questions import Question
 from audit.ledger import Ledger
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import Usage, nano_of, price_of, worst_case
 from schemas.codec import single_object as codec
 from schemas.records import Judgement, Record, Reservation, ScoringTask

@@ -16,7 +16,7 @@ from invariants import encoded
 from analytics.store import Store
 from audit.exchanges.cascade import drive
 from audit.ledger import Ledger
-from audit.policy import Policy, ProjectSettings
+from audit.policy.policy import Policy, ProjectSettings
 from audit.prices import nano_of
 from schemas.bounds.limits import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import decode, encode

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
 from streams.batches import Step

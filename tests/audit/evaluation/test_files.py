@@ -10,7 +10,7 @@ import pytest
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.files import MAX_SYSTEM_PROMPT_BYTES, load_case, load_profile, shipped_system_prompt
 from audit.evaluation.profile import plans
-from audit.policy_files import MAX_FILE_BYTES
+from audit.policy.files import MAX_FILE_BYTES
 from schemas.errors import PolicyError
 
 CASE = """\

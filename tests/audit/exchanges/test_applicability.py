@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from audit.exchanges.applicability import Circumstances, applies
-from audit.methodology import When
+from audit.policy.methodology import When
 
 
 def circumstances(

@@ -20,8 +20,8 @@ from audit.exchanges.judgements import COST_CAP, UNKNOWN_PRICE, outcome_state, r
 from audit.exchanges.outcomes import LEFT_OUT, NO_JUDGE, RULE_VERSION, TierState, structural_score
 from audit.exchanges.questions import Question, Reply
 from audit.ledger import Ledger
-from audit.methodology import BehaviouralDimension, When
-from audit.policy import Policy, ProjectPolicy, ProjectSettings
+from audit.policy.methodology import BehaviouralDimension, When
+from audit.policy.policy import Policy, ProjectPolicy, ProjectSettings
 from audit.prices import ModelPrice, worst_case
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Score, ScoringTask

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.exchanges.question_rebuild import rebuilt
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 
 POLICY = Policy().for_project("ops")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from audit.exchanges.questions import Invalid
 from audit.injection.detection import tamper_reasons
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prompts.answers import json_in
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from schemas.records import Exchange

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.exchanges.questions import Invalid, Question
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prompts.answer_fields import MAX_PROBLEMS, MAX_WORDS
 from audit.prompts.answer_json import MAX_ANSWER
 from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer, json_in

@@ -16,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from audit.exchanges.questions import Question
-from audit.methodology import shipped_methodologies
-from audit.policy import Policy, ProjectPolicy
+from audit.policy.methodology import shipped_methodologies
+from audit.policy.policy import Policy, ProjectPolicy
 from audit.prompts import exchange_prompts as prompts
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from audit.prompts.prompt_quoting import MAX_SHOWN, literal, visible

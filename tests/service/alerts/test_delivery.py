@@ -10,7 +10,7 @@ import pytest
 from alerting import Desk, slack, webhook
 from receivers import Answer, Receiver
 
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Incident
 from service.alerts import posting

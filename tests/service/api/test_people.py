@@ -14,7 +14,7 @@ from api_server import Call, Tokens
 from builders import exchange, score
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record

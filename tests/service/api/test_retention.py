@@ -9,7 +9,7 @@ import pytest
 from api_server import NOW, BodyBuilder, Call, Tokens
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from streams.engine import Engine
 from streams.retention import RetentionChore
 

@@ -14,7 +14,7 @@ from builders import START, exchange, judgement, score
 from watched import put
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from audit.redaction import Redactor
 from schemas.records import DimensionScore, Exchange, Judgement, Score

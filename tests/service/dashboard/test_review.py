@@ -14,7 +14,7 @@ from builders import exchange, score
 from watched import put
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from service.access import AccessStore, Holder
 from streams.engine import Engine

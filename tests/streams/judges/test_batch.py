@@ -28,7 +28,7 @@ from servers import ROOT, until
 
 from audit.exchanges.questions import Invalid, Question
 from audit.fingerprints import canonical_json
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import price_of
 from audit.prompts.exchange_prompts import tier2_question
 from schemas.errors import StoreError
@@ -452,7 +452,7 @@ CHILD = """
     import asyncio, sys
     from pathlib import Path
     import builders as build
-    from audit.policy import Policy
+    from audit.policy.policy import Policy
     from audit.prompts.exchange_prompts import tier2_question
     from streams.judges.batch import Asked, BatchLimits, FileJournal, open_batch_judge
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from audit.exchanges.questions import Question, byte_tokens
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import OVERHEAD_TOKENS, PromptBound
 from audit.prompts.exchange_prompts import tier2_question
 from benchmarks.counting_api import TOKENIZERS, CountingApi, Tokenizer

@@ -18,7 +18,7 @@ import builders as build
 import pytest
 
 from audit.exchanges.questions import Invalid, Question
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from audit.prices import price_of
 from audit.prompts.exchange_prompts import tier2_question
 from service.simulator import RunningJudge, running

@@ -15,7 +15,7 @@ from agents import claude_code_lines, codex_lines
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from audit.policy import RedactionSettings
+from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
 from streams.admission import Accepted, Door
 from streams.sources.claude_code_lines import ClaudeCodeDialect

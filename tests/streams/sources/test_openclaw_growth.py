@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from audit.policy import RedactionSettings
+from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from streams.sources.reading import Reading, ReadingContext

@@ -11,7 +11,7 @@ from watched import END, history, put
 
 from analytics.daily import refresh_daily
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.records import Incident
 from streams.retention import purge
 from streams.store_log import StoreLog

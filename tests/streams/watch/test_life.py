@@ -16,7 +16,7 @@ from watched import END, fallen, history, put, steady
 from analytics.queries import query_records
 from analytics.store import Store
 from audit.drift.reference import Reference, joined
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from schemas.records import Incident
 from streams.store_log import StoreLog
 from streams.watch.checking import Checked

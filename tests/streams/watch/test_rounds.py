@@ -12,7 +12,7 @@ from ran import ended_run
 from watched import END, fallen, history, put, steady
 
 from analytics.store import Store
-from audit.policy import Policy
+from audit.policy.policy import Policy
 from streams.store_log import StoreLog
 from streams.watch.checking import Checked
 from streams.watch.rounds import WatchRounds

@@ -16,7 +16,7 @@ from watched import END, fallen, history, put
 
 from analytics.queries import query_rows
 from analytics.store import Store
-from audit.policy import Policy, ProjectSettings
+from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
 from streams.store_log import StoreLog
 from streams.watch.checking import Checked

@@ -14,7 +14,7 @@ from watched import END, fallen, history, put, steady
 
 from analytics.queries import query_records, query_rows
 from analytics.store import Store
-from audit.policy import Policy, ProjectSettings
+from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Incident, Record, Review, Score
 from streams.engine_state import Published
 from streams.store_log import StoreLog

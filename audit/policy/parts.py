@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 
 from audit.detectors.thresholds import Detectors
 from audit.patterns import MAX_PATTERN_LENGTH
-from audit.policy_model import PolicyModel
+from audit.policy.model import PolicyModel
 from audit.prices import MODEL_NAME
 
 Days = Annotated[int, Field(ge=1, le=3650)]

@@ -11,11 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from audit.drift.anchor_names import anchor_project
-from audit.policy import Anchors, Policy, ProjectSettings, RedactionSettings, Sampling, SecretPattern, load_policy
+from audit.policy.policy import Anchors, Policy, ProjectSettings, RedactionSettings, Sampling, SecretPattern, load_policy
 from schemas.bounds.limits import NAME
 from schemas.errors import PolicyError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "policy.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "policy.yaml"
 THRESHOLDS: dict[str, Any] = {
     "loopCalls": 3,
     "criticalLoopCalls": 5,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.methodology import SHIPPED, STRUCTURAL_CHECKS, load_methodology, shipped_methodologies
+from audit.policy.methodology import SHIPPED, STRUCTURAL_CHECKS, load_methodology, shipped_methodologies
 from schemas.errors import PolicyError
 
 DEFAULT_TIER2 = {"scope_compliance", "information_completeness"}
