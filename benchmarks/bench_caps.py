@@ -17,7 +17,7 @@ import msgspec
 from analytics.store import Store
 from audit.policy.policy import Policy, ProjectSettings
 from audit.prices import price_of
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from benchmarks.bench_judging import exchanges
 from benchmarks.counting_api import TOKENIZERS, CountingApi
 from benchmarks.measure import print_table

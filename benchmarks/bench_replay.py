@@ -19,7 +19,7 @@ from audit.exchanges.questions import Question, Reply
 from audit.fingerprints import canonical_json
 from audit.ledger import Ledger
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from benchmarks.bench_judging import exchanges
 from benchmarks.measure import print_table, process_cost
 from benchmarks.streams.running import environment, kafka, make_topics, measured

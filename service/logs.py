@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from pythonjsonlogger.json import JsonFormatter
 
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 
 FIELDS = {"asctime": "time", "levelname": "level", "name": "logger"}
 """What a line calls the attributes of a log record; its message is `message`, and what is logged with it stands beside."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from audit.policy.policy import RedactionSettings
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from streams.admission import Accepted, Door, Place, Refusal
 from streams.sources.event_files import read_event_file

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from service.judging import open_judge
 from service.kafka import connection_of, framing_of
 from service.settings import Settings

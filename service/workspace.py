@@ -10,7 +10,7 @@ from pathlib import Path
 
 from analytics.store import Store
 from audit.policy.policy import Policy, load_policy
-from audit.redaction import DEFAULT_KEY, Redactor
+from audit.redaction.redactor import DEFAULT_KEY, Redactor
 from schemas.errors import SettingsError
 from service.settings import Settings
 from streams.embedded import EmbeddedRunner, stage_progress

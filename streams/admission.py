@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from audit.fingerprints import stable_id
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from audit.surrogates import json_bytes
 from schemas.bounds.contract import check_record
 from schemas.bounds.limits import MAX_ADMITTED_BYTES

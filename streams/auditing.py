@@ -9,7 +9,7 @@ from typing import Protocol
 
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.errors import DriftlineError
 from schemas.records import Exchange, Record
 from streams.engine_state import EngineState, Published

@@ -18,7 +18,7 @@ import duckdb
 from analytics.queries import query_rows
 from analytics.store import Store
 from audit.fingerprints import stable_id
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL
 from schemas.bounds.names import identifier_fault
 from schemas.errors import InputError

@@ -16,7 +16,7 @@ from analytics.erased import STAGE as ERASURE
 from analytics.retention import CUT
 from analytics.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import ImportProgress
 from streams.admission import Accepted, Door

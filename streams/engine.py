@@ -15,7 +15,7 @@ from typing import Any
 from analytics.queries import query_rows
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Exchange, Judgement, Record, Reservation

@@ -7,7 +7,7 @@ from datetime import datetime
 from audit.agreement import HIGHEST, LOWEST
 from audit.fingerprints import stable_id
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.errors import InputError, PolicyError
 from schemas.records import Review
 

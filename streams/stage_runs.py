@@ -10,7 +10,7 @@ from datetime import datetime
 from polars.exceptions import PanicException
 
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.admission import Accepted, Door, Place, Refusal, encode_all

@@ -10,7 +10,7 @@ from receivers import Receiver
 
 from analytics.store import Store
 from audit.policy.policy import Policy, RedactionSettings
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from service.alerts.channels import Channel
 from service.alerts.delivery import Delivery
 from service.alerts.notices import Notice

@@ -14,7 +14,7 @@ from servers import LONG
 
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from service.access import AccessStore, Holder
 from service.api.app import create_app
 from service.api.serving import server_of

@@ -12,7 +12,7 @@ from analytics.store import Store
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy, ProjectSettings
 from audit.prices import Usage
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from streams.embedded import EmbeddedRunner
 from streams.engine import Engine
 from streams.engine_state import EngineLimits

@@ -14,7 +14,7 @@ from engines import NOW, Clock
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from audit.prices import Usage
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Judgement, Record, Reservation
 from streams.docket import JudgedState

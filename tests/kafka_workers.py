@@ -14,7 +14,7 @@ from aiokafka.structs import ConsumerRecord
 from engines import NOW, Clock
 
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.kafka.app import GROUP, Worker

@@ -28,7 +28,7 @@ from watched import fallen, history, put
 from analytics.outbox import Outbox
 from analytics.store import Store
 from audit.policy.policy import Policy, load_policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score
 from service.access import AccessStore, Holder
 from service.api.settings import ApiSettings

@@ -19,7 +19,7 @@ from watched import END, fallen, history, put, steady
 from analytics.store import Store
 from audit.policy.policy import Policy
 from audit.prices import nano_of
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from service.access import AccessStore, Holder
 from service.api.app import create_app
 from service.api.context import ApiContext

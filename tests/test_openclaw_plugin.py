@@ -23,7 +23,7 @@ from servers import PATIENCE, ROOT, Home, Nursery, nursery, until
 
 from analytics.store import Store
 from audit.policy.parts import RedactionSettings
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent, Exchange, Record
 from streams.batches import StageBatch
 from streams.sources.openclaw import read_transcript

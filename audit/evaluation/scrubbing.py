@@ -17,7 +17,7 @@ from typing import Any
 from audit.evaluation.infrastructure import ID, IDS, IMAGE, IMAGES, LOG_LINES, PATHS
 from audit.patterns import Pattern, compile_pattern, decode, encode
 from audit.policy.policy import RedactionSettings
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import is_too_deep
 
 _ROUNDS = 8

@@ -22,7 +22,7 @@ KNOWN = ("agent_version", "prompt_version", "tool_version", "tenant")
 
 
 class JsonRedactor(Protocol):
-    """Takes secrets out of JSON values (`audit.redaction.Redactor`)."""
+    """Takes secrets out of JSON values (`audit.redaction.redactor.Redactor`)."""
 
     def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
         """The value without its secrets, and how many of each kind were taken out."""

@@ -11,7 +11,7 @@ from typing import Literal
 from analytics.outbox import WAITING, Outbox
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.records import Alert, Incident
 from service.alerts.channels import Channel, channels_of
 from service.alerts.notices import Notice

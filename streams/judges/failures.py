@@ -14,7 +14,7 @@ import httpx2
 from anthropic import APIConnectionError, APIStatusError
 
 from audit.policy.policy import RedactionSettings
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from streams.judges.limits import retry_after
 from streams.judges.transport import ResponseTooLargeError
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.bounds.contract import breaches
 from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch

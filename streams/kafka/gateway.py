@@ -15,7 +15,7 @@ from datetime import datetime
 from analytics.queries import query_rows
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, StoreError
 from schemas.records import Exchange, Record

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.records import Judgement
 from streams.judge_calls import JudgeCalls
 from streams.judged import JudgedStage

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import Record
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place

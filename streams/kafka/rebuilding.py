@@ -9,7 +9,7 @@ from datetime import datetime
 
 from analytics.store import Store
 from analytics.transaction import Partition
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.errors import SettingsError
 from schemas.registry import topics
 from streams.erasing import erase

@@ -21,7 +21,7 @@ import duckdb
 
 from analytics.store import Store
 from analytics.transaction import Partition
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreError
 from schemas.registry import topics
 from streams.kafka.administration import TopicAdministration

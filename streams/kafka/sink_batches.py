@@ -22,7 +22,7 @@ from analytics.known import KnownIdentities
 from analytics.repetitions import unknown
 from analytics.store import Store
 from analytics.transaction import Appended, Partition, Transaction
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import RecordError
 from schemas.registry import schema_of, topics

@@ -15,7 +15,7 @@ from datetime import datetime
 
 import polars as pl
 
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError, StoreError
 from schemas.records import Record

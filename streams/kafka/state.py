@@ -19,7 +19,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import BrokerError
 from streams.admission import DEAD_LETTERS

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.kafka.decoding import time_of
 from streams.kafka.processing import RawRecord

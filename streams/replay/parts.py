@@ -13,7 +13,7 @@ from datetime import datetime
 import polars as pl
 
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.records import Judgement, Record
 from streams.judged import SCORING
 from streams.judges.batch import BatchJudge

@@ -19,7 +19,7 @@ import msgspec
 from audit.exchanges.judgements import charged
 from audit.ledger import Ledger
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.admission import Accepted, Door, Place

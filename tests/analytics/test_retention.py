@@ -20,7 +20,7 @@ from analytics.queries import query_rows
 from analytics.retention import CUT, SESSION_STAGES, whole_since
 from analytics.store import Store, Transaction
 from audit.policy.policy import Policy, ProjectSettings, Sampling
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import DeadLetter, Exchange, Heartbeat, Record
 from schemas.registry import schema_of

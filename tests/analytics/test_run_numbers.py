@@ -13,7 +13,7 @@ from analytics.erased import Erased
 from analytics.erasure import Erasing
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from streams.admission import Accepted
 from streams.embedded import EmbeddedRunner

@@ -35,7 +35,7 @@ from servers import Home, nursery
 
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from service.simulator import running
 from service.workspace import utc_now
 from streams.kafka.connection import KafkaConnection

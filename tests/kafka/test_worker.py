@@ -30,7 +30,7 @@ from servers import Home, Nursery, nursery, until
 
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Diagnosis, Record
 from streams.admission import DEAD_LETTERS, Accepted

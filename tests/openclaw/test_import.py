@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from audit.policy.policy import RedactionSettings
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from openclaw.install import JSONL, NEWEST, VERSIONS, Version
 from openclaw.played import AFTER_RESET, FORKED, IN_FORK, LIFE, Played
 from openclaw.scenarios import CRON, CRON_ANSWER, SMALL, SMALL_WINDOW, TASK, TASK_ANSWER, TIMED, Scenario, Turn

@@ -21,7 +21,7 @@ from audit.injection.detection import tamper_reasons
 from audit.policy.methodology import shipped_methodologies
 from audit.policy.policy import Policy, RedactionSettings
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from audit.times import parse_timestamp
 from schemas.bounds.limits import NAME
 from schemas.records import Exchange

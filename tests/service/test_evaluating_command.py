@@ -15,7 +15,7 @@ from evaluated import PROFILE, REFUND, REPORT
 from analytics.store import Store
 from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from service.evaluation_tables import SIMULATED_NOTE
 from service.simulator import RunningJudge, running

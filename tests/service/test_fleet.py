@@ -15,7 +15,7 @@ from audit.diagnosis.events import raw_event
 from audit.exchanges.tier1 import check_structure
 from audit.policy.methodology import shipped_methodologies
 from audit.policy.policy import RedactionSettings
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent
 from service.fleet import LAST_DAY, FleetPlan, write_fleet, write_large_tree
 from service.fleet_faults import FAULTS

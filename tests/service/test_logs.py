@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from audit.policy.policy import RedactionSettings
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from service.logs import configure_logs
 
 

@@ -12,7 +12,7 @@ from builders import exchange
 
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from service.simulator import RunningJudge, running
 from service.workspace import utc_now

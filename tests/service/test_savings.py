@@ -15,7 +15,7 @@ from analytics.queries import query_rows
 from analytics.store import Store
 from audit.policy.policy import Policy, ProjectSettings, load_policy
 from audit.prices import price_of, usd_of
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access import Holder

@@ -15,7 +15,7 @@ from receivers import Receiver, receiving
 
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.records import Heartbeat, Record
 from service.alerts.delivery import Delivery
 from service.alerts.raising import Alerts

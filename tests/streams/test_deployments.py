@@ -12,7 +12,7 @@ from watched import END, put
 
 from analytics.store import Store
 from audit.policy.policy import RedactionSettings
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment
 from streams.deployments import deployment, deployments, known_already

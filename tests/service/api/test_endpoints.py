@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from watched import fallen, history, put
 
 from analytics.store import Store
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from service.access import SCOPES, AccessStore, Holder
 from service.simulator import running
 from streams.engine import Engine

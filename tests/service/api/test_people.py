@@ -15,7 +15,7 @@ from builders import exchange, score
 
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from service.access import AccessStore, Holder

@@ -16,7 +16,7 @@ from watched import put
 from analytics.store import Store
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from schemas.records import DimensionScore, Exchange, Judgement, Score
 from service.access import AccessStore, Holder
 from service.dashboard.links import Links

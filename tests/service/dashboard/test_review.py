@@ -15,7 +15,7 @@ from watched import put
 
 from analytics.store import Store
 from audit.policy.policy import Policy
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from service.access import AccessStore, Holder
 from streams.engine import Engine
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from audit.policy.policy import RedactionSettings
-from audit.redaction import Redactor
+from audit.redaction.redactor import Redactor
 from streams.admission import Accepted, Door
 from streams.sources.claude_code_lines import ClaudeCodeDialect
 from streams.sources.codex_lines import CodexDialect

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from audit.patterns import compile_pattern
-from audit.secret_names import COUNTED, NAMES
+from audit.redaction.secret_names import COUNTED, NAMES
 
 Spans = Callable[[bytes], Iterator[tuple[int, int]]]
 

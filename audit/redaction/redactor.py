@@ -13,8 +13,8 @@ from typing import Any
 
 from audit.patterns import compile_pattern, decode, encode
 from audit.policy.policy import RedactionSettings, SecretPattern
-from audit.secret_kinds import BUILT_IN, TRIGGER, SecretKind
-from audit.secret_names import is_sensitive
+from audit.redaction.secret_kinds import BUILT_IN, TRIGGER, SecretKind
+from audit.redaction.secret_names import is_sensitive
 from schemas.bounds.limits import MAX_DEPTH
 from schemas.errors import BoundsError
 

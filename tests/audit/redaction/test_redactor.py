@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.policy.policy import RedactionSettings, SecretPattern
-from audit.redaction import MAX_DEPTH, Redactor
+from audit.redaction.redactor import MAX_DEPTH, Redactor
 from schemas.errors import BoundsError, PolicyError
 
 REDACTOR = Redactor(RedactionSettings())
