@@ -15,8 +15,8 @@ from functools import cache
 import msgspec
 
 from analytics.store import Store
+from audit.cost.prices import price_of
 from audit.policy.policy import Policy, ProjectSettings
-from audit.prices import price_of
 from audit.redaction.redactor import Redactor
 from benchmarks.bench_judging import exchanges
 from benchmarks.counting_api import TOKENIZERS, CountingApi

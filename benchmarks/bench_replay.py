@@ -14,10 +14,10 @@ from itertools import count
 from pathlib import Path
 
 from analytics.store import Store
+from audit.cost.session_ledger import Ledger
 from audit.exchanges.cascade import drive
 from audit.exchanges.questions import Question, Reply
 from audit.fingerprints import canonical_json
-from audit.ledger import Ledger
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from benchmarks.bench_judging import exchanges

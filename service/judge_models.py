@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from audit.cost.prices import price_of
 from audit.evaluation.profile import Plan
 from audit.policy.policy import Policy
-from audit.prices import price_of
 from schemas.errors import SettingsError
 
 ANTHROPIC = "https://api.anthropic.com"

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from audit.cost.prices import price_of
 from audit.policy.policy import Policy, ProjectPolicy
-from audit.prices import price_of
 from service.settings import Settings
 from streams.judges.protocol import SIMULATED_HEADER, Judge
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from audit.prices import usd_of
+from audit.cost.prices import usd_of
 from service.judging import SIMULATED, OpenedJudge
 from service.replays import Replay
 from service.terminal import MISSING, counted, err, table

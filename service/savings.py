@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from analytics.store import Store
+from audit.cost.prices import ModelPrice, Usage, usd_of
 from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.questions import Question, Reply
 from audit.fingerprints import canonical_json
 from audit.policy.policy import Policy, ProjectSettings
-from audit.prices import ModelPrice, Usage, usd_of
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, ScoringTask, SessionClosed

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 
 import msgspec
 
+from audit.cost.prices import ModelPrice, least_case, worst_case
+from audit.cost.session_ledger import Ledger
 from audit.exchanges.judgements import COST_CAP, UNKNOWN_PRICE, recorded_reply
 from audit.exchanges.outcomes import NO_JUDGE, TierState
 from audit.exchanges.questions import Question, Reply
-from audit.ledger import Ledger
-from audit.prices import ModelPrice, least_case, worst_case
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import Judgement

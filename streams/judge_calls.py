@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
+from audit.cost.prices import nano_of, usd_of
 from audit.exchanges.judgements import ANSWERED, COST_CAP, INTERRUPTED
-from audit.prices import nano_of, usd_of
 from schemas.records import Judgement, Record
 
 _NO_TROUBLE = frozenset([COST_CAP.reason, INTERRUPTED])

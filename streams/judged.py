@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from audit.cost.prices import ModelPrice, nano_of, price_of
+from audit.cost.session_ledger import Ledger
 from audit.evaluation.evaluating import evaluating
 from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
 from audit.exchanges.cascade import cascade
 from audit.exchanges.judgements import ANSWERED, charged
-from audit.ledger import Ledger
 from audit.policy.policy import Policy
-from audit.prices import ModelPrice, nano_of, price_of
 from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from audit.cost.prices import PromptBound, Usage, believable, usd_of
 from audit.exchanges.judgements import INTERRUPTED
 from audit.exchanges.questions import Question
 from audit.fingerprints import stable_id
-from audit.prices import PromptBound, Usage, believable, usd_of
 from schemas.records import Judgement, Reservation
 from streams.docket import Docket
 from streams.judges.protocol import Verdict

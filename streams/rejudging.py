@@ -9,10 +9,10 @@ from typing import Any
 
 from analytics.queries import query_records, query_rows
 from analytics.store import Store
-from audit.estimate import estimate
+from audit.cost.estimate import estimate
+from audit.cost.prices import usd_of, worst_case
 from audit.exchanges.judgements import with_earlier
 from audit.policy.policy import Policy
-from audit.prices import usd_of, worst_case
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from analytics.queries import query_rows
 from analytics.store import Store
+from audit.cost.prices import least_case, usd_of
 from audit.exchanges.anomalies import anomaly_reasons
 from audit.exchanges.judgements import COST_CAP
 from audit.exchanges.outcomes import score_id
 from audit.exchanges.tier1 import check_structure
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import Policy, ProjectPolicy
-from audit.prices import least_case, usd_of
 from audit.prompts.exchange_prompts import tier2_question
 from schemas.records import Exchange, ScoringTask
 from streams.batches import session_key

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from audit.cost.session_ledger import Ledger
 from audit.exchanges.judgements import recorded_reply
 from audit.exchanges.outcomes import NO_JUDGE
 from audit.exchanges.questions import Question, Reply
-from audit.ledger import Ledger
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 from analytics.store import Store
+from audit.cost.prices import Usage
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy, ProjectSettings
-from audit.prices import Usage
 from audit.redaction.redactor import Redactor
 from streams.embedded import EmbeddedRunner
 from streams.engine import Engine

@@ -18,8 +18,8 @@ from evaluated import PROFILE, Made, evaluated, plan
 from watched import put
 
 from analytics.store import Store
+from audit.cost.prices import Usage
 from audit.exchanges.questions import Question
-from audit.prices import Usage
 from schemas.records import Alert
 from streams.judges.protocol import Purse, Verdict
 

@@ -11,9 +11,9 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from engines import NOW, Clock
 
+from audit.cost.prices import Usage
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
-from audit.prices import Usage
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Judgement, Record, Reservation

@@ -14,10 +14,10 @@ from invariants import encoded
 from kafka_judging import PARTITIONS, Rig, topics_of
 
 from analytics.store import Store
+from audit.cost.prices import nano_of
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from audit.policy.policy import Policy
-from audit.prices import nano_of
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 from service.simulator.scoring import simulated_answer

@@ -17,8 +17,8 @@ from invariants import check_money, rows
 from watched import END, fallen, history, put, steady
 
 from analytics.store import Store
+from audit.cost.prices import nano_of
 from audit.policy.policy import Policy
-from audit.prices import nano_of
 from audit.redaction.redactor import Redactor
 from service.access import AccessStore, Holder
 from service.api.app import create_app

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, get_args
 
+from audit.cost.prices import ModelPrice
 from audit.evaluation.identifiers import identifiers_of
 from audit.evaluation.run import Failure, Run, Status, Turn
 from audit.evaluation.spending import UNKNOWN, spending_of
 from audit.evaluation.trace import OpenError, Trace, trace_of
-from audit.prices import ModelPrice
 from schemas.records import Exchange, FailureCause
 
 _STATUSES: frozenset[str] = frozenset(get_args(Status))

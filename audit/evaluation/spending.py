@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from audit.cost.prices import ModelPrice, Usage, price_of, usd_of
 from audit.diagnosis.events import MAX_TOKENS, token_total
-from audit.prices import ModelPrice, Usage, price_of, usd_of
 from schemas.records import Exchange
 
 _INPUT = ("input", "input_tokens", "prompt_tokens")

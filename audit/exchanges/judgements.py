@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import msgspec
 
+from audit.cost.prices import nano_of
 from audit.exchanges.outcomes import SKIPPED_COST_CAP, UNSCORED, TierState
 from audit.exchanges.questions import Reply
-from audit.prices import nano_of
 from schemas.bounds.limits import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, JudgingRequest

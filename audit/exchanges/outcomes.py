@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from audit.cost.prices import nano_of, usd_of
 from audit.exchanges.anomalies import anomaly_reasons
 from audit.fingerprints import stable_id
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import ProjectPolicy
-from audit.prices import nano_of, usd_of
 from schemas.records import DimensionScore, Exchange, Judgement, Score
 
 RULE_VERSION = "eval-4"

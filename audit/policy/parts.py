@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from audit.cost.prices import MODEL_NAME
 from audit.detectors.thresholds import Detectors
 from audit.patterns import MAX_PATTERN_LENGTH
 from audit.policy.model import PolicyModel
-from audit.prices import MODEL_NAME
 
 Days = Annotated[int, Field(ge=1, le=3650)]
 

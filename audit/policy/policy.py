@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, StringConstraints
 
+from audit.cost.prices import MODEL_NAME, ModelPrice, nano_of, price_of
 from audit.detectors.thresholds import Detectors
 from audit.drift.anchor_names import anchor_project, is_reserved
 from audit.fingerprints import canonical_json, digest
@@ -21,7 +22,6 @@ from audit.policy.files import Document, Location
 from audit.policy.methodology import SHIPPED, Methodology, load_methodology, shipped_methodologies
 from audit.policy.model import PolicyModel
 from audit.policy.parts import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
-from audit.prices import MODEL_NAME, ModelPrice, nano_of, price_of
 from schemas.bounds.limits import NAME
 from schemas.errors import PolicyError
 

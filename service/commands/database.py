@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from audit.cost.prices import ModelPrice
 from audit.policy.methodology import is_methodology, load_methodology
 from audit.policy.policy import ProjectPolicy, load_policy
-from audit.prices import ModelPrice
 from schemas.errors import SettingsError
 from schemas.registry import current_schemas
 from service.commands.options import AsJson, Database, PolicyFile, print_json, settings_of

@@ -10,8 +10,8 @@ import hashlib
 from collections import OrderedDict
 from typing import Any
 
+from audit.cost.prices import price_of
 from audit.fingerprints import canonical_json
-from audit.prices import price_of
 from service.simulator.requests import Asked
 from service.simulator.scoring import simulated_usage, tokens_of
 

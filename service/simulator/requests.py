@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from audit.cost.prices import price_of
 from audit.fingerprints import canonical_json, digest
-from audit.prices import price_of
 from service.simulator.complaints import complaint_of
 from service.simulator.prompts import read_prompt
 from service.simulator.subjects import Subject, read_subject

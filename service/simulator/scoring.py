@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from audit.cost.prices import Usage
 from audit.fingerprints import canonical_json
-from audit.prices import Usage
 from service.simulator.filling import fill_schema
 from service.simulator.signs import SIGNS, Signs, read_signs
 

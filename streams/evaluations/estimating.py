@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from audit.estimate import estimate
+from audit.cost.estimate import estimate
+from audit.cost.prices import usd_of, worst_case
 from audit.evaluation.questions import Terms, questions_of
 from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
-from audit.prices import usd_of, worst_case
 from schemas.records import EvaluationRequest, Judgement
 from streams.docket import Docket
 from streams.judged import EVALUATION

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from audit.cost.prices import PromptBound, Usage, believable
 from audit.exchanges.questions import Invalid, Question
-from audit.prices import PromptBound, Usage, believable
 from streams.judges.failures import PROVIDER_ERROR, Failure
 from streams.judges.messages import Message
 from streams.judges.protocol import Purse, Verdict

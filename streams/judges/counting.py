@@ -18,9 +18,9 @@ from typing import Any
 
 from anthropic import APIConnectionError, APIStatusError, AsyncAnthropic
 
+from audit.cost.prices import BYTES_A_TOKEN, OVERHEAD_TOKENS, PromptBound
 from audit.exchanges.questions import Question, byte_tokens
 from audit.fingerprints import canonical_json
-from audit.prices import BYTES_A_TOKEN, OVERHEAD_TOKENS, PromptBound
 
 COUNT_SECONDS = 10.0
 """How long a count is waited for."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from audit.prices import Usage
+from audit.cost.prices import Usage
 from streams.judges.failures import Failure, one_line
 from streams.judges.protocol import SIMULATED_HEADER, SIMULATED_MODEL
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from audit.cost.prices import PromptBound, Usage
 from audit.exchanges.questions import Question
-from audit.prices import PromptBound, Usage
 
 SIMULATED_HEADER = "x-driftline-simulated"
 """Header of every response of a simulated judge; its value is 1."""

@@ -8,13 +8,13 @@ from functools import partial
 
 import msgspec
 
-from audit.estimate import estimate
+from audit.cost.estimate import estimate
+from audit.cost.prices import worst_case
+from audit.cost.session_ledger import Ledger
 from audit.exchanges.cascade import INVALID, drive
 from audit.exchanges.judgements import recorded_reply
 from audit.exchanges.questions import Question, Reply
-from audit.ledger import Ledger
 from audit.policy.policy import Policy
-from audit.prices import worst_case
 from audit.prompts.exchange_prompts import tier3_question
 from schemas.records import Judgement, Score, ScoringTask
 from streams.batches import encoded_exchange

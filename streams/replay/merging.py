@@ -14,7 +14,7 @@ from analytics.attached import attached
 from analytics.connection import connect
 from analytics.store import Store
 from analytics.tables import full_name, literal, quote
-from audit.prices import nano_of, usd_of
+from audit.cost.prices import nano_of, usd_of
 from schemas.errors import StoreError
 from schemas.registry import schema_of
 from streams.replay.digests import Digest, digests_in

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from audit.cost.session_ledger import Ledger
 from audit.exchanges.judgements import charged
-from audit.ledger import Ledger
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode

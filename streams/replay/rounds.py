@@ -12,9 +12,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 
+from audit.cost.session_ledger import Ledger
 from audit.exchanges.cascade import INVALID, drive
 from audit.exchanges.questions import Question, Reply
-from audit.ledger import Ledger
 from audit.policy.policy import Policy
 from schemas.records import Judgement, Score, ScoringTask
 from streams.docket import Docket

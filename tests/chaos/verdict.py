@@ -19,8 +19,8 @@ from invariants import (
 
 from analytics.queries import query_rows
 from analytics.store import Store
+from audit.cost.prices import nano_of
 from audit.policy.policy import Policy, load_policy
-from audit.prices import nano_of
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import Judgement, Record, Reservation

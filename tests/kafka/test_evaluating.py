@@ -22,12 +22,12 @@ from kafka_judging import PARTITIONS, Mortal, Rig, SoundJudge, came, topics_of
 from servers import PATIENCE, Home, Nursery, nursery, until
 
 from analytics.store import Store
+from audit.cost.prices import nano_of
 from audit.evaluation.evaluating import questions_of
 from audit.evaluation.requesting import asked_again
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy.policy import Policy
-from audit.prices import nano_of
 from schemas.codec.single_object import decode, encode
 from schemas.records import Evaluation, EvaluationRequest, Judgement
 from service.simulator import RunningJudge, running

@@ -19,9 +19,9 @@ from kafka_judging import PARTITIONS, Mortal, came
 from kafka_judging import SoundJudge as Sound
 from kafka_scoring import TASKS, TOPICS, WatchedJudge, answer, dialogue, scoring_on, tasks_of
 
+from audit.cost.prices import nano_of
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
-from audit.prices import nano_of
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import Exchange, Judgement, ScoringTask

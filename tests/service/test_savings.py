@@ -13,8 +13,8 @@ from builders import exchange
 
 from analytics.queries import query_rows
 from analytics.store import Store
+from audit.cost.prices import price_of, usd_of
 from audit.policy.policy import Policy, ProjectSettings, load_policy
-from audit.prices import price_of, usd_of
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed

@@ -16,10 +16,10 @@ from engines import NOW, engine_over, rows
 
 from analytics.queries import query_rows
 from analytics.store import Store
+from audit.cost.prices import Usage
 from audit.drift.attribution import Moved
 from audit.exchanges.questions import Question
 from audit.policy.policy import Anchors, Policy, ProjectSettings
-from audit.prices import Usage
 from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.records import Anchor

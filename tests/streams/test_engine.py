@@ -13,11 +13,11 @@ import pytest
 from engines import NOW, Clock, HangingJudge, MoodyJudge, engine_over, live_judge, policy_of, rows, runner_over
 
 from analytics.store import Store
+from audit.cost.prices import nano_of
+from audit.cost.session_ledger import Ledger
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
-from audit.ledger import Ledger
 from audit.policy.policy import Policy
-from audit.prices import nano_of
 from schemas.codec.single_object import encode
 from schemas.errors import BoundsError, BusyError
 from schemas.records import Exchange, Judgement, Record

@@ -17,13 +17,13 @@ from finished import HAIKU, SONNET, filled, session
 
 from analytics.readable_views import add_temporary_views
 from analytics.store import Store
+from audit.cost.prices import Usage
 from audit.evaluation.profile import Plan
 from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again
 from audit.evaluation.run import ToolCall
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
-from audit.prices import Usage
 from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest
 from service.evaluation_documents import evaluation_page, evaluation_state

@@ -15,12 +15,12 @@ import pytest
 from engines import NOW, Clock, MoodyJudge, engine_over, policy_of, rows, runner_over
 
 from analytics.store import Store
+from audit.cost.prices import Usage, nano_of
 from audit.evaluation.requesting import asked_again
 from audit.evaluation.result import EvaluationResult
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy.policy import Policy
-from audit.prices import Usage, nano_of
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter, EvaluationRequest
 from service.simulator.scoring import simulated_answer

@@ -9,10 +9,10 @@ import pytest
 from engines import engine_over, policy_of, rows
 
 from analytics.store import Store
+from audit.cost.prices import Usage, nano_of, price_of, worst_case
+from audit.cost.session_ledger import Ledger
 from audit.exchanges.questions import Question
-from audit.ledger import Ledger
 from audit.policy.policy import Policy
-from audit.prices import Usage, nano_of, price_of, worst_case
 from schemas.codec import single_object as codec
 from schemas.records import Judgement, Record, Reservation, ScoringTask
 from streams.docket import Docket

@@ -14,10 +14,10 @@ from engines import NOW, Clock, HangingJudge, engine_over, live_judge, policy_of
 from invariants import encoded
 
 from analytics.store import Store
+from audit.cost.prices import nano_of
+from audit.cost.session_ledger import Ledger
 from audit.exchanges.cascade import drive
-from audit.ledger import Ledger
 from audit.policy.policy import Policy, ProjectSettings
-from audit.prices import nano_of
 from schemas.bounds.limits import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError

@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
+from audit.cost.prices import CacheTerms, ModelPrice, PriceStep
 from audit.detectors.thresholds import AgentDetectors, Detectors, Thresholds, TranscriptThresholds
 from audit.policy.methodology import BehaviouralDimension, Dimension, MethodologyFile, PatternCheck, When, shipped_methodologies
 from audit.policy.parts import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
 from audit.policy.policy import Policy
-from audit.prices import CacheTerms, ModelPrice, PriceStep
 from reference.markdown import code, fenced, field_words, first_paragraph, page, table, words
 
 ROOT = Path(__file__).parents[3]

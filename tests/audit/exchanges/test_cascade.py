@@ -15,14 +15,14 @@ from builders import exchange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audit.cost.prices import ModelPrice, worst_case
+from audit.cost.session_ledger import Ledger
 from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.judgements import COST_CAP, UNKNOWN_PRICE, outcome_state, recorded_reply
 from audit.exchanges.outcomes import LEFT_OUT, NO_JUDGE, RULE_VERSION, TierState, structural_score
 from audit.exchanges.questions import Question, Reply
-from audit.ledger import Ledger
 from audit.policy.methodology import BehaviouralDimension, When
 from audit.policy.policy import Policy, ProjectPolicy, ProjectSettings
-from audit.prices import ModelPrice, worst_case
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 

@@ -26,10 +26,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import ROOT, until
 
+from audit.cost.prices import price_of
 from audit.exchanges.questions import Invalid, Question
 from audit.fingerprints import canonical_json
 from audit.policy.policy import Policy
-from audit.prices import price_of
 from audit.prompts.exchange_prompts import tier2_question
 from schemas.errors import StoreError
 from service.simulator import RunningJudge, running

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from audit.cost.prices import OVERHEAD_TOKENS, PromptBound
 from audit.exchanges.questions import Question, byte_tokens
 from audit.policy.policy import Policy
-from audit.prices import OVERHEAD_TOKENS, PromptBound
 from audit.prompts.exchange_prompts import tier2_question
 from benchmarks.counting_api import TOKENIZERS, CountingApi, Tokenizer
 from streams.judges.counting import PromptBounds

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import builders as build
 import pytest
 
+from audit.cost.prices import price_of
 from audit.exchanges.questions import Invalid, Question
 from audit.policy.policy import Policy
-from audit.prices import price_of
 from audit.prompts.exchange_prompts import tier2_question
 from service.simulator import RunningJudge, running
 from service.simulator.script import KINDS

@@ -11,9 +11,9 @@ from evaluations import request
 from hypothesis import given
 from hypothesis import strategies as st
 
+from audit.cost.prices import OVERHEAD_TOKENS
 from audit.evaluation.evaluating import questions_of
 from audit.exchanges.questions import Question
-from audit.prices import OVERHEAD_TOKENS
 from streams.judges.requests import Format, Repair, Rung, parameters
 
 BROKEN = Repair('{"overall": 7}', ("the field dimensions is missing",))

@@ -7,9 +7,9 @@ from datetime import date
 
 import pytest
 
-from audit.estimate import EXPECTED_OUTPUT, Estimate, estimate
+from audit.cost.estimate import EXPECTED_OUTPUT, Estimate, estimate
+from audit.cost.prices import ModelPrice, shipped_prices, worst_case
 from audit.exchanges.questions import Material, Question
-from audit.prices import ModelPrice, shipped_prices, worst_case
 
 HAIKU = shipped_prices()["claude-haiku-4-5"]
 LONG = shipped_prices()["claude-haiku-5-5"]

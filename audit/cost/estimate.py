@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from audit.cost.prices import ModelPrice, Usage
 from audit.exchanges.questions import Question
-from audit.prices import ModelPrice, Usage
 
 CHARACTERS_A_TOKEN = 4
 """Characters of English text that make a token, about. Other languages, code and newer models' tokens are shorter."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from audit.prices import (
+from audit.cost.prices import (
     NANO,
     OVERHEAD_TOKENS,
     ModelPrice,
