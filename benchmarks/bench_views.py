@@ -4,7 +4,7 @@ import dataclasses
 import json
 import random
 
-from audit.evaluation.case import Case, CaseInput, Message
+from audit.evaluation.cases.case import Case, CaseInput, Message
 from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
 from audit.evaluation.view import subject_view
 from benchmarks.measure import best_seconds, print_table

@@ -20,9 +20,9 @@ import httpx2
 import msgspec
 from pydantic.alias_generators import to_camel
 
-from audit.evaluation.case import Case
-from audit.evaluation.files import LoadedProfile
-from audit.evaluation.profile import Plan
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.files import LoadedProfile
+from audit.evaluation.cases.profile import Plan
 from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import DriftlineError, InputError, SettingsError
 from service.api.settings import EVALUATIONS

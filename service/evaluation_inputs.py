@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from audit.diagnosis.diagnosis import LOWEST_TRUST
-from audit.evaluation.case import Case
-from audit.evaluation.check_kinds import TrustAtLeast
-from audit.evaluation.files import LoadedProfile, load_case
-from audit.evaluation.profile import Plan, plans
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.check_kinds import TrustAtLeast
+from audit.evaluation.cases.files import LoadedProfile, load_case
+from audit.evaluation.cases.profile import Plan, plans
 from schemas.errors import InputError, SettingsError
 from service.gate import never_fails
 from service.input_files import files_below

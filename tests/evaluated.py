@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from audit.evaluation.case import Case
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.profile import Plan, Profile, plans
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.evaluating import evaluating
-from audit.evaluation.profile import Plan, Profile, plans
 from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import evaluation_request
 from audit.evaluation.run import Run, ToolCall, ToolResult, Turn

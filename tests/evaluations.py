@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from builders import START
 
-from audit.evaluation.case import Case
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.profile import Plan
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.evaluation.profile import Plan
 from audit.evaluation.questions import EVALUATION
 from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
 from audit.exchanges.questions import Question

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from audit.evaluation.case import Case, CaseInput, Expectation, Expectations, Message
+from audit.evaluation.cases.case import Case, CaseInput, Expectation, Expectations, Message
 from audit.evaluation.run import Artifact, Failure, Run, ToolCall, ToolResult, Turn
 from audit.evaluation.view import View, subject_view
 from schemas.records import CheckOutcome

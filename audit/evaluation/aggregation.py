@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from audit.evaluation.answers import Assessment, EvaluationAnswer
+from audit.evaluation.cases.profile import Method
 from audit.evaluation.dimensions import Dimension
-from audit.evaluation.profile import Method
 
 _METHODS = {"median": median, "mean": mean}
 

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from audit.evaluation.case import Case
-from audit.evaluation.profile import Profile
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.profile import Profile
 from audit.evaluation.report import Report
 from audit.evaluation.result import FinalResult, JudgeResult
 from schemas.generated import bring_up_to_date

@@ -12,8 +12,8 @@ import msgspec
 from pydantic import ValidationError
 
 from audit.evaluation.answers import answer_schema, read_evaluation
-from audit.evaluation.case import Case
-from audit.evaluation.profile import Plan
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.profile import Plan
 from audit.exchanges.outcomes import UNSCORED, TierState
 from audit.exchanges.questions import Material, Question
 from audit.fingerprints import canonical_json, stable_id

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from audit.evaluation.case import Case
-from audit.evaluation.checks import check_run
-from audit.evaluation.profile import Plan
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.checks import check_run
+from audit.evaluation.cases.profile import Plan
 from audit.evaluation.prompting import complete
 from audit.evaluation.questions import RULE_VERSION, request_id
 from audit.evaluation.run import Run

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from audit.evaluation.cases.profile import DimensionPolicy
 from audit.evaluation.dimensions import HIGHEST, Dimension
-from audit.evaluation.profile import DimensionPolicy
 from schemas.records import CheckOutcome
 
 Source = Literal["judge", "deterministic", "weighted", "missing"]

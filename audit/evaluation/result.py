@@ -8,8 +8,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from audit.evaluation.cases.profile import JudgeType, Method
 from audit.evaluation.dimensions import DIMENSIONS, HIGHEST, LOWEST, Dimension
-from audit.evaluation.profile import JudgeType, Method
 from audit.evaluation.resolution import Source
 from audit.fingerprints import canonical_json
 

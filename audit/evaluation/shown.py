@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from audit.evaluation.budget import Item, Listing, outside_in
-from audit.evaluation.case import Case, Rubric
-from audit.evaluation.check_kinds import ArtifactContains, ArtifactPresent
+from audit.evaluation.cases.case import Case, Rubric
+from audit.evaluation.cases.check_kinds import ArtifactContains, ArtifactPresent
+from audit.evaluation.cases.paths import is_recorded_as
 from audit.evaluation.marks import Text, quoted
-from audit.evaluation.paths import is_recorded_as
 from audit.evaluation.run import Artifact, Run, ToolCall, ToolResult
 from audit.evaluation.scrubbing import Scrubber, json_text
 from schemas.records import CheckOutcome

@@ -22,7 +22,7 @@ from datetime import datetime
 from typing import Any
 
 from audit.diagnosis.events import call_arguments, tool_name
-from audit.evaluation.paths import normalised
+from audit.evaluation.cases.paths import normalised
 from audit.evaluation.run import Artifact, Failure, Status, ToolCall, ToolResult
 from audit.fingerprints import canonical_json
 from audit.times import parse_timestamp

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from audit.evaluation.budget import LEAST_LIST
-from audit.evaluation.case import Case
+from audit.evaluation.cases.case import Case
 from audit.evaluation.dimensions import MEANINGS
 from audit.evaluation.marks import marked, quoted, size
 from audit.evaluation.run import Run, ToolCall, ToolResult

@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
-from audit.evaluation.case import Case
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.files import LoadedProfile, load_profile
+from audit.evaluation.cases.profile import Plan
 from audit.evaluation.dimensions import HIGHEST, LOWEST
-from audit.evaluation.files import LoadedProfile, load_profile
-from audit.evaluation.profile import Plan
 from audit.evaluation.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
 from service.commands.options import Database, PolicyFile, moment_of, print_json, print_text, settings_of

@@ -22,8 +22,8 @@ import msgspec
 
 from analytics.queries import query_records, query_rows
 from analytics.store import Store
-from audit.evaluation.case import Case
-from audit.evaluation.profile import Plan
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.profile import Plan
 from audit.evaluation.questions import questions_of
 from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again, evaluation_request

@@ -16,9 +16,9 @@ from evaluated import PROFILE, REFUND
 from kafka_judging import PARTITIONS, topics_of
 from servers import PATIENCE, Home, nursery, until
 
-from audit.evaluation.case import Case
-from audit.evaluation.files import LoadedProfile, shipped_system_prompt
-from audit.evaluation.profile import Profile, plans
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.files import LoadedProfile, shipped_system_prompt
+from audit.evaluation.cases.profile import Profile, plans
 from schemas.registry import topics
 from service.evaluating import Progress
 from service.evaluation_client import EvaluationClient, Terms

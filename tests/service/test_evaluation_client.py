@@ -16,9 +16,9 @@ from finished import HAIKU, SONNET, filled, session
 from servers import Home, Nursery, nursery
 
 from analytics.store import Store
-from audit.evaluation.case import Case
-from audit.evaluation.files import LoadedProfile
-from audit.evaluation.profile import Profile, plans
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.files import LoadedProfile
+from audit.evaluation.cases.profile import Profile, plans
 from schemas.errors import InputError, SettingsError
 from service.evaluation_client import EvaluationClient, ServerError, Terms, _answered, is_loopback
 from service.simulator import RunningJudge, running

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from audit.evaluation.case import Case, CaseInput, Message
-from audit.evaluation.check_kinds import TrustAtLeast
+from audit.evaluation.cases.case import Case, CaseInput, Message
+from audit.evaluation.cases.check_kinds import TrustAtLeast
 from service.evaluation_inputs import warnings_of
 
 

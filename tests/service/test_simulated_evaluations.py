@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.evaluation.answers import answer_schema, read_evaluation
-from audit.evaluation.checks import check_run
+from audit.evaluation.cases.checks import check_run
 from audit.evaluation.dimensions import DIMENSIONS, Dimension
 from audit.evaluation.run import Failure, ToolCall, ToolResult, Turn
 from audit.evaluation.view import subject_view

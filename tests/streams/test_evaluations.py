@@ -18,7 +18,7 @@ from finished import HAIKU, SONNET, filled, session
 from analytics.readable_views import add_temporary_views
 from analytics.store import Store
 from audit.cost.prices import Usage
-from audit.evaluation.profile import Plan
+from audit.evaluation.cases.profile import Plan
 from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again
 from audit.evaluation.run import ToolCall

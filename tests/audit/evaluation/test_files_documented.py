@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from audit.evaluation import case, check_kinds, profile
-from audit.evaluation.checks import CHECKS
+from audit.evaluation.cases import case, check_kinds, profile
+from audit.evaluation.cases.checks import CHECKS
 
 TEXT = (Path(__file__).parents[3] / "docs" / "evaluation-files.md").read_text("utf-8")
 MODELS: tuple[type[BaseModel], ...] = (

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from audit.cost.prices import ModelPrice
 from audit.diagnosis.events import normalise_session
+from audit.evaluation.cases.paths import is_recorded_as, normalised
 from audit.evaluation.folding import SessionRecords, run_of
-from audit.evaluation.paths import is_recorded_as, normalised
 from audit.evaluation.run import Artifact, Failure, Run, ToolCall, ToolResult, Turn
 from audit.evaluation.trace import Trace, trace_of
 from schemas.records import Exchange, FailureCause

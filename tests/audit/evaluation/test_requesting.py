@@ -13,11 +13,11 @@ from builders import START
 from evaluations import answer, case, judgement, plan, run, said
 
 from audit.evaluation.answers import EvaluationAnswer, answer_schema, read_evaluation
-from audit.evaluation.case import Case
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.files import shipped_system_prompt
+from audit.evaluation.cases.profile import Plan
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.evaluating import evaluating, questions_of
-from audit.evaluation.files import shipped_system_prompt
-from audit.evaluation.profile import Plan
 from audit.evaluation.prompting import FORM, complete
 from audit.evaluation.questions import Terms
 from audit.evaluation.requesting import asked_again, evaluation_request

@@ -9,7 +9,7 @@ from evaluations import check
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from audit.evaluation.profile import DimensionPolicy
+from audit.evaluation.cases.profile import DimensionPolicy
 from audit.evaluation.resolution import deterministic_score, normalised, resolution_warnings, resolve, weighted
 from schemas.records import CheckOutcome
 

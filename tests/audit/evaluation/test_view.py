@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.diagnosis.events import normalise_session
-from audit.evaluation.case import Case, Criterion, Message, Rubric, ScaleAnchor
+from audit.evaluation.cases.case import Case, Criterion, Message, Rubric, ScaleAnchor
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.folding import SessionRecords, run_of
 from audit.evaluation.run import Artifact, Failure, Run, ToolCall, ToolResult, Turn

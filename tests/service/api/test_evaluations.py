@@ -18,7 +18,7 @@ from finished import HAIKU, SONNET, filled, session
 from pydantic.alias_generators import to_camel
 
 from analytics.store import Store
-from audit.evaluation.files import shipped_system_prompt
+from audit.evaluation.cases.files import shipped_system_prompt
 from schemas.records import DeadLetter
 from service.access import AccessStore, Holder
 from service.api import evaluations as endpoint

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from audit.evaluation.cases.files import MAX_SYSTEM_PROMPT_BYTES, load_case, load_profile, shipped_system_prompt
+from audit.evaluation.cases.profile import plans
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.evaluation.files import MAX_SYSTEM_PROMPT_BYTES, load_case, load_profile, shipped_system_prompt
-from audit.evaluation.profile import plans
 from audit.policy.files import MAX_FILE_BYTES
 from schemas.errors import PolicyError
 
@@ -235,7 +235,7 @@ def test_a_problem_of_a_case_sends_nobody_to_the_policy(tmp_path: Path) -> None:
     assert "policy" not in caught.value.hint
 
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "evaluation").rglob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[4] / "examples" / "evaluation").rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

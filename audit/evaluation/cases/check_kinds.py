@@ -1,4 +1,4 @@
-"""The kinds of deterministic checks, as a case names them; `audit.evaluation.checks` decides what each finds."""
+"""The kinds of deterministic checks, as a case names them; `audit.evaluation.cases.checks` decides what each finds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from audit.evaluation.fields import Dimensions, FileModel, Identifier, Words
-from audit.evaluation.refusals import Problem, refuse
+from audit.evaluation.cases.fields import Dimensions, FileModel, Identifier, Words
+from audit.evaluation.cases.refusals import Problem, refuse
 from audit.patterns import MAX_PATTERN_LENGTH, compile_pattern
 from schemas.errors import PolicyError
 

@@ -8,8 +8,8 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from audit.evaluation.case import Case
-from audit.evaluation.profile import Profile
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.profile import Profile
 from audit.policy.files import Document
 from schemas.errors import PolicyError
 

@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from audit.evaluation.check_kinds import Check
+from audit.evaluation.cases.check_kinds import Check
+from audit.evaluation.cases.fields import Dimensions, FileModel, Identifier, Words
+from audit.evaluation.cases.refusals import refuse, repetitions
 from audit.evaluation.dimensions import DIMENSIONS, Dimension
-from audit.evaluation.fields import Dimensions, FileModel, Identifier, Words
-from audit.evaluation.refusals import refuse, repetitions
 
 Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=50_000)]

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
+from audit.evaluation.cases.fields import FileModel, Identifier
+from audit.evaluation.cases.refusals import Problem, refuse, repetitions
 from audit.evaluation.dimensions import Dimension
-from audit.evaluation.fields import FileModel, Identifier
-from audit.evaluation.refusals import Problem, refuse, repetitions
 
 Method = Literal["median", "mean"]
 JudgeType = Literal["live", "batch", "recorded"]

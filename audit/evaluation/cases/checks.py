@@ -12,10 +12,10 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from audit.evaluation import check_kinds as kinds
-from audit.evaluation.case import Case
-from audit.evaluation.check_kinds import Check
-from audit.evaluation.paths import is_recorded_as
+from audit.evaluation.cases import check_kinds as kinds
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.check_kinds import Check
+from audit.evaluation.cases.paths import is_recorded_as
 from audit.evaluation.run import Artifact, Run, ToolCall
 from audit.patterns import compile_pattern
 from schemas.errors import PolicyError

@@ -1,0 +1,1 @@
+"""Test cases, evaluation profiles and deterministic checks, and the files they are read from."""
