@@ -3,7 +3,7 @@
 1. Abandoned exchanges are no part of the run, nor are events that belong to them; what they cost is. Heartbeats are no turns
    of a run that has others.
 2. The run ended as its last exchange did. Without any exchange, an event may tell the final answer and the status.
-3. A failure is an error that nothing mended (`audit.evaluation.trace`), an end in an error, or a cause of the diagnosis.
+3. A failure is an error that nothing mended (`audit.evaluation.view.trace`), an end in an error, or a cause of the diagnosis.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from datetime import datetime
 from typing import Any, get_args
 
 from audit.cost.prices import ModelPrice
-from audit.evaluation.identifiers import identifiers_of
 from audit.evaluation.run import Failure, Run, Status, Turn
 from audit.evaluation.spending import UNKNOWN, spending_of
-from audit.evaluation.trace import OpenError, Trace, trace_of
+from audit.evaluation.view.identifiers import identifiers_of
+from audit.evaluation.view.trace import OpenError, Trace, trace_of
 from schemas.records import Exchange, FailureCause
 
 _STATUSES: frozenset[str] = frozenset(get_args(Status))

@@ -19,7 +19,7 @@ from audit.evaluation.cases.profile import Plan
 from audit.evaluation.prompting import complete
 from audit.evaluation.questions import RULE_VERSION, request_id
 from audit.evaluation.run import Run
-from audit.evaluation.view import subject_view
+from audit.evaluation.view.view import subject_view
 from audit.exchanges.judgements import with_earlier
 from audit.fingerprints import canonical_json, stable_id
 from schemas.errors import BoundsError

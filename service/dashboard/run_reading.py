@@ -20,7 +20,7 @@ from audit.diagnosis.causal_graph import evidence_links
 from audit.diagnosis.diagnosis import diagnose
 from audit.diagnosis.events import raw_event
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
-from audit.evaluation.trace import FAILED_STATUSES, has_failed
+from audit.evaluation.view.trace import FAILED_STATUSES, has_failed
 from schemas.errors import InputError
 from schemas.records import Diagnosis
 from service.call_payloads import with_payloads

@@ -12,7 +12,7 @@ import pytest
 import views
 import yaml
 
-from audit.evaluation.view import View
+from audit.evaluation.view.view import View
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "injections"
 KINDS = {

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from audit.evaluation.budget import Item, Listing, outside_in
 from audit.evaluation.cases.case import Case, Rubric
 from audit.evaluation.cases.check_kinds import ArtifactContains, ArtifactPresent
 from audit.evaluation.cases.paths import is_recorded_as
-from audit.evaluation.marks import Text, quoted
 from audit.evaluation.run import Artifact, Run, ToolCall, ToolResult
-from audit.evaluation.scrubbing import Scrubber, json_text
+from audit.evaluation.view.budget import Item, Listing, outside_in
+from audit.evaluation.view.marks import Text, quoted
+from audit.evaluation.view.scrubbing import Scrubber, json_text
 from schemas.records import CheckOutcome
 
 Sections = Mapping[str, Text | Listing]

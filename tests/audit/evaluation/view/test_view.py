@@ -20,7 +20,7 @@ from audit.evaluation.cases.case import Case, Criterion, Message, Rubric, ScaleA
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.folding import SessionRecords, run_of
 from audit.evaluation.run import Artifact, Failure, Run, ToolCall, ToolResult, Turn
-from audit.evaluation.view import SMALLEST_VIEW, subject_view
+from audit.evaluation.view.view import SMALLEST_VIEW, subject_view
 from schemas.records import CheckOutcome, Exchange
 
 PARTS = {

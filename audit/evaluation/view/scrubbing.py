@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from audit.evaluation.infrastructure import ID, IDS, IMAGE, IMAGES, LOG_LINES, PATHS
+from audit.evaluation.view.infrastructure import ID, IDS, IMAGE, IMAGES, LOG_LINES, PATHS
 from audit.patterns import Pattern, compile_pattern, decode, encode
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
