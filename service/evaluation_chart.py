@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from audit.evaluation.dimensions import HIGHEST
-from audit.evaluation.report import EvaluationRow, Report
+from audit.evaluation.results.report import EvaluationRow, Report
 from schemas.errors import SettingsError
 from service.result_files import write_file
 from service.terminal import counted, plain

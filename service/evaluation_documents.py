@@ -15,7 +15,7 @@ import duckdb
 import msgspec
 
 from analytics.queries import query_records, query_rows
-from audit.evaluation.result import EvaluationResult
+from audit.evaluation.results.result import EvaluationResult
 from schemas.records import Evaluation
 from service.documents import Document, iso_time
 

@@ -10,7 +10,7 @@ import duckdb
 from pydantic.alias_generators import to_camel
 
 from analytics.queries import query_rows
-from audit.evaluation.people import Said, agreement_with_people
+from audit.evaluation.results.people import Said, agreement_with_people
 from service.documents import Document
 from service.people import estimate_document
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from audit.evaluation.dimensions import DIMENSIONS, HIGHEST
-from audit.evaluation.report import EvaluationRow, ModelSummary, Report
+from audit.evaluation.results.report import EvaluationRow, ModelSummary, Report
 from service.terminal import bar, counted, plain, table
 
 UNKNOWN = "\u2013"

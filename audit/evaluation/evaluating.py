@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from datetime import datetime
 
-from audit.evaluation.findings import Findings, findings_of
-from audit.evaluation.iterations import Asked, asked
 from audit.evaluation.questions import EVALUATION, RULE_VERSION, Terms, questions_of
-from audit.evaluation.resolution import Resolution
+from audit.evaluation.results.findings import Findings, findings_of
+from audit.evaluation.results.iterations import Asked, asked
+from audit.evaluation.results.resolution import Resolution
 from audit.exchanges.outcomes import total_cost
 from audit.exchanges.questions import Question, Reply
 from schemas.records import DimensionResolution, Evaluation, EvaluationIteration, EvaluationRequest, Judgement

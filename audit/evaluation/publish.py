@@ -18,8 +18,8 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from audit.evaluation.cases.case import Case
 from audit.evaluation.cases.profile import Profile
-from audit.evaluation.report import Report
-from audit.evaluation.result import FinalResult, JudgeResult
+from audit.evaluation.results.report import Report
+from audit.evaluation.results.result import FinalResult, JudgeResult
 from schemas.generated import bring_up_to_date
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"

@@ -16,7 +16,7 @@ from audit.evaluation.cases.case import Case
 from audit.evaluation.cases.files import LoadedProfile, load_profile
 from audit.evaluation.cases.profile import Plan
 from audit.evaluation.dimensions import HIGHEST, LOWEST
-from audit.evaluation.report import Evaluated, Report, report_of
+from audit.evaluation.results.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
 from service.commands.options import Database, PolicyFile, moment_of, print_json, print_text, settings_of
 from service.evaluating import catch_up

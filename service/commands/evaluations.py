@@ -12,7 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from analytics.queries import query_records
-from audit.evaluation.report import Evaluated, row_of
+from audit.evaluation.results.report import Evaluated, row_of
 from schemas.errors import InputError, SettingsError
 from schemas.records import Evaluation
 from service.agreement_table import agreement_cells

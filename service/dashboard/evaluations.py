@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from analytics.queries import query_rows
 from audit.evaluation.dimensions import HIGHEST, LOWEST, MEANINGS
-from audit.evaluation.report import LATER_ATTEMPT_FAILED
+from audit.evaluation.results.report import LATER_ATTEMPT_FAILED
 from service.api.context import ApiContext, Services
 from service.api.errors import ApiError
 from service.api.models import Id

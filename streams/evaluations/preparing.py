@@ -25,8 +25,8 @@ from analytics.store import Store
 from audit.evaluation.cases.case import Case
 from audit.evaluation.cases.profile import Plan
 from audit.evaluation.questions import questions_of
-from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again, evaluation_request
+from audit.evaluation.results.report import Evaluated
 from audit.exchanges.judgements import ANSWERED
 from audit.policy.policy import Policy
 from schemas.errors import BoundsError, InputError

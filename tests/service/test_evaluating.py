@@ -20,7 +20,7 @@ from servers import Home, Nursery, nursery, until
 from analytics.queries import query_records
 from analytics.store import Store
 from audit.evaluation.cases.profile import Plan
-from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
+from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import InputError, SettingsError
 from schemas.records import Judgement
 from service.evaluating import Progress, catch_up, evaluate, journal_of

@@ -12,7 +12,7 @@ from evaluated import HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from audit.evaluation.report import Report, report_of
+from audit.evaluation.results.report import Report, report_of
 from schemas.errors import SettingsError
 from service.evaluation_chart import LABELLED, LISTED, Point, drawn, points_of, require_charts, write_chart
 

@@ -14,7 +14,7 @@ from evaluated import CLAUDE, HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
 from markdown_it import MarkdownIt
 
 from audit.evaluation.publish import FOLDER as SCHEMAS
-from audit.evaluation.report import Evaluated, report_of, row_of
+from audit.evaluation.results.report import Evaluated, report_of, row_of
 from service.evaluation_files import readable_json, write_files
 from service.evaluation_summary import summary_markdown
 

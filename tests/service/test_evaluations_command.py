@@ -14,7 +14,7 @@ from evaluated import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
 from finished import filled
 
 from analytics.store import Store
-from audit.evaluation.people import Said, agreement_with_people, on_the_scale_of_people
+from audit.evaluation.results.people import Said, agreement_with_people, on_the_scale_of_people
 from schemas.records import Evaluation, Review
 
 Command = Callable[..., tuple[int, str, str]]

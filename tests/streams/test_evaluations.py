@@ -19,8 +19,8 @@ from analytics.readable_views import add_temporary_views
 from analytics.store import Store
 from audit.cost.prices import Usage
 from audit.evaluation.cases.profile import Plan
-from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again
+from audit.evaluation.results.report import Evaluated
 from audit.evaluation.run import ToolCall
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from audit.evaluation.cases.profile import DimensionPolicy
-from audit.evaluation.resolution import deterministic_score, normalised, resolution_warnings, resolve, weighted
+from audit.evaluation.results.resolution import deterministic_score, normalised, resolution_warnings, resolve, weighted
 from schemas.records import CheckOutcome
 
 SCORES = st.floats(0, 10)

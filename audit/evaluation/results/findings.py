@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from audit.evaluation.aggregation import Aggregate, Aggregates, aggregate
-from audit.evaluation.iterations import Asked, documents
 from audit.evaluation.questions import Terms
-from audit.evaluation.resolution import (
+from audit.evaluation.results.aggregation import Aggregate, Aggregates, aggregate
+from audit.evaluation.results.iterations import Asked, documents
+from audit.evaluation.results.resolution import (
     ERROR,
     FAIL,
     JUDGE_ONLY,
@@ -18,7 +18,7 @@ from audit.evaluation.resolution import (
     resolution_warnings,
     resolve,
 )
-from audit.evaluation.result import (
+from audit.evaluation.results.result import (
     AggregateScore,
     CheckResult,
     DimensionResolution,

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from audit.evaluation import publish
 from audit.evaluation.evaluating import evaluating, questions_of
-from audit.evaluation.result import EvaluationResult
+from audit.evaluation.results.result import EvaluationResult
 from audit.exchanges.cascade import drive
 from audit.exchanges.judgements import outcome_state
 from audit.exchanges.questions import Reply

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from audit.comparison import CONFIDENCE, t_quantile
 from audit.evaluation.dimensions import DIMENSIONS, HIGHEST, LOWEST, Dimension
-from audit.evaluation.result import EvaluationResult
+from audit.evaluation.results.result import EvaluationResult
 from schemas.records import Evaluation
 
 Score = Annotated[float, Field(ge=LOWEST, le=HIGHEST)]

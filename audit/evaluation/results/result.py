@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from audit.evaluation.cases.profile import JudgeType, Method
 from audit.evaluation.dimensions import DIMENSIONS, HIGHEST, LOWEST, Dimension
-from audit.evaluation.resolution import Source
+from audit.evaluation.results.resolution import Source
 from audit.fingerprints import canonical_json
 
 ResultStatus = Literal["completed", "failed"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from audit.evaluation.answers import EvaluationAnswer
 from audit.evaluation.questions import NOT_BATCHED, NOT_RECORDED
-from audit.evaluation.result import Iteration, IterationScores
+from audit.evaluation.results.result import Iteration, IterationScores
 from audit.exchanges.judgements import ANSWERED, COST_CAP, INTERRUPTED, UNKNOWN_PRICE
 from audit.exchanges.outcomes import NO_JUDGE
 from audit.exchanges.questions import Invalid, Question, Reply
