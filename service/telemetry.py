@@ -22,7 +22,7 @@ import duckdb
 
 from analytics.queries import query_rows
 from audit.policy.policy import Policy
-from audit.telemetry import STOPPED, listening_since, silence
+from audit.silence import STOPPED, listening_since, silence
 from schemas.bounds.limits import CLOCK_TOLERANCE
 from service.alerts.notices import Notice, SilentSession, fleet_notice, silence_notice
 from service.alerts.raising import Alerts

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from audit.fingerprints import stable_id
-from audit.telemetry import Silence
+from audit.silence import Silence
 from schemas.records import Incident
 from service.api.settings import API
 from streams.watch.moves import moved_of

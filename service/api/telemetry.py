@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from audit.telemetry import Status
+from audit.silence import Status
 from service.api.answers import Answer
 from service.api.authentication import Reader, require_project
 from service.api.context import Services

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.outbox import Outbox
-from audit.telemetry import Status
+from audit.silence import Status
 from service.access import Holder
 from service.api.alerts import Status as AlertStatus
 from service.api.authentication import require_project

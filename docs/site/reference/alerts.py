@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from audit.telemetry import silence
+from audit.silence import silence
 from reference.markdown import fenced, page
 from schemas.records import Alert, Incident
 from service.alerts.notices import (

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from receivers import Receiver
 
-from audit.telemetry import silence
+from audit.silence import silence
 from service.alerts.notices import Notice, SilentSession, silence_notice
 from service.alerts.slack import slack_body, slack_digest
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.telemetry import Silence, listening_since, silence
+from audit.silence import Silence, listening_since, silence
 
 NOW = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
 FIVE = timedelta(minutes=5)
