@@ -11,10 +11,10 @@ import duckdb
 import msgspec
 import polars as pl
 
-from analytics.connection import fetch
-from analytics.inserting import BATCH, registered
 from analytics.known import identity_of
-from analytics.tables import full_name, quote
+from analytics.store.connection import fetch
+from analytics.store.inserting import BATCH, registered
+from analytics.store.tables import full_name, quote
 from audit.diagnosis.duplicate_rules import (
     CLOCKS,
     EXCHANGE_FIELDS,

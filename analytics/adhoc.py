@@ -10,10 +10,10 @@ from typing import Any
 
 import duckdb
 
-from analytics.connection import store_error
-from analytics.file_lock import FileLock
-from analytics.readable_views import add_temporary_views
 from analytics.statements import only_reads
+from analytics.store.connection import store_error
+from analytics.store.file_lock import FileLock
+from analytics.store.readable_views import add_temporary_views
 from schemas.errors import QueryError
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {

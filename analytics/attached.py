@@ -8,9 +8,9 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.connection import connect, store_error
-from analytics.file_lock import FileLock
-from analytics.tables import LOG, literal, quote
+from analytics.store.connection import connect, store_error
+from analytics.store.file_lock import FileLock
+from analytics.store.tables import LOG, literal, quote
 
 
 @contextlib.contextmanager

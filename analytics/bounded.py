@@ -12,7 +12,7 @@ import polars as pl
 
 from analytics.adhoc import LOCKED, LOCKING, only_statement, refusals
 from analytics.result_formats import frame_of
-from analytics.tables import literal
+from analytics.store.tables import literal
 from schemas.errors import QueryError
 
 CATALOG = "driftline"

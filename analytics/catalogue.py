@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import duckdb
 
-from analytics.readable_views import view_statements
 from analytics.snapshots import NUMBERS, comment_statements, shown_columns, shown_schemas
-from analytics.tables import columns_of, quote
+from analytics.store.readable_views import view_statements
+from analytics.store.tables import columns_of, quote
 
 _COLUMNS = """
 SELECT c.table_name, c.column_name, c.data_type, c.comment, coalesce(v.comment, t.comment) AS about, v.view_name IS NOT NULL AS is_view

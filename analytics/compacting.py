@@ -19,11 +19,11 @@ from pathlib import Path
 import duckdb
 
 from analytics.attached import attached
-from analytics.connection import connect, store_error
-from analytics.file_lock import FileLock
-from analytics.positions import COMPACTION
-from analytics.store import Store
-from analytics.tables import literal, quote
+from analytics.store.connection import connect, store_error
+from analytics.store.file_lock import FileLock
+from analytics.store.positions import COMPACTION
+from analytics.store.store import Store
+from analytics.store.tables import literal, quote
 from schemas.errors import StoreError
 
 log = logging.getLogger(__name__)

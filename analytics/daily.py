@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 
 from analytics.macros import CONSUMER, RETENTION
-from analytics.store import Store
+from analytics.store.store import Store
+from analytics.store.transaction import Partition, Transaction
 from analytics.sums import current_of, days_of, hours_of
-from analytics.transaction import Partition, Transaction
 
 Day = tuple[str, date]
 """A project and a UTC day."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import duckdb
 import polars as pl
 
-from analytics.inserting import BATCH, registered
-from analytics.positions import PLACE, RETENTION
-from analytics.tables import full_name
+from analytics.store.inserting import BATCH, registered
+from analytics.store.positions import PLACE, RETENTION
+from analytics.store.tables import full_name
 from schemas.registry import current_schemas, schema_of, topics
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
-from analytics.tables import full_name
+from analytics.store.tables import full_name
 from schemas.registry import RecordSchema, current_schemas, schema_of
 
 STAGE = "erasure"

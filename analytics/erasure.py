@@ -17,15 +17,15 @@ import duckdb
 import msgspec
 import polars as pl
 
-from analytics.connection import fetch
 from analytics.daily import recompute_days
 from analytics.erased import Erased, schemas_of_sessions
-from analytics.inserting import BATCH, registered
-from analytics.positions import COMPACTION, PLACE
 from analytics.removing import IN_ONE_COMMIT, remove
 from analytics.retention import whole_since
-from analytics.store import Store
-from analytics.tables import full_name
+from analytics.store.connection import fetch
+from analytics.store.inserting import BATCH, registered
+from analytics.store.positions import COMPACTION, PLACE
+from analytics.store.store import Store
+from analytics.store.tables import full_name
 from audit.drift.anchor_names import ANCHORS
 from audit.fingerprints import canonical_json
 from schemas.codec.single_object import decode

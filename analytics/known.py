@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import duckdb
 import polars as pl
 
-from analytics.connection import fetch
-from analytics.tables import full_name, quote
+from analytics.store.connection import fetch
+from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import empty_frame
 from schemas.registry import RecordSchema, schema_of, topics
 

@@ -17,7 +17,7 @@ import duckdb
 import polars as pl
 from polars import selectors
 
-from analytics.connection import fetch
+from analytics.store.connection import fetch
 from schemas.codec.arrow import rows_as_records
 from schemas.errors import QueryError
 from schemas.records import Record

@@ -11,8 +11,8 @@ import polars as pl
 from analytics.adhoc import open_read_only, refusals
 from analytics.bounded import limited_frame
 from analytics.queries import Query
-from analytics.readable_views import add_temporary_views
 from analytics.result_formats import frame_of
+from analytics.store.readable_views import add_temporary_views
 
 
 def frame_of_statement(path: Path, statement: str, limit: int) -> tuple[pl.DataFrame, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analytics.store import Store
+from analytics.store.store import Store
 
 IN_ONE_COMMIT = 100_000
 """Rows that are deleted in one transaction: that takes hundredths of a second."""

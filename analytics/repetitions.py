@@ -7,10 +7,10 @@ import duckdb
 import polars as pl
 
 from analytics.accounts import Met, contradicting, twins_in_log
-from analytics.connection import fetch
-from analytics.inserting import BATCH, registered
 from analytics.known import KnownIdentities, identity_of
-from analytics.tables import full_name, quote
+from analytics.store.connection import fetch
+from analytics.store.inserting import BATCH, registered
+from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import INDEX
 from schemas.registry import RecordSchema
 

@@ -12,7 +12,7 @@ import msgspec
 import polars as pl
 from polars import selectors
 
-from analytics.tables import quote
+from analytics.store.tables import quote
 
 FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"  # noqa: RUF001 - some take the wide forms, too
 """What a text begins with that a spreadsheet would take for a formula."""

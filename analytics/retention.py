@@ -19,9 +19,6 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from analytics.connection import fetch
-from analytics.inserting import BATCH, registered
-from analytics.positions import RETENTION
 from analytics.removing import remove
 from analytics.retention_rules import (
     AT_ONCE,
@@ -34,7 +31,10 @@ from analytics.retention_rules import (
     PROJECTS,
     WITHOUT_EXCHANGE,
 )
-from analytics.store import Store
+from analytics.store.connection import fetch
+from analytics.store.inserting import BATCH, registered
+from analytics.store.positions import RETENTION
+from analytics.store.store import Store
 from schemas.codec.arrow import decode_batch
 
 NOTHING_UNREAD = 2**62

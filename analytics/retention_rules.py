@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from analytics.positions import PLACE
+from analytics.store.positions import PLACE
 
 AT_ONCE = 200_000
 """Exchanges that are looked up together with what belongs to them, and other rows that are found at once."""

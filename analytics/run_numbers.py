@@ -9,8 +9,8 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
-from analytics.inserting import BATCH, registered
-from analytics.positions import RUN_NUMBERS
+from analytics.store.inserting import BATCH, registered
+from analytics.store.positions import RUN_NUMBERS
 
 _GIVE = f"""
 INSERT INTO log.run_numbers BY NAME

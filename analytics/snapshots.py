@@ -3,7 +3,7 @@
 
 1. A checkpoint folds the write-ahead log into the file. From then on DuckDB appends to a new log and touches no block that the
    file's header refers to, until the next checkpoint has written the header anew.
-2. So the file is copied while others go on writing, by a process of its own (`analytics.copying`); checkpoints by size are put off
+2. So the file is copied while others go on writing, by a process of its own (`analytics.store.copying`); checkpoints by size are put off
    meanwhile, and a copy during which the header changed is thrown away and made again.
 3. From the copy, in another process and without hurry, the tables that analysts read are made: each identity once.
 """
@@ -16,11 +16,11 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.copying import copied_whole
-from analytics.current import current_first
-from analytics.readable_views import view_statements
-from analytics.store import Store
-from analytics.tables import LOG, columns_of, literal, quote
+from analytics.store.copying import copied_whole
+from analytics.store.current import current_first
+from analytics.store.readable_views import view_statements
+from analytics.store.store import Store
+from analytics.store.tables import LOG, columns_of, literal, quote
 from schemas.errors import StoreError
 from schemas.registry import RecordSchema, current_schemas
 

@@ -14,7 +14,7 @@ from functools import cache
 
 import msgspec
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import price_of
 from audit.policy.policy import Policy, ProjectSettings
 from audit.redaction.redactor import Redactor

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 from fastapi import FastAPI
 
-from analytics.store import Store
+from analytics.store.store import Store
 from benchmarks.load import Load, load
 from benchmarks.measure import print_table, started
 from schemas.codec.single_object import encode

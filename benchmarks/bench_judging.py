@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy, ProjectSettings
 from audit.redaction.redactor import Redactor

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import duckdb
 
-from analytics.connection import connect
+from analytics.store.connection import connect
 from benchmarks.measure import print_table
 from benchmarks.page_database import make_large, make_seed
 from service.access import AccessStore, Holder, access_file

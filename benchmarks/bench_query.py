@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from analytics.snapshots import build_snapshot, copy_database
-from analytics.store import Store
+from analytics.store.store import Store
 from benchmarks.measure import print_table
 from service.querying.processes import ask
 from service.querying.questions import QueryLimits, Question

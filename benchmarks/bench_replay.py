@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.session_ledger import Ledger
 from audit.exchanges.cascade import drive
 from audit.exchanges.questions import Question, Reply

@@ -14,7 +14,7 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor

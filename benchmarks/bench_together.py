@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from analytics.store import Store
+from analytics.store.store import Store
 from benchmarks.bench_sql import DAYS, fill
 from benchmarks.callers import BUSY, Call, Crew, called
 from benchmarks.measure import print_table

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from analytics.connection import fetch
 from analytics.daily import refresh_daily
-from analytics.store import Store
+from analytics.store.connection import fetch
+from analytics.store.store import Store
 from analytics.sums import current_of, days_of
 from audit.policy.policy import Policy
 from benchmarks.measure import print_table

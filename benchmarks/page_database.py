@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from analytics.daily import refresh_daily
-from analytics.store import Store
+from analytics.store.store import Store
 from benchmarks.bench_sql import DAYS, MEMORY, fill
 from service.processes import serving
 from service.workspace import utc_now

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from service.report import heading
 from service.terminal import MISSING, plain, table
 from service.views import SIMULATED, TIER_STATES

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.store import Store
-from analytics.tables import SYSTEM_COLUMNS, columns_of, full_name, literal, quote
+from analytics.store.store import Store
+from analytics.store.tables import SYSTEM_COLUMNS, columns_of, full_name, literal, quote
 from schemas.errors import InputError
 from schemas.registry import RecordSchema, current_schemas
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from analytics.connection import IN_USE
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.connection import IN_USE
+from analytics.store.store import Store
 from schemas.codec.single_object import record_from
 from schemas.errors import InputError, SettingsError, StoreError
 from schemas.records import DeadLetter

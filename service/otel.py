@@ -18,7 +18,7 @@ import httpx2
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.errors import DriftlineError
 from service.otel_collector import Collector
 from service.otel_events import request_of

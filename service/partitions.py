@@ -14,9 +14,9 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.current import current_first
-from analytics.store import Store
-from analytics.tables import columns_of, full_name, literal, quote
+from analytics.store.current import current_first
+from analytics.store.store import Store
+from analytics.store.tables import columns_of, full_name, literal, quote
 from schemas.errors import InputError
 from schemas.registry import RecordSchema, current_schemas
 

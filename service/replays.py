@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from analytics.connection import IN_USE
-from analytics.store import Store
+from analytics.store.connection import IN_USE
+from analytics.store.store import Store
 from schemas.errors import InputError, SettingsError, StoreError
 from service.judging import NAME_A_JUDGE, NONE, OpenedJudge, who_judges
 from service.kafka import connection_of

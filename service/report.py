@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from service.runs import runs_of
 from service.terminal import MISSING, SEVERITY_STYLES, table
 

@@ -18,7 +18,7 @@ import duckdb
 import msgspec
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.detectors.thresholds import recorded_profile
 from audit.diagnosis.diagnosis import diagnose_events
 from audit.diagnosis.events import raw_event

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import ModelPrice, Usage, usd_of
 from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.questions import Question, Reply

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy, load_policy
 from audit.redaction.redactor import DEFAULT_KEY, Redactor
 from schemas.errors import SettingsError

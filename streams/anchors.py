@@ -21,7 +21,7 @@ import duckdb
 import msgspec
 
 from analytics.queries import query_records, query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.drift.anchor_names import ANCHORS, anchor_project, is_reserved
 from audit.drift.anchor_shift import Verdict
 from audit.drift.anchors import JudgeChange, judge_change

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import SessionClosed

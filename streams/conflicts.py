@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from analytics.transaction import CONTENT
+from analytics.store.transaction import CONTENT
 from audit.diagnosis.duplicate_rules import named_differences
 from audit.fingerprints import canonical_json
 from schemas.records import Record

@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.fingerprints import stable_id
 from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL

@@ -14,7 +14,7 @@ from typing import Any
 
 from analytics.erased import STAGE as ERASURE
 from analytics.retention import CUT
-from analytics.store import Appended, Store, Transaction
+from analytics.store.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode

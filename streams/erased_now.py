@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from analytics.erased import ERASURES, Erased, erased_in
-from analytics.store import Store
+from analytics.store.store import Store
 
 
 class ErasedNow:

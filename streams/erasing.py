@@ -24,8 +24,8 @@ from analytics.attached import attached
 from analytics.erased import ERASURES, STAGE, Erased
 from analytics.erasure import Erasing
 from analytics.queries import query_rows
-from analytics.store import Store
-from analytics.tables import quote
+from analytics.store.store import Store
+from analytics.store.tables import quote
 from audit.drift.anchor_names import ANCHORS
 from audit.fingerprints import stable_id
 from schemas.errors import InputError, StoreError

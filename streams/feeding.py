@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.errors import SettingsError
 from schemas.registry import topics
 

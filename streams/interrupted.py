@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from analytics.queries import query_records
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.exchanges.judgements import INTERRUPTED
 from audit.fingerprints import stable_id
 from schemas.codec.single_object import encode

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import Judgement, Record
 from streams.admission import Door, Place
 from streams.batches import StageBatch

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analytics.known import KnownIdentities
-from analytics.store import Appended, Store, Transaction
+from analytics.store.store import Appended, Store, Transaction
 from schemas.codec.arrow import INDEX
 from schemas.records import Record, Score, ScoringTask
 from schemas.registry import topics

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from analytics.queries import query_records
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import Judgement
 
 Subject = tuple[str, str]

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from analytics.queries import query_records, query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.estimate import estimate
 from audit.cost.prices import usd_of, worst_case
 from audit.exchanges.judgements import with_earlier

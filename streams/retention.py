@@ -18,9 +18,9 @@ from datetime import UTC, datetime, time, timedelta
 import msgspec
 
 from analytics.daily import forget_hours, refresh_daily
-from analytics.outbox import Outbox
 from analytics.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, Unread
-from analytics.store import Store
+from analytics.store.outbox import Outbox
+from analytics.store.store import Store
 from audit.exchanges.sampling import without
 from audit.policy.policy import Policy
 from streams.auditing import Auditing

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Record

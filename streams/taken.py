@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import least_case, usd_of
 from audit.exchanges.anomalies import anomaly_reasons
 from audit.exchanges.judgements import COST_CAP

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pydantic import SecretStr
 from receivers import Receiver
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy, RedactionSettings
 from audit.redaction.redactor import Redactor
 from service.alerts.channels import Channel

@@ -13,7 +13,7 @@ from api_server import NOW, PATIENT, BodyBuilder, Call, LiveServer, Tokens, engi
 from fastapi import FastAPI
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.access import AccessStore
 from service.api.app import create_app
 from service.api.settings import ApiSettings

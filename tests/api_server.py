@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 from servers import LONG
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from service.access import AccessStore, Holder

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import Usage
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy, ProjectSettings

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from builders import START, closing, exchange
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Record
 from streams.admission import Accepted

@@ -17,7 +17,7 @@ from engines import NOW
 from evaluated import PROFILE, Made, evaluated, plan
 from watched import put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import Usage
 from audit.exchanges.questions import Question
 from schemas.records import Alert

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from schemas.codec.single_object import encode
 from service.workspace import stages_behind

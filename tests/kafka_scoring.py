@@ -13,7 +13,7 @@ from engines import runner_over
 from invariants import encoded
 from kafka_judging import PARTITIONS, Rig, topics_of
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json

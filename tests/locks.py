@@ -12,7 +12,7 @@ from servers import PATIENCE, ROOT
 OPEN = """
 import sys
 from pathlib import Path
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.errors import StoreError
 
 try:

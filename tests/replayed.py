@@ -13,7 +13,7 @@ import msgspec
 from engines import Clock, MoodyJudge, engine_over
 from histories import history
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from audit.policy.policy import Policy

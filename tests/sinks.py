@@ -13,7 +13,7 @@ from typing import Any
 from engines import NOW, Clock
 from servers import PATIENCE
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode

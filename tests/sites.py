@@ -25,8 +25,8 @@ from evaluated import SET, evaluated
 from servers import PATIENCE, until
 from watched import fallen, history, put
 
-from analytics.outbox import Outbox
-from analytics.store import Store
+from analytics.store.outbox import Outbox
+from analytics.store.store import Store
 from audit.policy.policy import Policy, load_policy
 from audit.redaction.redactor import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.store import Store
+from analytics.store.store import Store
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 
 from builders import score
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import Score
 

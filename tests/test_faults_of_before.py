@@ -16,7 +16,7 @@ from engines import Clock, live_judge
 from invariants import check_money, rows
 from watched import END, fallen, history, put, steady
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor

@@ -21,7 +21,7 @@ from invariants import rows
 from openclaw_host import ALLOWED, NODE, PLUGIN, Host, entries, host, written
 from servers import PATIENCE, ROOT, Home, Nursery, nursery, until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.parts import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent, Exchange, Record

@@ -17,7 +17,7 @@ from analytics.adhoc import read_only_rows
 from analytics.bounded import limited_frame, open_snapshot
 from analytics.result_formats import FORMATS
 from analytics.snapshots import build_snapshot, copy_database
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Incident, Judgement, Record, Review, Score
 from service.worked_examples import worked_examples

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from builders import score
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import Record, Score
 

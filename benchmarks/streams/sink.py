@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analytics.store import Store
-from analytics.transaction import Partition
+from analytics.store.store import Store
+from analytics.store.transaction import Partition
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from benchmarks.streams.meter import Meter

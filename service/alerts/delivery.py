@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 import httpx2
 import msgspec
 
-from analytics.outbox import DELIVERED, GIVEN_UP
+from analytics.store.outbox import DELIVERED, GIVEN_UP
 from schemas.records import Alert
 from service.alerts.channels import Channel
 from service.alerts.notices import incident_notice

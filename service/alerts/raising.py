@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
-from analytics.outbox import WAITING, Outbox
-from analytics.store import Store
+from analytics.store.outbox import WAITING, Outbox
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.records import Alert, Incident

@@ -8,7 +8,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from analytics.outbox import Outbox
+from analytics.store.outbox import Outbox
 from service.api.answers import Answer
 from service.api.authentication import Reader, require_project
 from service.api.context import Services

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from analytics.outbox import STATUSES, Outbox
-from analytics.store import Store
+from analytics.store.outbox import STATUSES, Outbox
+from analytics.store.store import Store
 from schemas.errors import InputError, SettingsError
 from service.alerts.channels import Channel, Letter, channels_of
 from service.alerts.notices import trial_notice

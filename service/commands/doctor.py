@@ -12,9 +12,9 @@ from typing import NamedTuple
 import duckdb
 import typer
 
-from analytics.connection import IN_USE
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.connection import IN_USE
+from analytics.store.store import Store
 from audit.policy.policy import Policy, load_policy
 from schemas.errors import DriftlineError
 from service.access import AccessStore, access_file

@@ -23,7 +23,7 @@ from analytics.daily import refresh_daily
 from analytics.queries import Query, queries
 from analytics.reading import frame_of_query, frame_of_statement
 from analytics.result_formats import FORMATS
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.errors import QueryError, SettingsError, StoreError
 from service.commands.options import AsJson, Database, Project, json_line, moment_of, print_json, settings_of
 from service.known_projects import require_known

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 from service.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of

@@ -9,7 +9,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.outbox import Outbox
+from analytics.store.outbox import Outbox
 from audit.silence import Status
 from service.access import Holder
 from service.api.alerts import Status as AlertStatus

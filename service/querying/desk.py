@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.errors import BusyError
 from service.querying.keeping import Snapshots
 from service.querying.processes import ask

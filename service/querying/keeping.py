@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 
 from analytics.snapshots import Changes, changes_of, copy_database
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.errors import BusyError, DriftlineError, StoreError
 from service.querying.processes import build
 from service.querying.questions import QueryLimits

@@ -12,7 +12,7 @@ from contextlib import closing
 from datetime import datetime
 
 from analytics.queries import query_records
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode

@@ -21,7 +21,7 @@ import duckdb
 import msgspec
 
 from analytics.queries import query_records, query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.evaluation.cases.case import Case
 from audit.evaluation.cases.profile import Plan
 from audit.evaluation.questions import questions_of

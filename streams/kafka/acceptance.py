@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from analytics.repetitions import unknown
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import BrokerError, BusyError
 from schemas.records import Record

@@ -14,7 +14,7 @@ from datetime import datetime
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BrokerError
 from streams.admission import DEAD_LETTERS

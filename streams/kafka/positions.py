@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from analytics.store import Store
-from analytics.transaction import Partition
+from analytics.store.store import Store
+from analytics.store.transaction import Partition
 from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.reading import Range

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 
-from analytics.transaction import Partition
+from analytics.store.transaction import Partition
 
 
 class Progress:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
-from analytics.transaction import Partition
+from analytics.store.transaction import Partition
 from schemas.errors import BrokerError
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from analytics.store import Store
-from analytics.transaction import Partition
+from analytics.store.store import Store
+from analytics.store.transaction import Partition
 from audit.redaction.redactor import Redactor
 from schemas.errors import SettingsError
 from schemas.registry import topics

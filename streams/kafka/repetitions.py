@@ -1,7 +1,7 @@
 """Records that came before in their session: the same content again changes nothing, another content is set aside.
 
 A session's state carries the hashes of the newest records' identities and contents. A record is told by its session, its type, its
-identity and, where it has one, its revision. What a record says is the field that `analytics.transaction.CONTENT` names.
+identity and, where it has one, its revision. What a record says is the field that `analytics.store.transaction.CONTENT` names.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from datetime import datetime
 
 import duckdb
 
-from analytics.store import Store
-from analytics.transaction import Partition
+from analytics.store.store import Store
+from analytics.store.transaction import Partition
 from audit.redaction.redactor import Redactor
 from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreError
 from schemas.registry import topics

@@ -20,8 +20,8 @@ import polars as pl
 
 from analytics.known import KnownIdentities
 from analytics.repetitions import unknown
-from analytics.store import Store
-from analytics.transaction import Appended, Partition, Transaction
+from analytics.store.store import Store
+from analytics.store.transaction import Appended, Partition, Transaction
 from audit.redaction.redactor import Redactor
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import RecordError

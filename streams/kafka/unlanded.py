@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from analytics.known import identity_of
 from analytics.repetitions import CONTENT
-from analytics.transaction import Partition
+from analytics.store.transaction import Partition
 from schemas.records import AgentEvent, Record
 from schemas.registry import schema_of
 from streams.kafka.keys import key_of

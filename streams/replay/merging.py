@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from analytics.attached import attached
-from analytics.connection import connect
-from analytics.store import Store
-from analytics.tables import full_name, literal, quote
+from analytics.store.connection import connect
+from analytics.store.store import Store
+from analytics.store.tables import full_name, literal, quote
 from audit.cost.prices import nano_of, usd_of
 from schemas.errors import StoreError
 from schemas.registry import schema_of

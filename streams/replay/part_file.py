@@ -12,9 +12,9 @@ from pathlib import Path
 
 import polars as pl
 
-from analytics.connection import IN_USE
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.connection import IN_USE
+from analytics.store.store import Store
 from schemas.codec.arrow import empty_frame
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError

@@ -13,9 +13,9 @@ import duckdb
 import polars as pl
 from polars import selectors
 
-from analytics.connection import connect, fetch, store_error
-from analytics.file_lock import FileLock
-from analytics.tables import LOG, columns_of, default_of, literal, quote
+from analytics.store.connection import connect, fetch, store_error
+from analytics.store.file_lock import FileLock
+from analytics.store.tables import LOG, columns_of, default_of, literal, quote
 from schemas.codec.arrow import rows_as_records
 from schemas.errors import InputError
 from schemas.records import Judgement

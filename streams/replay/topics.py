@@ -14,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import Judgement
 from streams.batches import OFFSET, StageBatch
 from streams.kafka.connection import KafkaConnection

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from analytics.daily import refresh_daily
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.drift.anchor_names import is_reserved
 from audit.drift.consecutive_days import DAYS
 from streams.watch.watching import AT_ONCE, Watch

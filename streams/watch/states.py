@@ -9,7 +9,7 @@
 
 `resolution` says why one is resolved: it recovered by itself, it was only suspected and vanished, a person says that it is fixed, or that
 what it found is the new normal. Records of versions before had `accepted`, which moved the reference: they are read as the new normal
-(`analytics.tables`), and the decision may still be called so.
+(`analytics.store.tables`), and the decision may still be called so.
 """
 
 from __future__ import annotations

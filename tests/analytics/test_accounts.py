@@ -12,7 +12,7 @@ import pytest
 
 from analytics.accounts import Met, contradictions
 from analytics.known import KnownIdentities
-from analytics.store import Appended, Store
+from analytics.store.store import Appended, Store
 from audit.diagnosis.duplicate_rules import read_digest
 from audit.fingerprints import canonical_json
 from schemas.codec.arrow import INDEX, decode_batch

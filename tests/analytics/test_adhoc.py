@@ -18,7 +18,7 @@ import pytest
 from builders import START, event, exchange
 
 from analytics.adhoc import LOCKED, only_statement, read_only_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import QueryError, StoreError
 from schemas.records import DeadLetter
@@ -27,7 +27,7 @@ HOLD = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print('held', fl
 LEAVE_WAL = """
 import os, sys
 from pathlib import Path
-from analytics.store import Store
+from analytics.store.store import Store
 from builders import event
 from schemas.codec.single_object import encode
 

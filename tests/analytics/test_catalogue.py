@@ -8,7 +8,7 @@ import duckdb
 
 from analytics.catalogue import readable_catalogue
 from analytics.snapshots import build_snapshot, copy_database
-from analytics.store import Store
+from analytics.store.store import Store
 
 
 def test_the_catalogue_is_that_of_a_snapshot(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from builders import exchange
 
 from analytics import compacting
 from analytics.compacting import compact, space_of
-from analytics.file_lock import lock_file
-from analytics.positions import COMPACTION
-from analytics.store import Store
+from analytics.store.file_lock import lock_file
+from analytics.store.positions import COMPACTION
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 

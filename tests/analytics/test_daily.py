@@ -17,7 +17,7 @@ from analytics.daily import Day, recompute_days, refresh_daily
 from analytics.known import KnownIdentities
 from analytics.macros import CONSUMER
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from analytics.sums import KEY
 from audit.drift.consecutive_days import DailyAverage, consecutive_days
 from schemas.codec.arrow import INDEX, decode_batch

@@ -17,7 +17,7 @@ from engines import NOW, engine_over, rows, runner_over
 from analytics.compacting import compact, space_of
 from analytics.daily import refresh_daily
 from analytics.erased import ERASURES, schemas_of_sessions
-from analytics.store import Store, Transaction
+from analytics.store.store import Store, Transaction
 from schemas.codec.single_object import encode
 from schemas.records import (
     Alert,

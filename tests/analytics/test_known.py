@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import analytics.known
 from analytics.known import KnownIdentities
-from analytics.store import Appended, Store
+from analytics.store.store import Appended, Store
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import encode
 from schemas.records import Record

@@ -8,7 +8,7 @@ from contextlib import closing
 import duckdb
 import pytest
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.comparison import t_quantile
 
 

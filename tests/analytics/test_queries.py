@@ -12,14 +12,14 @@ import pytest
 from builders import START, event
 
 from analytics.queries import Query, queries, query_rows, run_query
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import QueryError
 
 NEW_YORK = """
 from datetime import timedelta
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from builders import START, event
 from schemas.codec.single_object import encode
 

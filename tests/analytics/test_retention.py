@@ -15,10 +15,10 @@ from builders import closing, event, exchange, judgement, reservation, score
 from engines import Clock, policy_of, rows, runner_over
 
 from analytics.daily import refresh_daily
-from analytics.outbox import Outbox
 from analytics.queries import query_rows
 from analytics.retention import CUT, SESSION_STAGES, whole_since
-from analytics.store import Store, Transaction
+from analytics.store.outbox import Outbox
+from analytics.store.store import Store, Transaction
 from audit.policy.policy import Policy, ProjectSettings, Sampling
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode

@@ -11,7 +11,7 @@ from engines import Clock, rows
 
 from analytics.erased import Erased
 from analytics.erasure import Erasing
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from analytics.store import Store
-from analytics.tables import full_name
+from analytics.store.store import Store
+from analytics.store.tables import full_name
 from schemas.registry import schema_of
 
 ROUNDS = 20
@@ -22,7 +22,7 @@ WRITER = """
     from datetime import UTC, datetime
     from pathlib import Path
 
-    from analytics.store import Store
+    from analytics.store.store import Store
     from schemas.codec.single_object import encode
     from schemas.records import AgentEvent, SessionClosed
 

@@ -33,7 +33,7 @@ from chaos.verdict import check
 from kafka_server import Broker, free_port, quick
 from servers import Home, nursery
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from service.simulator import running

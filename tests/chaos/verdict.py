@@ -18,7 +18,7 @@ from invariants import (
 )
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from audit.policy.policy import Policy, load_policy
 from schemas.codec.single_object import decode

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from sinks import land_all
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode

@@ -21,7 +21,7 @@ from invariants import encoded
 from kafka_judging import PARTITIONS, Mortal, Rig, SoundJudge, came, topics_of
 from servers import PATIENCE, Home, Nursery, nursery, until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from audit.evaluation.evaluating import questions_of
 from audit.evaluation.requesting import asked_again

@@ -22,7 +22,7 @@ from fastavro.schema import parse_schema
 from kafka_workers import contents
 from sinks import producing, sink_over, until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.arrow import decode_batch

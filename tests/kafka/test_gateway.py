@@ -9,7 +9,7 @@ import pytest
 from builders import event, exchange, judgement, score
 from sinks import MakeTopics, gateway_over, held_back, produce, producing, tables, until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.evaluation.evaluating import evaluating, questions_of
 from audit.exchanges.cascade import drive
 from audit.exchanges.questions import Reply

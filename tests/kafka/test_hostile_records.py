@@ -17,7 +17,7 @@ from kafka_scoring import answer, dialogue, scoring_on, tasks_of
 from kafka_workers import EVENTS, EXCHANGES, contents, produce, until_committed, working
 from sinks import land_all
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode

@@ -19,7 +19,7 @@ from kafka_cluster import Cluster
 from kafka_workers import EVENTS, EXCHANGES, eventually, keyed, processing, until_committed
 from sinks import sink_over
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.errors import BrokerError
 from schemas.records import Record
 from streams.kafka.administration import TopicAdministration

@@ -26,7 +26,7 @@ from histories import EVENTS, EXCHANGES, History, history
 from servers import Child, Home, Nursery, nursery
 from servers import until as wait_until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.evaluation.requesting import asked_again
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id

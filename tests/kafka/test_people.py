@@ -11,7 +11,7 @@ from builders import exchange, score
 from engines import Clock
 from sinks import MakeTopics, gateway_over, held_back, land_all, produce, producing, tables, until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.registry import topics
 from service.access import AccessStore, Holder

@@ -11,7 +11,7 @@ import pytest
 from replayed import Command, clean_environment, past, replay, result, scored_live, scores_in
 from replayed import merged_scores_in as merged
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Judgement, JudgingRequest, Record, Score, SessionClosed
 from service.cli import run

@@ -9,7 +9,7 @@ from builders import event, exchange, judgement, score
 from engines import NOW, Clock
 from sinks import MakeTopics, gateway_over, land_all, produce, producing, until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.records import Exchange

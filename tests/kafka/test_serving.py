@@ -20,7 +20,7 @@ from kafka_server import Broker
 from servers import Child, Home, Nursery, nursery, until
 from sinks import MakeTopics, tables
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
 

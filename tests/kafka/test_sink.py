@@ -22,7 +22,7 @@ from kafka_workers import contents
 from sinks import MakeTopics, land_all, produce, producing, sink_over, tables, until
 
 from analytics.known import KnownIdentities
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from builders import exchange
 from sinks import MakeTopics, gateway_over, until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import Heartbeat
 from schemas.registry import topics
 from service.alerts.raising import Alerts

@@ -7,7 +7,7 @@ import asyncio
 from sinks import MakeTopics, gateway_over, held_back, produce, producing, tables, until
 from watched import END, fallen, history
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
 from streams.watch.watching import Watch

@@ -28,7 +28,7 @@ from kafka_workers import (
 )
 from servers import Home, Nursery, nursery, until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode

@@ -25,7 +25,7 @@ from kafka_server import free_port
 from openclaw_host import ALLOWED, PLUGIN
 from servers import Child, Home, Nursery, nursery, until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from openclaw.install import Installed
 from openclaw.instance import Gateway, Instance
 from openclaw.provider import Call, Play, Provider, Step, stand_in

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from analytics.queries import query_records
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.detectors.thresholds import recorded_profile
 from schemas.records import Diagnosis
 from service.cli import run as run_command

@@ -21,7 +21,7 @@ from builders import score
 from engines import runner_over
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.comparison import PairedSums
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Score

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from engines import NOW, rows
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode

@@ -21,7 +21,7 @@ from consoles import Terminal, is_shown, typed_in
 
 from analytics.adhoc import read_only_rows
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from service.cli import run as run_command
 from service.commands.demo import MARKER
 from service.dialogues import PROJECTS, WORSE_AGENT, WORSE_SINCE, dialogues

@@ -13,7 +13,7 @@ from builders import START, exchange, judgement, score
 from polars import selectors
 
 from analytics.queries import query_rows, run_query
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Exchange, Incident, Record, Redaction, Review

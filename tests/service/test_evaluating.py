@@ -18,7 +18,7 @@ from finished import HAIKU, filled, session
 from servers import Home, Nursery, nursery, until
 
 from analytics.queries import query_records
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.evaluation.cases.profile import Plan
 from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import InputError, SettingsError

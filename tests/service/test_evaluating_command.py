@@ -12,7 +12,7 @@ import pytest
 from builders import closing, exchange
 from evaluated import PROFILE, REFUND, REPORT
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor

@@ -15,7 +15,7 @@ from evaluated import PROFILE, REFUND, REPORT
 from finished import HAIKU, SONNET, filled, session
 from servers import Home, Nursery, nursery
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.evaluation.cases.case import Case
 from audit.evaluation.cases.files import LoadedProfile
 from audit.evaluation.cases.profile import Profile, plans

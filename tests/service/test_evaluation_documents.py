@@ -13,7 +13,7 @@ from evaluated import SET, Made, evaluated
 from finished import filled
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from service.documents import iso_time
 from service.evaluation_documents import evaluation_document, evaluation_row
 

@@ -13,7 +13,7 @@ from builders import START, score
 from evaluated import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
 from finished import filled
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.evaluation.results.people import Said, agreement_with_people, on_the_scale_of_people
 from schemas.records import Evaluation, Review
 

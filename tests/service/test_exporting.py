@@ -12,7 +12,7 @@ import pytest
 from builders import exchange
 from typer.testing import CliRunner
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.registry import current_schemas

@@ -12,7 +12,7 @@ from ran import runs, worse_since
 from watched import fallen, history, put, steady
 
 from analytics.queries import query_records
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import Incident
 from service.cli import run
 from streams.reviewing import MAX_COMMENT

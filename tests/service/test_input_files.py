@@ -17,7 +17,7 @@ import fastavro
 import polars as pl
 import pytest
 
-from analytics.store import Store
+from analytics.store.store import Store
 
 Command = Callable[..., tuple[int, str, str]]
 EVENT = {"session_id": "s1", "event": "tool_call", "tool": "exec", "timestamp": "2026-10-01T09:00:00Z"}

@@ -15,7 +15,7 @@ import pytest
 from builders import judgement, score
 from rich.console import Console
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.codec.single_object import encode
 from schemas.records import Incident, Record

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 import typer
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.access import AccessStore, Holder, access_file
 from service.cli import application
 from service.workspace import utc_now

@@ -13,7 +13,7 @@ import pytest
 from builders import START, exchange
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import SettingsError
 from schemas.records import DimensionScore, Score

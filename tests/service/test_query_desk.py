@@ -21,7 +21,7 @@ from builders import exchange
 from servers import LONG
 
 from analytics.snapshots import LEFT_OUT, WORK, copy_database, shown_columns, shown_schemas
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
 from service.querying import keeping

@@ -14,7 +14,7 @@ import pytest
 from builders import score
 
 from analytics.queries import queries
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from service.commands import querying
 

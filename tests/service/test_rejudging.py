@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from builders import exchange
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode

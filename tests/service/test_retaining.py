@@ -11,8 +11,8 @@ import pytest
 from builders import exchange
 from engines import NOW, runner_over
 
-from analytics.positions import COMPACTION
-from analytics.store import Store
+from analytics.store.positions import COMPACTION
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from streams.admission import Accepted
 from streams.feeding import SINK

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from builders import exchange, score
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from service.simulator.serving import running
 

@@ -12,7 +12,7 @@ import pytest
 from builders import exchange
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import price_of, usd_of
 from audit.policy.policy import Policy, ProjectSettings, load_policy
 from audit.redaction.redactor import Redactor

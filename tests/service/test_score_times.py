@@ -9,7 +9,7 @@ import pytest
 from builders import score
 from watched import put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import Review
 from service.score_times import ScoreTimes
 

@@ -17,7 +17,7 @@ from clients import INGEST, bearer, exchange_body, waiting
 from invariants import rows
 from servers import PATIENCE, Home, nursery, until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.simulator import running
 
 CHANCE = random.Random(20261103)

@@ -20,7 +20,7 @@ from invariants import check, check_nothing_lost_or_doubled, rows
 from servers import Child, Home, Nursery, nursery
 from servers import until as wait_until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from service.simulator import RunningJudge, running
 

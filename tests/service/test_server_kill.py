@@ -15,7 +15,7 @@ from invariants import check, rows, scores_of
 from servers import Child, Home, Nursery, nursery
 from servers import until as wait_until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.simulator import RunningJudge, running
 
 ROUNDS = 50

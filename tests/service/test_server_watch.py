@@ -10,7 +10,7 @@ import httpx2
 from servers import Home, nursery, until
 from watched import fallen, history, put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.workspace import utc_now
 
 

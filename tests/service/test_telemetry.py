@@ -13,7 +13,7 @@ from alerting import webhook
 from builders import closing, exchange
 from receivers import Receiver, receiving
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.records import Heartbeat, Record

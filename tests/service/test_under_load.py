@@ -18,7 +18,7 @@ from invariants import rows
 from servers import Home, nursery, until
 from watched import fallen, history, put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from benchmarks.callers import BUSY, Call, Crew, called
 from service.workspace import utc_now
 

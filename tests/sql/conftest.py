@@ -17,8 +17,8 @@ import msgspec
 import pytest
 import yaml
 
-from analytics.replacing import replace
-from analytics.store import Store
+from analytics.store.replacing import replace
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import Json, current_schemas, schema_of

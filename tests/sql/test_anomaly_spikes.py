@@ -13,7 +13,7 @@ from builders import score
 from watched import put
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.drift.anomaly_rate import Day, Spike, anomaly_spike
 from schemas.records import Score
 

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from analytics.queries import queries, query_rows, run_query
-from analytics.store import Store
+from analytics.store.store import Store
 
 Case = dict[str, Any]
 Fill = Callable[[Sequence[Case]], Store]

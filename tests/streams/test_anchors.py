@@ -15,7 +15,7 @@ from builders import exchange
 from engines import NOW, engine_over, rows
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import Usage
 from audit.drift.attribution import Moved
 from audit.exchanges.questions import Question

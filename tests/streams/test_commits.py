@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from engines import engine_over
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.errors import StoreError
 from streams.commits import RECENT, Commits
 from streams.group_commit import GroupCommit

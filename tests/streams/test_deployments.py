@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from watched import END, put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError

@@ -14,8 +14,8 @@ import polars as pl
 import pytest
 
 from analytics.queries import query_rows
-from analytics.store import Store
-from analytics.tables import full_name
+from analytics.store.store import Store
+from analytics.store.tables import full_name
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.records import ImportProgress, Record
@@ -225,7 +225,9 @@ def test_a_failed_stage_commits_nothing(store: Store, monkeypatch: pytest.Monkey
     runner = runner_of(store)
     fill(runner)
     broken = replace(TOPOLOGY[0], name="intake")
-    monkeypatch.setattr("analytics.store.Transaction.set_watermark", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(
+        "analytics.store.store.Transaction.set_watermark", lambda *_: (_ for _ in ()).throw(OSError("disk full"))
+    )
     with pytest.raises(OSError, match="disk full"):
         runner.advance(broken)
     counts = [

@@ -12,7 +12,7 @@ import builders as build
 import pytest
 from engines import NOW, Clock, HangingJudge, MoodyJudge, engine_over, live_judge, policy_of, rows, runner_over
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from audit.cost.session_ledger import Ledger
 from audit.exchanges.questions import Question

@@ -15,8 +15,8 @@ from engines import Clock, engine_over
 from evaluations import answer, case, plan, said
 from finished import HAIKU, SONNET, filled, session
 
-from analytics.readable_views import add_temporary_views
-from analytics.store import Store
+from analytics.store.readable_views import add_temporary_views
+from analytics.store.store import Store
 from audit.cost.prices import Usage
 from audit.evaluation.cases.profile import Plan
 from audit.evaluation.requesting import asked_again

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from engines import NOW, Clock, MoodyJudge, engine_over, policy_of, rows, runner_over
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import Usage, nano_of
 from audit.evaluation.requesting import asked_again
 from audit.evaluation.results.result import EvaluationResult

@@ -8,7 +8,7 @@ import builders as build
 import pytest
 from engines import engine_over, policy_of, rows
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import Usage, nano_of, price_of, worst_case
 from audit.cost.session_ledger import Ledger
 from audit.exchanges.questions import Question

@@ -13,7 +13,7 @@ import pytest
 from engines import NOW, Clock, HangingJudge, engine_over, live_judge, policy_of, rows, runner_over
 from invariants import encoded
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from audit.cost.session_ledger import Ledger
 from audit.exchanges.cascade import drive

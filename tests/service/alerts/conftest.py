@@ -9,7 +9,7 @@ import pytest
 from alerting import Desk
 from receivers import Receiver, receiving
 
-from analytics.store import Store
+from analytics.store.store import Store
 
 
 @pytest.fixture(scope="session")

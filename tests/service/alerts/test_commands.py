@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from receivers import Answer, Receiver
 
-from analytics.outbox import Outbox
-from analytics.store import Store
+from analytics.store.outbox import Outbox
+from analytics.store.store import Store
 from schemas.errors import SettingsError
 from schemas.records import Alert
 from service.settings import load_settings

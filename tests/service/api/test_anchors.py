@@ -10,7 +10,7 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens, engine_of
 from engines import live_judge
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.access import AccessStore, Holder
 from service.simulator import running
 from streams.engine import Engine

@@ -6,7 +6,7 @@ import pytest
 from api_server import NOW, Call, Tokens
 from watched import history, put, steady
 
-from analytics.store import Store
+from analytics.store.store import Store
 
 BASELINE = "/api/audit/ops/baseline"
 

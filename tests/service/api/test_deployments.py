@@ -13,7 +13,7 @@ from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
 from watched import history, put, steady
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.dashboard.charts import Chart, Point, bars, line
 from service.dashboard.links import Links
 

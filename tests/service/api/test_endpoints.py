@@ -18,7 +18,7 @@ from engines import live_judge, policy_of
 from fastapi import FastAPI
 from watched import fallen, history, put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.redaction.redactor import Redactor
 from service.access import SCOPES, AccessStore, Holder
 from service.simulator import running

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from finished import HAIKU, SONNET, filled, session
 from pydantic.alias_generators import to_camel
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.evaluation.cases.files import shipped_system_prompt
 from schemas.records import DeadLetter
 from service.access import AccessStore, Holder

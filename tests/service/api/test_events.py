@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from api_server import Call, Tokens
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.api.models import NO_MOMENT
 from service.api.settings import BODY_LIMITS
 

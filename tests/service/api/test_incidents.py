@@ -8,7 +8,7 @@ import pytest
 from api_server import NOW, Call, Tokens
 from watched import fallen, history, put, steady
 
-from analytics.store import Store
+from analytics.store.store import Store
 
 INCIDENTS = "/api/audit/ops/incidents"
 CHECK = "/api/audit/ops/check"

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 from api_server import BodyBuilder, Call, Tokens
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.errors import BusyError, StoreError
 from schemas.records import Exchange
 from streams.engine import Engine

@@ -9,7 +9,7 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens, engine_of
 from engines import live_judge
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.simulator import running
 from streams.engine import Engine
 

@@ -16,7 +16,7 @@ from locks import OPENED, assert_ours, opened_elsewhere
 from servers import LONG, ROOT, Home, Nursery, nursery, until
 
 from analytics.compacting import compact_at_start
-from analytics.store import Store
+from analytics.store.store import Store
 from service.cli import run
 from service.exporting import export_tables
 from service.partitions import days_of, export_partitions

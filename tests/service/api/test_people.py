@@ -13,7 +13,7 @@ import pytest
 from api_server import Call, Tokens
 from builders import exchange, score
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode

@@ -10,7 +10,7 @@ from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.api.project_answers import ExchangeCounts, ScoreAnswer, ScoreFigures, SummaryAnswer
 from service.documents import Wanted, project_scores, project_summary
 from service.rounding import rounded

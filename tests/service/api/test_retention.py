@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from api_server import NOW, BodyBuilder, Call, Tokens
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from streams.engine import Engine
 from streams.retention import RetentionChore

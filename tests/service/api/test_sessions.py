@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from api_server import BodyBuilder, Call, Tokens
 
-from analytics.store import Store
+from analytics.store.store import Store
 
 HEARTBEAT = "/api/audit/heartbeat"
 

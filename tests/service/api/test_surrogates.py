@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from api_server import BodyBuilder, Call, Tokens
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.bounds.limits import NOT_UNICODE
 
 Json = dict[str, Any]

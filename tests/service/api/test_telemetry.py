@@ -10,8 +10,8 @@ import pytest
 from api_server import NOW, Call, Tokens
 from builders import exchange
 
-from analytics.outbox import Outbox
-from analytics.store import Store
+from analytics.store.outbox import Outbox
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
 from service.alerts.raising import Alerts

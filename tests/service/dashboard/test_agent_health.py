@@ -12,7 +12,7 @@ from builders import closing, exchange
 from finished import filled
 from watched import put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores
 from service.dashboard.rendering import NOTHING
 

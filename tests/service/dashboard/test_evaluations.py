@@ -14,7 +14,7 @@ from evaluated import AT, CLAUDE, HOSTILE, MINIMAX, REFUND, REPORT, SET, Made, e
 from evaluations import request
 from watched import put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import DeadLetter, Evaluation, Heartbeat
 from service.access import AccessStore, Holder
 from service.dashboard import evaluations as pages

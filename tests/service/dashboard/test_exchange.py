@@ -13,7 +13,7 @@ from browsers import Elements, cookie, from_page, signed_in
 from builders import START, exchange, judgement, score
 from watched import put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from audit.redaction.redactor import Redactor

@@ -11,7 +11,7 @@ from builders import incident, score
 from finished import diagnosed, filled
 from watched import JUDGED, fallen, history, put, steady
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.access import AccessStore, Holder
 from service.dashboard.fleet import BEGINNING
 from service.project_health import ENOUGH

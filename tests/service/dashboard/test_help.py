@@ -8,7 +8,7 @@ from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
 from watched import fallen, history, put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.dashboard.project_charts import TIERS
 
 

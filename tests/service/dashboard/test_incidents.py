@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from ran import ended_run
 from watched import fallen, history, put, steady
 
-from analytics.outbox import Outbox
 from analytics.snapshots import copy_database
-from analytics.store import Store
+from analytics.store.outbox import Outbox
+from analytics.store.store import Store
 from schemas.records import Alert, Incident
 from service.access import AccessStore, Holder
 from service.cli import run

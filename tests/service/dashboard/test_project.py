@@ -17,7 +17,7 @@ from builders import event, exchange, incident, judgement, score
 from finished import filled
 from watched import JUDGED, fallen, history, put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import Baseline, Incident, TierStatistics
 from service.access import AccessStore, Holder
 from service.dashboard.rendering import NOTHING

@@ -13,7 +13,7 @@ from browsers import cookie, from_page, signed_in
 from builders import exchange, score
 from watched import put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from service.access import AccessStore, Holder

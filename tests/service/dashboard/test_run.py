@@ -17,7 +17,7 @@ from evaluated import CLAUDE, REFUND, Made, evaluated
 from finished import filled
 from servers import until
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.detectors.thresholds import DEFAULTS
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.diagnosis.diagnosis import _readiness, diagnose

@@ -16,7 +16,7 @@ from watched import put
 
 from analytics.adhoc import read_only_rows
 from analytics.snapshots import copy_database
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.bounds.limits import EARLIEST
 from service.api.paging import Place, encode_place
 from service.dashboard.links import Links

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watched import put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from service.access import AccessStore, Holder
 from service.api.authentication import PAGE_MARK
 from service.api.cookies import cookie_name

@@ -10,8 +10,8 @@ import pytest
 from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
 
-from analytics.outbox import Outbox
-from analytics.store import Store
+from analytics.store.outbox import Outbox
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
 from service.dashboard import telemetry as page_module

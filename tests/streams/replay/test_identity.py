@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from replayed import Command, contents, merged_scores_in, replay, result, scores_in
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import Score
 
 BORDER = "2026-10-01T09:10:00Z"

@@ -15,7 +15,7 @@ import pytest
 from engines import live_judge
 from replayed import Command, merged_scores_in, replay, result, scored_live, scores_in
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from schemas.codec.single_object import decode
 from schemas.records import Judgement

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from replayed import Command
 
-from analytics.store import Store
+from analytics.store.store import Store
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from watched import END, history, put
 
 from analytics.daily import refresh_daily
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.records import Incident
 from streams.retention import purge

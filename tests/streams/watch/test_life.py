@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from watched import END, fallen, history, put, steady
 
 from analytics.queries import query_records
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.drift.reference import Reference, joined
 from audit.policy.policy import Policy
 from schemas.records import Incident

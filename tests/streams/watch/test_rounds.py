@@ -11,7 +11,7 @@ from engines import engine_over
 from ran import ended_run
 from watched import END, fallen, history, put, steady
 
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from streams.store_log import StoreLog
 from streams.watch.checking import Checked

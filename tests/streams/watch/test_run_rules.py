@@ -15,7 +15,7 @@ from ran import ended_run, failure, runs, session_ids, worse_since
 from watched import END, fallen, history, put
 
 from analytics.queries import query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
 from streams.store_log import StoreLog

@@ -9,7 +9,7 @@ import pytest
 from builders import exchange
 from watched import END, fallen, history, put
 
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import Label, Score
 from streams.watch.slices import parameters_of, which_part
 

@@ -12,7 +12,7 @@ import pytest
 from watched import END, fallen, history, put
 
 from analytics.queries import query_records, query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.drift.reference import Reference
 from audit.policy.policy import Policy
 from schemas.records import Incident, Review

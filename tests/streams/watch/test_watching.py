@@ -13,7 +13,7 @@ from builders import exchange
 from watched import END, fallen, history, put, steady
 
 from analytics.queries import query_records, query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Incident, Record, Review, Score
 from streams.engine_state import Published

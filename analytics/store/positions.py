@@ -10,7 +10,7 @@ from __future__ import annotations
 import duckdb
 
 from analytics.macros import RETENTION
-from analytics.tables import full_name
+from analytics.store.tables import full_name
 from schemas.registry import schema_of, topics
 
 __all__ = ["COMPACTION", "END", "PLACE", "RETENTION", "RUN_NUMBERS", "next_stored", "stored_ends"]

@@ -13,13 +13,14 @@ import pytest
 from builders import exchange
 from locks import OPENED, assert_ours, locked_files, opened_elsewhere
 
-from analytics import copying, snapshots
+from analytics import snapshots
 from analytics.adhoc import open_read_only
 from analytics.attached import attached
 from analytics.compacting import compact, space_of
-from analytics.file_lock import FileLock, lock_file
 from analytics.snapshots import changes_of, copy_database
-from analytics.store import Store
+from analytics.store import copying
+from analytics.store.file_lock import FileLock, lock_file
+from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from streams.replay import part_file

@@ -18,10 +18,10 @@ import msgspec
 import polars as pl
 import pytest
 
-from analytics import store as store_module
-from analytics.connection import IN_USE
-from analytics.store import Appended, Store, fetch
-from analytics.transaction import BATCH
+from analytics.store import store as store_module
+from analytics.store.connection import IN_USE
+from analytics.store.store import Appended, Store, fetch
+from analytics.store.transaction import BATCH
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.errors import RecordError, StoreError
@@ -427,7 +427,7 @@ def run_python(source: str, *arguments: str, **environment: str) -> subprocess.C
 OPEN = """
     import sys
     from pathlib import Path
-    from analytics.store import Store
+    from analytics.store.store import Store
     from schemas.errors import StoreError
 
     try:
@@ -472,7 +472,7 @@ def test_a_place_that_cannot_be_a_file_is_refused(tmp_path: Path, where: str) ->
 CRASH = """
     import os, sys
     from pathlib import Path
-    from analytics.store import Store
+    from analytics.store.store import Store
 
     store = Store(Path(sys.argv[1]))
     for number in range(20):
@@ -503,7 +503,7 @@ ZONES = """
     from datetime import UTC, datetime, timedelta
     from schemas.codec.single_object import encode
     from schemas.records import Heartbeat
-    from analytics.store import Store
+    from analytics.store.store import Store
 
     time.tzset()
     assert time.timezone != 0
@@ -540,7 +540,7 @@ LEAN = """
     from datetime import UTC, datetime
     from schemas.codec.single_object import encode
     from schemas.records import Heartbeat
-    from analytics.store import Store, fetch
+    from analytics.store.store import Store, fetch
 
     at = datetime(2026, 10, 1, 12, tzinfo=UTC)
     with Store(None) as store:

@@ -1,6 +1,6 @@
 """Copying a database that this process has open: another process does it, because this one would lose its lock on the file.
 
-`python -m analytics.copying SOURCE TARGET` ends with 0 when the copy is whole and with OVERTAKEN when a checkpoint came meanwhile.
+`python -m analytics.store.copying SOURCE TARGET` ends with 0 when the copy is whole and with OVERTAKEN when a checkpoint came meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def copied_whole(source: Path, target: Path) -> bool:
     StoreError when the file cannot be copied, for instance to a full disk.
     """
     ended = subprocess.run(
-        command("analytics.copying", str(source.resolve()), str(target.resolve())),
+        command("analytics.store.copying", str(source.resolve()), str(target.resolve())),
         env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False, cwd="/",
     )  # fmt: skip
     if ended.returncode not in (0, OVERTAKEN):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from analytics.queries import query_records, query_rows
-from analytics.store import Store
+from analytics.store.store import Store
 from schemas.records import Alert, Incident
 
 WAITING, DELIVERED, GIVEN_UP = "waiting", "delivered", "given_up"

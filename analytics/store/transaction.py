@@ -12,14 +12,14 @@ import polars as pl
 from analytics.accounts import Met
 from analytics.deleting import delete_days, delete_derived, delete_landed, delete_places, delete_states, delete_tables
 from analytics.erased import ERASURES, without_erased
-from analytics.inserting import BATCH, PARTITION, insert, insert_at, registered
 from analytics.known import KnownIdentities
 from analytics.macros import CONSUMER as DAILY
-from analytics.positions import COMPACTION, END, RETENTION, RUN_NUMBERS, stored_ends
 from analytics.repetitions import CONTENT, unknown
-from analytics.replacing import FEW, replace
 from analytics.run_numbers import forget_numbers, number_all, number_runs
-from analytics.tables import full_name
+from analytics.store.inserting import BATCH, PARTITION, insert, insert_at, registered
+from analytics.store.positions import COMPACTION, END, RETENTION, RUN_NUMBERS, stored_ends
+from analytics.store.replacing import FEW, replace
+from analytics.store.tables import full_name
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.records import Alert, ImportProgress, ProjectCheck, StageState, Watermark
 from schemas.registry import schema_of

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.store import Store
-from analytics.tables import DIGEST, default_of, literal, migration_statements, quote, view_statements
+from analytics.store.store import Store
+from analytics.store.tables import DIGEST, default_of, literal, migration_statements, quote, view_statements
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Incident, Record

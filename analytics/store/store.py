@@ -1,6 +1,6 @@
 """The DuckDB file: append-only tables, stage state and watermarks, changed together or not at all.
 
-One process owns the file (`analytics.file_lock`); within it one `Store` writes, and any number of cursors read. Every change
+One process owns the file (`analytics.store.file_lock`); within it one `Store` writes, and any number of cursors read. Every change
 happens in a transaction: the rows of a batch, the states of the stage that made them and the watermark of what it read are committed
 together, so that a kill at any moment loses nothing that was committed and doubles nothing when the work is taken up again.
 """
@@ -18,11 +18,11 @@ import polars as pl
 from polars import selectors
 
 from analytics.accounts import Met
-from analytics.connection import connect, fetch, store_error
-from analytics.file_lock import FileLock
-from analytics.positions import next_stored, stored_ends
-from analytics.tables import COMMENT, DIGEST, LOG, columns_of, full_name, migration_statements, quote
-from analytics.transaction import Appended, Transaction
+from analytics.store.connection import connect, fetch, store_error
+from analytics.store.file_lock import FileLock
+from analytics.store.positions import next_stored, stored_ends
+from analytics.store.tables import COMMENT, DIGEST, LOG, columns_of, full_name, migration_statements, quote
+from analytics.store.transaction import Appended, Transaction
 from schemas.registry import schema_of, topics
 
 __all__ = ["Appended", "Store", "Transaction", "fetch"]

@@ -9,8 +9,8 @@ import duckdb
 import msgspec
 import polars as pl
 
-from analytics.inserting import BATCH, insert_at, registered
-from analytics.tables import full_name, quote
+from analytics.store.inserting import BATCH, insert_at, registered
+from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import empty_frame
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of

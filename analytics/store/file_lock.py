@@ -3,7 +3,7 @@
 DuckDB locks its file with a POSIX lock, and a process loses that lock as soon as any of its code opens the file a second time and
 closes it again. Two rules keep two processes from writing one file:
 
-1. A process that has the database opens its file nowhere else. Copies are made in a process of their own (`analytics.copying`).
+1. A process that has the database opens its file nowhere else. Copies are made in a process of their own (`analytics.store.copying`).
 2. Whoever opens the database locks the lock file first (`flock`): alone to write, with others to read. The lock file is opened once
    and kept open until the database is closed. It is never removed, because a lock on a removed file keeps nobody out.
 
@@ -20,7 +20,7 @@ import weakref
 from pathlib import Path
 from typing import Self
 
-from analytics.connection import in_use
+from analytics.store.connection import in_use
 
 SUFFIX = ".lock"
 _held: set[int] = set()

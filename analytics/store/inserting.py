@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import duckdb
 import polars as pl
 
-from analytics.tables import full_name, quote
+from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import ArrowStream
 from schemas.errors import StoreError
 from schemas.registry import RecordSchema
