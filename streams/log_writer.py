@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analytics.known import KnownIdentities
+from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Appended, Store, Transaction
 from schemas.codec.arrow import INDEX
 from schemas.records import Record, Score, ScoringTask

@@ -17,7 +17,7 @@ import duckdb
 import polars as pl
 from polars import selectors
 
-from analytics.accounts import Met
+from analytics.identity.duplicate_matching import Met
 from analytics.store.connection import connect, fetch, store_error
 from analytics.store.file_lock import FileLock
 from analytics.store.positions import next_stored, stored_ends

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import duckdb
 import polars as pl
 
-from analytics.accounts import Met
 from analytics.deleting import delete_days, delete_derived, delete_landed, delete_places, delete_states, delete_tables
 from analytics.erased import ERASURES, without_erased
-from analytics.known import KnownIdentities
+from analytics.identity.duplicate_matching import Met
+from analytics.identity.identity_index import KnownIdentities
+from analytics.identity.repetitions import CONTENT, unknown
 from analytics.macros import CONSUMER as DAILY
-from analytics.repetitions import CONTENT, unknown
 from analytics.run_numbers import forget_numbers, number_all, number_runs
 from analytics.store.inserting import BATCH, PARTITION, insert, insert_at, registered
 from analytics.store.positions import COMPACTION, END, RETENTION, RUN_NUMBERS, stored_ends

@@ -16,7 +16,7 @@ import anyio.to_thread
 import msgspec
 from fastapi import APIRouter
 
-from analytics.accounts import contradictions
+from analytics.identity.duplicate_matching import contradictions
 from analytics.queries import query_rows
 from audit.diagnosis.duplicate_rules import named_differences
 from audit.surrogates import json_bytes

@@ -10,7 +10,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import APIRouter, Response
 
-from analytics.accounts import contradictions
+from analytics.identity.duplicate_matching import contradictions
 from audit.exchanges.labels import labels_json, read_labels
 from audit.fingerprints import canonical_json, digest
 from audit.redaction.redactor import Redactor

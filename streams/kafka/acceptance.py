@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from analytics.repetitions import unknown
+from analytics.identity.repetitions import unknown
 from analytics.store.store import Store
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import BrokerError, BusyError

@@ -14,8 +14,8 @@ from typing import NamedTuple, Self
 import polars as pl
 import xxhash
 
-from analytics.known import identity_of
-from analytics.repetitions import CONTENT
+from analytics.identity.identity_index import identity_of
+from analytics.identity.repetitions import CONTENT
 from schemas.registry import schema_of
 from streams.batches import KEY, OFFSET, StageBatch
 

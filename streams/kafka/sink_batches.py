@@ -18,8 +18,8 @@ from datetime import datetime
 
 import polars as pl
 
-from analytics.known import KnownIdentities
-from analytics.repetitions import unknown
+from analytics.identity.identity_index import KnownIdentities
+from analytics.identity.repetitions import unknown
 from analytics.store.store import Store
 from analytics.store.transaction import Appended, Partition, Transaction
 from audit.redaction.redactor import Redactor

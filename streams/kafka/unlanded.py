@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from analytics.known import identity_of
-from analytics.repetitions import CONTENT
+from analytics.identity.identity_index import identity_of
+from analytics.identity.repetitions import CONTENT
 from analytics.store.transaction import Partition
 from schemas.records import AgentEvent, Record
 from schemas.registry import schema_of

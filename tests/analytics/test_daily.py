@@ -14,7 +14,7 @@ from summed import publish, score_by_chance
 
 from analytics import daily
 from analytics.daily import Day, recompute_days, refresh_daily
-from analytics.known import KnownIdentities
+from analytics.identity.identity_index import KnownIdentities
 from analytics.macros import CONSUMER
 from analytics.queries import query_rows
 from analytics.store.store import Store

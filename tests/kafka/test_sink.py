@@ -21,7 +21,7 @@ from kafka.structs import TopicPartition
 from kafka_workers import contents
 from sinks import MakeTopics, land_all, produce, producing, sink_over, tables, until
 
-from analytics.known import KnownIdentities
+from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor

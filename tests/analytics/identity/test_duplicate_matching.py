@@ -10,8 +10,8 @@ import msgspec
 import polars as pl
 import pytest
 
-from analytics.accounts import Met, contradictions
-from analytics.known import KnownIdentities
+from analytics.identity.duplicate_matching import Met, contradictions
+from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Appended, Store
 from audit.diagnosis.duplicate_rules import read_digest
 from audit.fingerprints import canonical_json

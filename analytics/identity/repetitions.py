@@ -6,8 +6,8 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
-from analytics.accounts import Met, contradicting, twins_in_log
-from analytics.known import KnownIdentities, identity_of
+from analytics.identity.duplicate_matching import Met, contradicting, twins_in_log
+from analytics.identity.identity_index import KnownIdentities, identity_of
 from analytics.store.connection import fetch
 from analytics.store.inserting import BATCH, registered
 from analytics.store.tables import full_name, quote
@@ -34,7 +34,7 @@ def unknown(
     With each of these go the fields that differ, where they are known.
 
     What `seen` certainly does not know is not looked up. A row that gives another account of what the topic has is known
-    (`analytics.accounts`), also under another id where the two are twins, which `met` remembers. Without `met` it is not: what
+    (`analytics.identity.duplicate_matching`), also under another id where the two are twins, which `met` remembers. Without `met` it is not: what
     another log took as a record of its own is one.
     """
     fresh, conflicts = _by_identity(connection, schema, frame, topic, seen, has_landed=met is None)

@@ -11,7 +11,7 @@ import duckdb
 import msgspec
 import polars as pl
 
-from analytics.known import identity_of
+from analytics.identity.identity_index import identity_of
 from analytics.store.connection import fetch
 from analytics.store.inserting import BATCH, registered
 from analytics.store.tables import full_name, quote

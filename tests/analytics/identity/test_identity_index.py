@@ -8,8 +8,8 @@ from builders import closing, exchange, score
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import analytics.known
-from analytics.known import KnownIdentities
+import analytics.identity.identity_index
+from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Appended, Store
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import encode
@@ -94,8 +94,8 @@ def test_what_was_written_beyond_a_gap_leaves_the_gap_to_be_read() -> None:
 
 def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes that wait are sorted in with the others, and positions are read in parts; nothing is lost in between."""
-    monkeypatch.setattr(analytics.known, "RECENT", 10)
-    monkeypatch.setattr(analytics.known, "AT_ONCE", 7)
+    monkeypatch.setattr(analytics.identity.identity_index, "RECENT", 10)
+    monkeypatch.setattr(analytics.identity.identity_index, "AT_ONCE", 7)
     records = [exchange("s", number) for number in range(64)]
     with Store(None) as store:
         known = KnownIdentities()
