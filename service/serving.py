@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from analytics.compacting import compact_at_start
+from analytics.deletion.compaction import compact_at_start
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 from service.access import AccessStore, access_file

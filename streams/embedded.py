@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from analytics.erased import STAGE as ERASURE
-from analytics.retention import CUT
+from analytics.deletion.erased import STAGE as ERASURE
+from analytics.deletion.retention import CUT
 from analytics.store.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor

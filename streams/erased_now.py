@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from analytics.erased import ERASURES, Erased, erased_in
+from analytics.deletion.erased import ERASURES, Erased, erased_in
 from analytics.store.store import Store
 
 

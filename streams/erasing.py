@@ -21,8 +21,8 @@ import duckdb
 import msgspec
 
 from analytics.attached import attached
-from analytics.erased import ERASURES, STAGE, Erased
-from analytics.erasure import Erasing
+from analytics.deletion.erased import ERASURES, STAGE, Erased
+from analytics.deletion.erasure import Erasing
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.store.tables import quote

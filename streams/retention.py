@@ -18,7 +18,7 @@ from datetime import UTC, datetime, time, timedelta
 import msgspec
 
 from analytics.daily import forget_hours, refresh_daily
-from analytics.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, Unread
+from analytics.deletion.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, Unread
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
 from audit.exchanges.sampling import without

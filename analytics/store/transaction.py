@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import duckdb
 import polars as pl
 
-from analytics.deleting import delete_days, delete_derived, delete_landed, delete_places, delete_states, delete_tables
-from analytics.erased import ERASURES, without_erased
+from analytics.deletion.deleting import delete_days, delete_derived, delete_landed, delete_places, delete_states, delete_tables
+from analytics.deletion.erased import ERASURES, without_erased
 from analytics.identity.duplicate_matching import Met
 from analytics.identity.identity_index import KnownIdentities
 from analytics.identity.repetitions import CONTENT, unknown

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from analytics.compacting import compact as compact_file
-from analytics.compacting import space_of
-from analytics.erased import ERASURES
+from analytics.deletion.compaction import compact as compact_file
+from analytics.deletion.compaction import space_of
+from analytics.deletion.erased import ERASURES
 from schemas.bounds.limits import EARLIEST
 from schemas.codec.single_object import encode
 from schemas.errors import InputError

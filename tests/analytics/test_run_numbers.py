@@ -9,8 +9,8 @@ import pytest
 from builders import event
 from engines import Clock, rows
 
-from analytics.erased import Erased
-from analytics.erasure import Erasing
+from analytics.deletion.erased import Erased
+from analytics.deletion.erasure import Erasing
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor

@@ -16,7 +16,7 @@ from locks import OPENED, assert_ours, locked_files, opened_elsewhere
 from analytics import snapshots
 from analytics.adhoc import open_read_only
 from analytics.attached import attached
-from analytics.compacting import compact, space_of
+from analytics.deletion.compaction import compact, space_of
 from analytics.snapshots import changes_of, copy_database
 from analytics.store import copying
 from analytics.store.file_lock import FileLock, lock_file

@@ -15,7 +15,7 @@ from clients import bearer, exchange_body
 from locks import OPENED, assert_ours, opened_elsewhere
 from servers import LONG, ROOT, Home, Nursery, nursery, until
 
-from analytics.compacting import compact_at_start
+from analytics.deletion.compaction import compact_at_start
 from analytics.store.store import Store
 from service.cli import run
 from service.exporting import export_tables

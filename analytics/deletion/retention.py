@@ -19,8 +19,8 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from analytics.removing import remove
-from analytics.retention_rules import (
+from analytics.deletion.removing import remove
+from analytics.deletion.retention_rules import (
     AT_ONCE,
     BY_AGE,
     DOOMED,

@@ -18,9 +18,9 @@ import msgspec
 import polars as pl
 
 from analytics.daily import recompute_days
-from analytics.erased import Erased, schemas_of_sessions
-from analytics.removing import IN_ONE_COMMIT, remove
-from analytics.retention import whole_since
+from analytics.deletion.erased import Erased, schemas_of_sessions
+from analytics.deletion.removing import IN_ONE_COMMIT, remove
+from analytics.deletion.retention import whole_since
 from analytics.store.connection import fetch
 from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import COMPACTION, PLACE

@@ -15,8 +15,8 @@ from builders import closing, event, exchange, judgement, reservation, score
 from engines import Clock, policy_of, rows, runner_over
 
 from analytics.daily import refresh_daily
+from analytics.deletion.retention import CUT, SESSION_STAGES, whole_since
 from analytics.queries import query_rows
-from analytics.retention import CUT, SESSION_STAGES, whole_since
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store, Transaction
 from audit.policy.policy import Policy, ProjectSettings, Sampling

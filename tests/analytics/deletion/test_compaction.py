@@ -13,8 +13,8 @@ import duckdb
 import pytest
 from builders import exchange
 
-from analytics import compacting
-from analytics.compacting import compact, space_of
+from analytics.deletion import compaction as compacting
+from analytics.deletion.compaction import compact, space_of
 from analytics.store.file_lock import lock_file
 from analytics.store.positions import COMPACTION
 from analytics.store.store import Store

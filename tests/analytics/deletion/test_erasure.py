@@ -14,9 +14,9 @@ from avro_samples import SampleMaker
 from builders import closing, event, exchange, judgement, reservation, score
 from engines import NOW, engine_over, rows, runner_over
 
-from analytics.compacting import compact, space_of
 from analytics.daily import refresh_daily
-from analytics.erased import ERASURES, schemas_of_sessions
+from analytics.deletion.compaction import compact, space_of
+from analytics.deletion.erased import ERASURES, schemas_of_sessions
 from analytics.store.store import Store, Transaction
 from schemas.codec.single_object import encode
 from schemas.records import (
@@ -279,7 +279,7 @@ def test_every_incident_that_tells_of_it_is_blackened(
     store: Store, samples: SampleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many there are: they are read some at a time, and rewritten while others are still to be read."""
-    monkeypatch.setattr("analytics.erasure.READ_AT_ONCE", 2)
+    monkeypatch.setattr("analytics.deletion.erasure.READ_AT_ONCE", 2)
     evidence = msgspec.json.encode({"exchanges": [{"connection": "local", "sessionId": SESSION, "reason": MARKER}]}).decode()
     (one,) = samples.records("Incident", 1)
     many = [msgspec.structs.replace(one, incident_id=f"i{number}", revision=0, metadata=evidence) for number in range(5)]
