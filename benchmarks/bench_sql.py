@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from analytics.daily import refresh_daily
 from analytics.queries import queries
 from analytics.result_formats import frame_of
 from analytics.store.connection import connect
 from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
 from benchmarks.measure import print_table
 
 SCORES = int(os.environ.get("DRIFTLINE_BENCH_SCORES", "10000000"))

@@ -13,8 +13,8 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from analytics.daily import refresh_daily
 from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
 from benchmarks.bench_sql import DAYS, MEMORY, fill
 from service.processes import serving
 from service.workspace import utc_now

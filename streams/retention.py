@@ -17,10 +17,10 @@ from datetime import UTC, datetime, time, timedelta
 
 import msgspec
 
-from analytics.daily import forget_hours, refresh_daily
 from analytics.deletion.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, Unread
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
+from analytics.sums.daily import forget_hours, refresh_daily
 from audit.exchanges.sampling import without
 from audit.policy.policy import Policy
 from streams.auditing import Auditing

@@ -17,7 +17,6 @@ import duckdb
 import msgspec
 import polars as pl
 
-from analytics.daily import recompute_days
 from analytics.deletion.erased import Erased, schemas_of_sessions
 from analytics.deletion.removing import IN_ONE_COMMIT, remove
 from analytics.deletion.retention import whole_since
@@ -26,6 +25,7 @@ from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import COMPACTION, PLACE
 from analytics.store.store import Store
 from analytics.store.tables import full_name
+from analytics.sums.daily import recompute_days
 from audit.drift.anchor_names import ANCHORS
 from audit.fingerprints import canonical_json
 from schemas.codec.single_object import decode

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import duckdb
 
-from analytics.macros import RETENTION
 from analytics.store.tables import full_name
+from analytics.sums.macros import RETENTION
 from schemas.registry import schema_of, topics
 
 __all__ = ["COMPACTION", "END", "PLACE", "RETENTION", "RUN_NUMBERS", "next_stored", "stored_ends"]

@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from analytics.macros import macro_statements, reading_statements
 from analytics.store.current import current_first
+from analytics.sums.macros import macro_statements, reading_statements
 from schemas.errors import StoreError
 from schemas.registry import Json, RecordSchema, current_schemas
 

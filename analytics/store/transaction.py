@@ -14,12 +14,12 @@ from analytics.deletion.erased import ERASURES, without_erased
 from analytics.identity.duplicate_matching import Met
 from analytics.identity.identity_index import KnownIdentities
 from analytics.identity.repetitions import CONTENT, unknown
-from analytics.macros import CONSUMER as DAILY
-from analytics.run_numbers import forget_numbers, number_all, number_runs
 from analytics.store.inserting import BATCH, PARTITION, insert, insert_at, registered
 from analytics.store.positions import COMPACTION, END, RETENTION, RUN_NUMBERS, stored_ends
 from analytics.store.replacing import FEW, replace
 from analytics.store.tables import full_name
+from analytics.sums.macros import CONSUMER as DAILY
+from analytics.sums.run_numbers import forget_numbers, number_all, number_runs
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.records import Alert, ImportProgress, ProjectCheck, StageState, Watermark
 from schemas.registry import schema_of

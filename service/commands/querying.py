@@ -19,11 +19,11 @@ import polars as pl
 import typer
 
 from analytics.adhoc import read_only_rows
-from analytics.daily import refresh_daily
 from analytics.queries import Query, queries
 from analytics.reading import frame_of_query, frame_of_statement
 from analytics.result_formats import FORMATS
 from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
 from schemas.errors import QueryError, SettingsError, StoreError
 from service.commands.options import AsJson, Database, Project, json_line, moment_of, print_json, settings_of
 from service.known_projects import require_known

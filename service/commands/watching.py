@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from analytics.daily import refresh_daily
 from analytics.queries import query_records, query_rows
+from analytics.sums.daily import refresh_daily
 from audit.drift.consecutive_days import DAYS
 from schemas.errors import InputError
 from schemas.records import Incident

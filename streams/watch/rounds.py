@@ -1,7 +1,7 @@
 """The chore of the watch: which projects are checked, and when.
 
 1. After scores came or runs were finished a project is checked, and then not for a minute. Its days are added up first
-   (`analytics.daily`). Runs that were closed longer than an hour before they came, as in an import of history, wait for the next rule.
+   (`analytics.sums.daily`). Runs that were closed longer than an hour before they came, as in an import of history, wait for the next rule.
 2. Every hour, and at the start, all projects with exchanges or runs of late are: a baseline ages, and days leave the rules' windows.
 3. Many projects are checked some at a time. One that cannot be checked is logged, and holds up no other.
 """
@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from analytics.daily import refresh_daily
 from analytics.queries import query_rows
 from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
 from audit.drift.anchor_names import is_reserved
 from audit.drift.consecutive_days import DAYS
 from streams.watch.watching import AT_ONCE, Watch

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from summed import publish, score_by_chance
 
-from analytics.daily import refresh_daily
 from analytics.queries import run_query
 from analytics.store.connection import fetch
 from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
 from benchmarks.one_by_one import ONE_BY_ONE
 from schemas.records import Score
 

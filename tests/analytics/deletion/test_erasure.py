@@ -14,10 +14,10 @@ from avro_samples import SampleMaker
 from builders import closing, event, exchange, judgement, reservation, score
 from engines import NOW, engine_over, rows, runner_over
 
-from analytics.daily import refresh_daily
 from analytics.deletion.compaction import compact, space_of
 from analytics.deletion.erased import ERASURES, schemas_of_sessions
 from analytics.store.store import Store, Transaction
+from analytics.sums.daily import refresh_daily
 from schemas.codec.single_object import encode
 from schemas.records import (
     Alert,

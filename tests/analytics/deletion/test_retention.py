@@ -14,11 +14,11 @@ from avro_samples import SampleMaker
 from builders import closing, event, exchange, judgement, reservation, score
 from engines import Clock, policy_of, rows, runner_over
 
-from analytics.daily import refresh_daily
 from analytics.deletion.retention import CUT, SESSION_STAGES, whole_since
 from analytics.queries import query_rows
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store, Transaction
+from analytics.sums.daily import refresh_daily
 from audit.policy.policy import Policy, ProjectSettings, Sampling
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode

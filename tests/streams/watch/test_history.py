@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from watched import END, history, put
 
-from analytics.daily import refresh_daily
 from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
 from audit.policy.policy import Policy
 from schemas.records import Incident
 from streams.retention import purge

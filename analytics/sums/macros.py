@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analytics.store.current import FINISHED_FIRST
-from analytics.sums import SCORES, WHOLE_DAYS, WHOLE_HOURS, current_of, days_of, hours_of
+from analytics.sums.sums import SCORES, WHOLE_DAYS, WHOLE_HOURS, current_of, days_of, hours_of
 from audit.comparison import CONFIDENCE, t_quantile
 
 CONSUMER = "scores by day and hour"

@@ -2,7 +2,7 @@
 """Keeps what the scores of each project and UTC day add up to, and by the hour, so that nobody has to add up millions of scores to ask.
 
 The sums are made from the latest revisions of a whole day at a time: a score that is made again changes the day of its exchange, and a
-late one lands on its own. `log.score_days` and `log.score_hours` (`analytics/macros.py`) read them and know which still hold.
+late one lands on its own. `log.score_days` and `log.score_hours` (`analytics/sums/macros.py`) read them and know which still hold.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 
-from analytics.macros import CONSUMER, RETENTION
 from analytics.store.store import Store
 from analytics.store.transaction import Partition, Transaction
-from analytics.sums import current_of, days_of, hours_of
+from analytics.sums.macros import CONSUMER, RETENTION
+from analytics.sums.sums import current_of, days_of, hours_of
 
 Day = tuple[str, date]
 """A project and a UTC day."""

@@ -12,13 +12,13 @@ import pytest
 from builders import score
 from summed import publish, score_by_chance
 
-from analytics import daily
-from analytics.daily import Day, recompute_days, refresh_daily
 from analytics.identity.identity_index import KnownIdentities
-from analytics.macros import CONSUMER
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from analytics.sums import KEY
+from analytics.sums import daily
+from analytics.sums.daily import Day, recompute_days, refresh_daily
+from analytics.sums.macros import CONSUMER
+from analytics.sums.sums import KEY
 from audit.drift.consecutive_days import DailyAverage, consecutive_days
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
