@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from analytics.queries import queries
-from analytics.result_formats import frame_of
+from analytics.sandbox.result_formats import frame_of
 from analytics.store.connection import connect
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily

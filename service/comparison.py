@@ -16,8 +16,8 @@ from typing import Any
 
 import duckdb
 
-from analytics.attached import attached, reading
 from analytics.queries import query_rows
+from analytics.sandbox.attached import attached, reading
 from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError, StoreError

@@ -20,10 +20,10 @@ from typing import Any
 import duckdb
 import msgspec
 
-from analytics.attached import attached
 from analytics.deletion.erased import ERASURES, STAGE, Erased
 from analytics.deletion.erasure import Erasing
 from analytics.queries import query_rows
+from analytics.sandbox.attached import attached
 from analytics.store.store import Store
 from analytics.store.tables import quote
 from audit.drift.anchor_names import ANCHORS

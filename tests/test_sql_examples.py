@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 from evaluated import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
 
-from analytics.adhoc import read_only_rows
-from analytics.bounded import limited_frame, open_snapshot
-from analytics.result_formats import FORMATS
-from analytics.snapshots import build_snapshot, copy_database
+from analytics.sandbox.adhoc import read_only_rows
+from analytics.sandbox.bounded import limited_frame, open_snapshot
+from analytics.sandbox.result_formats import FORMATS
+from analytics.sandbox.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Incident, Judgement, Record, Review, Score

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.attached import attached
+from analytics.sandbox.attached import attached
 from analytics.store.connection import connect, store_error
 from analytics.store.file_lock import FileLock
 from analytics.store.positions import COMPACTION

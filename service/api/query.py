@@ -12,7 +12,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from pydantic import ConfigDict, Field, StringConstraints
 
-from analytics.result_formats import FORMATS
+from analytics.sandbox.result_formats import FORMATS
 from schemas.errors import QueryError, StoreError
 from service.api.answers import Answer
 from service.api.authentication import Querier

@@ -18,10 +18,10 @@ import msgspec
 import polars as pl
 import typer
 
-from analytics.adhoc import read_only_rows
 from analytics.queries import Query, queries
-from analytics.reading import frame_of_query, frame_of_statement
-from analytics.result_formats import FORMATS
+from analytics.sandbox.adhoc import read_only_rows
+from analytics.sandbox.reading import frame_of_query, frame_of_statement
+from analytics.sandbox.result_formats import FORMATS
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from schemas.errors import QueryError, SettingsError, StoreError

@@ -8,7 +8,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.catalogue import readable_catalogue
+from analytics.sandbox.catalog import readable_catalogue
 from service.api.query import MAX_SQL
 from service.dashboard.rendering import page
 from service.dashboard.viewing import Viewer

@@ -17,10 +17,10 @@ from contextlib import suppress
 
 import msgspec
 
-from analytics.adhoc import LOOK_FIRST
-from analytics.bounded import limited_frame, open_snapshot
-from analytics.result_formats import FORMATS
-from analytics.subprocesses import end_with_parent
+from analytics.sandbox.adhoc import LOOK_FIRST
+from analytics.sandbox.bounded import limited_frame, open_snapshot
+from analytics.sandbox.result_formats import FORMATS
+from analytics.sandbox.subprocesses import end_with_parent
 from schemas.errors import QueryError
 from service.querying.questions import Outcome, QueryLimits, Task
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from analytics.snapshots import Changes, changes_of, copy_database
+from analytics.sandbox.snapshots import Changes, changes_of, copy_database
 from analytics.store.store import Store
 from schemas.errors import BusyError, DriftlineError, StoreError
 from service.querying.processes import build

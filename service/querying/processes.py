@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from analytics.subprocesses import command, environment
+from analytics.sandbox.subprocesses import command, environment
 from schemas.errors import QueryError, StoreError
 from service.querying.child import TOO_MUCH
 from service.querying.questions import Outcome, QueryLimits, Question, Task

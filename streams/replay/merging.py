@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from analytics.attached import attached
+from analytics.sandbox.attached import attached
 from analytics.store.connection import connect
 from analytics.store.store import Store
 from analytics.store.tables import full_name, literal, quote

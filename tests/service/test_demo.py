@@ -19,8 +19,8 @@ import duckdb
 import pytest
 from consoles import Terminal, is_shown, typed_in
 
-from analytics.adhoc import read_only_rows
 from analytics.queries import query_rows
+from analytics.sandbox.adhoc import read_only_rows
 from analytics.store.store import Store
 from service.cli import run as run_command
 from service.commands.demo import MARKER

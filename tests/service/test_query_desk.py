@@ -20,7 +20,7 @@ from api_server import PATIENT
 from builders import exchange
 from servers import LONG
 
-from analytics.snapshots import LEFT_OUT, WORK, copy_database, shown_columns, shown_schemas
+from analytics.sandbox.snapshots import LEFT_OUT, WORK, copy_database, shown_columns, shown_schemas
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analytics.catalogue import readable_catalogue
 from analytics.queries import queries as named_queries
+from analytics.sandbox.catalog import readable_catalogue
 from reference.markdown import code, page, table, words
 
 

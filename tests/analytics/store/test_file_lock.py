@@ -13,11 +13,11 @@ import pytest
 from builders import exchange
 from locks import OPENED, assert_ours, locked_files, opened_elsewhere
 
-from analytics import snapshots
-from analytics.adhoc import open_read_only
-from analytics.attached import attached
 from analytics.deletion.compaction import compact, space_of
-from analytics.snapshots import changes_of, copy_database
+from analytics.sandbox import snapshots
+from analytics.sandbox.adhoc import open_read_only
+from analytics.sandbox.attached import attached
+from analytics.sandbox.snapshots import changes_of, copy_database
 from analytics.store import copying
 from analytics.store.file_lock import FileLock, lock_file
 from analytics.store.store import Store

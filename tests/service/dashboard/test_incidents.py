@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ran import ended_run
 from watched import fallen, history, put, steady
 
-from analytics.snapshots import copy_database
+from analytics.sandbox.snapshots import copy_database
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
 from schemas.records import Alert, Incident

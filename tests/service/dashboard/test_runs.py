@@ -14,8 +14,8 @@ from builders import START
 from finished import diagnosed
 from watched import put
 
-from analytics.adhoc import read_only_rows
-from analytics.snapshots import copy_database
+from analytics.sandbox.adhoc import read_only_rows
+from analytics.sandbox.snapshots import copy_database
 from analytics.store.store import Store
 from schemas.bounds.limits import EARLIEST
 from service.api.paging import Place, encode_place

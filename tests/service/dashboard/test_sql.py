@@ -10,7 +10,7 @@ import pytest
 from api_server import Call, Tokens
 from browsers import cookie, from_page, signed_in
 
-from analytics.catalogue import readable_catalogue
+from analytics.sandbox.catalog import readable_catalogue
 from service.access import AccessStore, Holder
 from service.dashboard.sql import FIRST
 from service.worked_examples import worked_examples

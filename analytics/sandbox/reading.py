@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from analytics.adhoc import open_read_only, refusals
-from analytics.bounded import limited_frame
 from analytics.queries import Query
-from analytics.result_formats import frame_of
+from analytics.sandbox.adhoc import open_read_only, refusals
+from analytics.sandbox.bounded import limited_frame
+from analytics.sandbox.result_formats import frame_of
 from analytics.store.readable_views import add_temporary_views
 
 

@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 from builders import START, event, exchange
 
-from analytics.adhoc import LOCKED, only_statement, read_only_rows
+from analytics.sandbox.adhoc import LOCKED, only_statement, read_only_rows
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import QueryError, StoreError
@@ -39,7 +39,7 @@ os._exit(9)
 NEW_YORK = """
 import sys
 from pathlib import Path
-from analytics.adhoc import read_only_rows
+from analytics.sandbox.adhoc import read_only_rows
 
 statement = "SELECT TIMESTAMPTZ '2026-10-01 11:00:00+02', occurred_at, occurred_at::TIMESTAMPTZ FROM agent_events WHERE seq = 0"
 print(*read_only_rows(Path(sys.argv[1]), statement, 1)[1][0], sep=",")
@@ -168,7 +168,7 @@ HARMLESS = (
     "SELECT sum(a) OVER w FROM t WINDOW w AS (PARTITION BY a)",
     "WITH x AS (SELECT 1 AS i) PIVOT x ON i IN (1) USING count(*)",
 )
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 IMPORTABLE = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
 """An environment in which another process finds the packages and the tests' builders."""
 A_FRAME = pl.DataFrame({"secret": [1]})

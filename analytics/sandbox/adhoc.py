@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 
-from analytics.statements import only_reads
+from analytics.sandbox.statements import only_reads
 from analytics.store.connection import store_error
 from analytics.store.file_lock import FileLock
 from analytics.store.readable_views import add_temporary_views

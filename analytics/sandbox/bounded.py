@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import duckdb
 import polars as pl
 
-from analytics.adhoc import LOCKED, LOCKING, only_statement, refusals
-from analytics.result_formats import frame_of
+from analytics.sandbox.adhoc import LOCKED, LOCKING, only_statement, refusals
+from analytics.sandbox.result_formats import frame_of
 from analytics.store.tables import literal
 from schemas.errors import QueryError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from analytics.snapshots import NUMBERS, comment_statements, shown_columns, shown_schemas
+from analytics.sandbox.snapshots import NUMBERS, comment_statements, shown_columns, shown_schemas
 from analytics.store.readable_views import view_statements
 from analytics.store.tables import columns_of, quote
 

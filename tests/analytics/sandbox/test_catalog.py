@@ -6,8 +6,8 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.catalogue import readable_catalogue
-from analytics.snapshots import build_snapshot, copy_database
+from analytics.sandbox.catalog import readable_catalogue
+from analytics.sandbox.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 
 
