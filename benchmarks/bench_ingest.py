@@ -30,7 +30,7 @@ from service.api.serving import server_of
 from service.api.settings import INGEST, ApiSettings
 from service.processes import serving
 from service.workspace import utc_now
-from streams.log_writer import INTAKE, SCORING
+from streams.log.log_writer import INTAKE, SCORING
 
 REQUESTS = {1: 100, 4: 200, 16: 480, 64: 960}
 """Requests of a run, by the number of clients."""

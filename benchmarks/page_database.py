@@ -18,7 +18,7 @@ from analytics.sums.daily import refresh_daily
 from benchmarks.bench_sql import DAYS, MEMORY, fill
 from service.processes import serving
 from service.workspace import utc_now
-from streams.log_writer import INTAKE
+from streams.log.log_writer import INTAKE
 
 PROJECTS = 1000
 SHARE = 40

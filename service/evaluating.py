@@ -36,7 +36,7 @@ from streams.evaluations.estimating import is_batched
 from streams.evaluations.preparing import Prepared
 from streams.judge_calls import JudgeCalls
 from streams.judged import EVALUATION
-from streams.log_writer import LogWriter
+from streams.log.log_writer import LogWriter
 from streams.purses import StoppedError
 
 _AT_ONCE = 50

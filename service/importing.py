@@ -20,7 +20,7 @@ from schemas.records import ImportProgress
 from service.reading import FileReader, FileRecords, parts_of, read_transcripts
 from service.sessions import close_idle_sessions
 from service.workspace import Workspace, redaction_key_of
-from streams.admission import Accepted
+from streams.log.admission import Accepted
 from streams.sources.derived import OUTPUT_USE
 from streams.sources.derived_skills import SKILL_USE
 from streams.sources.openclaw_files import trajectory_beside

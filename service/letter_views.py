@@ -11,7 +11,7 @@ from rich.text import Text
 from schemas.records import DeadLetter
 from service.letters import Found, Outcome
 from service.terminal import counted, plain, table
-from streams.letters import Return, Stays, is_whole
+from streams.log.dead_letters import Return, Stays, is_whole
 
 Row = Mapping[str, Any]
 LINES = 200

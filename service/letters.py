@@ -19,10 +19,10 @@ from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.terminal import counted, plain
 from service.workspace import Workspace, open_workspace, utc_now
-from streams.admission import encode_all
-from streams.feeding import is_fed_by_kafka
 from streams.kafka.connection import KafkaConnection
-from streams.letters import Return, Stays, way_back
+from streams.log.admission import encode_all
+from streams.log.dead_letters import Return, Stays, way_back
+from streams.log.ownership import is_fed_by_kafka
 
 if TYPE_CHECKING:
     from streams.kafka.framing import RegistryFraming

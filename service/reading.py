@@ -21,7 +21,7 @@ from typing import NamedTuple
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
-from streams.admission import Accepted, Door, Place, Refusal
+from streams.log.admission import Accepted, Door, Place, Refusal
 from streams.sources.event_files import read_event_file
 from streams.sources.openclaw_sqlite import EVERY_SESSION, SessionRange
 from streams.sources.reading import Reading, ReadingContext

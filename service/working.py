@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 
 from schemas.errors import BrokerError
 from service.settings import Settings
-from streams.admission import DEAD_LETTERS
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import TOPICS, state_topic
+from streams.log.admission import DEAD_LETTERS
 from streams.topology import Stage
 
 FIRST_BACKOFF, LAST_BACKOFF = 1.0, 30.0

@@ -32,7 +32,7 @@ from schemas.errors import InputError
 from schemas.records import Anchor, Exchange, SessionClosed
 from streams.auditing import Auditing
 from streams.closing import EXPLICIT
-from streams.store_log import Log
+from streams.log.store_log import Log
 
 TIERS: Mapping[str, tuple[str, float, float]] = {
     "tier2": ("tier2_score", 0.0, 1.0),

@@ -13,7 +13,7 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import DriftlineError
 from schemas.records import Exchange, Record
 from streams.engine_state import EngineState, Published
-from streams.taken import Taken
+from streams.log.ingest_outcome import Taken
 
 
 class Auditing(Protocol):

@@ -11,7 +11,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import SessionClosed
-from streams.admission import Accepted
+from streams.log.admission import Accepted
 
 IDLE = "idle"
 EXPLICIT = "explicit"

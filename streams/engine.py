@@ -19,23 +19,23 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Exchange, Judgement, Record, Reservation
-from streams.admission import Accepted, Door, admissible
 from streams.closing import EXPLICIT, closings, idle_closings
-from streams.commits import Commits
 from streams.embedded import EmbeddedRunner
 from streams.engine_state import EngineLimits, EngineState, Published
 from streams.erased_now import ErasedNow
-from streams.group_commit import GroupCommit
 from streams.interrupted import settle_interrupted
 from streams.judge_calls import JudgeCalls
 from streams.judged import JUDGED, JudgedStage
 from streams.judges.protocol import Judge
 from streams.judging_worker import JudgingWorker
-from streams.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
+from streams.log.admission import Accepted, Door, admissible
+from streams.log.commits import Commits
+from streams.log.group_commit import GroupCommit
+from streams.log.ingest_outcome import Taken, taken
+from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
 from streams.purses import ErasedError
 from streams.recorded import recorded_in
 from streams.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.taken import Taken, taken
 from streams.tribunal import Tribunal
 
 log = logging.getLogger(__name__)

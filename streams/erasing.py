@@ -31,7 +31,7 @@ from audit.fingerprints import stable_id
 from schemas.errors import InputError, StoreError
 from schemas.records import Erasure
 from streams.auditing import Auditing
-from streams.feeding import is_fed_by_kafka
+from streams.log.ownership import is_fed_by_kafka
 from streams.replay.plan import folder_of
 
 CHECK_SECONDS = 60.0

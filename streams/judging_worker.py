@@ -20,13 +20,13 @@ import msgspec
 
 from analytics.store.store import Store
 from schemas.records import Judgement, Record
-from streams.admission import Door, Place
 from streams.batches import StageBatch
 from streams.docket import STATE, JudgedState
 from streams.embedded import stage_progress
 from streams.erased_now import ErasedNow
 from streams.judged import JudgedStage
-from streams.log_writer import Submission
+from streams.log.admission import Door, Place
+from streams.log.log_writer import Submission
 from streams.purses import ErasedError
 from streams.recorded import Recorded, Subject
 from streams.session_queues import SessionQueues

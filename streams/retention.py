@@ -26,8 +26,8 @@ from audit.policy.policy import Policy
 from streams.auditing import Auditing
 from streams.batches import encoded_exchange
 from streams.embedded import stage_progress
-from streams.feeding import is_fed_by_kafka
 from streams.judged import EVALUATION, SCORING
+from streams.log.ownership import is_fed_by_kafka
 from streams.steps.intake import IntakeState
 from streams.topology import stage_named
 from streams.watch.rules import LOOK_BACK

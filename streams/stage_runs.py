@@ -13,8 +13,8 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
-from streams.admission import Accepted, Door, Place, Refusal, encode_all
 from streams.batches import StageBatch
+from streams.log.admission import Accepted, Door, Place, Refusal, encode_all
 from streams.recorded import Recorded
 from streams.topology import TOPOLOGY, Stage
 

@@ -10,7 +10,7 @@ from builders import START, closing, exchange
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Record
-from streams.admission import Accepted
+from streams.log.admission import Accepted
 
 SONNET, HAIKU = "claude-sonnet-4-5", "claude-haiku-4-5"
 

@@ -26,10 +26,10 @@ from service.api.errors import ApiError, documented
 from service.api.models import IngestBody
 from service.api.settings import INGEST
 from streams.auditing import Auditing
+from streams.log.ingest_outcome import QUEUED, Taken
 from streams.sources.openclaw import MAX_TEXT
 from streams.sources.openclaw_answer import outcome_of
 from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
-from streams.taken import QUEUED, Taken
 
 router = APIRouter(route_class=JsonRoute, tags=["records"])
 TOPIC = "exchanges"

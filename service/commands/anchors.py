@@ -19,7 +19,7 @@ from service.terminal import MISSING, counted, err, out, plain, table
 from service.workspace import Workspace, open_workspace
 from streams.anchors import candidates, choose, named, run_round, withdraw
 from streams.engine import Engine
-from streams.store_log import StoreLog
+from streams.log.store_log import StoreLog
 
 anchors_app = typer.Typer(
     no_args_is_help=True, help="Exchanges that are judged again and again: has the judge changed, or the agent?"

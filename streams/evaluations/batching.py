@@ -19,11 +19,11 @@ from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, Reservation
 from streams.docket import Docket
 from streams.evaluations.estimating import docket_of, is_batched, settled_questions
-from streams.group_commit import GroupCommit
 from streams.interrupted import interrupted
 from streams.judged import EVALUATION
 from streams.judges.batch import Asked, BatchJudge
 from streams.judges.batch_plans import BatchJournal
+from streams.log.group_commit import GroupCommit
 from streams.purses import DurablePurse
 from streams.recorded import recorded_in
 from streams.replay.rounds import ask_all

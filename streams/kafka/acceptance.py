@@ -23,7 +23,7 @@ from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink import Sink
 from streams.kafka.unlanded import Unlanded
-from streams.log_writer import CONFLICT, KNOWN, WRITTEN
+from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
 
 SETTLING_SECONDS = 10.0
 """How long is waited for a session's last records to land."""

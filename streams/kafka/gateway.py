@@ -19,20 +19,20 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, StoreError
 from schemas.records import Exchange, Record
-from streams.admission import Accepted, admissible
 from streams.batches import named_session
 from streams.closing import EXPLICIT, closings, idle_closings
 from streams.engine_state import EngineLimits, EngineState, Published
-from streams.feeding import require_kafka
 from streams.kafka.acceptance import Acceptance
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe
 from streams.kafka.producing import RecordProducer
 from streams.kafka.rebuilding import finish
 from streams.kafka.sink import Sink, SinkLimits
-from streams.log_writer import CONFLICT, KNOWN, WRITTEN, Committed
+from streams.log.admission import Accepted, admissible
+from streams.log.ingest_outcome import Taken, taken
+from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, Committed
+from streams.log.ownership import require_kafka
 from streams.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.taken import Taken, taken
 
 PRODUCING_SECONDS = 10.0
 """What a broker has to take a record."""

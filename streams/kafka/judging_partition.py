@@ -23,7 +23,6 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import Record
-from streams.admission import DEAD_LETTERS, Accepted, Door, Place
 from streams.batches import StageBatch
 from streams.docket import STATE, JudgedState
 from streams.interrupted import interrupted
@@ -41,6 +40,7 @@ from streams.kafka.repetitions import Window
 from streams.kafka.state import StateTopic
 from streams.kafka.stored_states import StoredState
 from streams.kept_calls import kept_after
+from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place
 from streams.purses import StoppedError
 from streams.session_queues import SessionQueues
 from streams.stage_runs import FAILURES, stage_failed

@@ -17,7 +17,6 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BrokerError
-from streams.admission import DEAD_LETTERS
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decodable
@@ -25,7 +24,8 @@ from streams.kafka.keys import key_of
 from streams.kafka.processing import RawRecord
 from streams.kafka.producing import Message, RecordProducer
 from streams.kafka.segments import read_until
-from streams.letters import Return
+from streams.log.admission import DEAD_LETTERS
+from streams.log.dead_letters import Return
 
 REVIEWS = "reviews"
 READ_SECONDS = 30.0

@@ -26,10 +26,10 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import RecordError
 from schemas.registry import schema_of, topics
-from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
-from streams.feeding import SINK
 from streams.kafka.decoding import RejectedRecord, conflict_of, decode_values, letter_of
 from streams.kafka.processing import Chunk, RawRecord
+from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.log.ownership import SINK
 
 REMOVED = "removed_by_retention"
 

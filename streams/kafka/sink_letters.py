@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from schemas.codec.single_object import decode
-from streams.admission import DEAD_LETTERS
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.progress import Progress
 from streams.kafka.sink_batches import SinkWriter, UntoldError
+from streams.log.admission import DEAD_LETTERS
 
 TELLING_SECONDS = 10.0
 """What a broker has to take dead letters."""

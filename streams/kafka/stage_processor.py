@@ -19,7 +19,6 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError, StoreError
 from schemas.records import Record
-from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.batches import KEY, StageBatch
 from streams.kafka.decoding import Reframe, conflict_of, decode_chunk, letter_of, unworkable, values_of
 from streams.kafka.keys import key_of
@@ -29,6 +28,7 @@ from streams.kafka.repetitions import Sifted, sift
 from streams.kafka.state import MAX_STATE_BYTES, StateTopic, is_too_large
 from streams.kafka.stored_states import StoredState
 from streams.kafka.watchdog import Pulse
+from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.stage_runs import FAILURES, StageOutcome, StageRuns, stage_failed
 from streams.topology import Stage
 

@@ -22,7 +22,6 @@ from aiokafka.errors import KafkaError
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import BrokerError
-from streams.admission import DEAD_LETTERS
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
@@ -32,6 +31,7 @@ from streams.kafka.producing import Sender
 from streams.kafka.segments import read_until
 from streams.kafka.stored_states import DECODE, ENCODE, StateValues, StoredState
 from streams.kafka.topics import state_topic
+from streams.log.admission import DEAD_LETTERS
 
 MAX_STATE_BYTES = 15_000_000
 """Of one session; the topic takes 16 MiB with everything around it."""

@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import msgspec
 
 from audit.redaction.redactor import Redactor
-from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.kafka.decoding import time_of
 from streams.kafka.processing import RawRecord
 from streams.kafka.repetitions import ENTRY_BYTES
-from streams.letters import NO_STATE, STATE
+from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.log.dead_letters import NO_STATE, STATE
 
 FEW = 100
 """Of so many values one more may go too far before the source is taken for another topic."""

@@ -19,9 +19,9 @@ from schemas.codec.arrow import empty_frame
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Judgement, Record
-from streams.admission import Accepted
-from streams.group_commit import GroupCommit
 from streams.interrupted import settle_interrupted
+from streams.log.admission import Accepted
+from streams.log.group_commit import GroupCommit
 from streams.recorded import Subject, recorded_in
 
 REPLAY = "replay"

@@ -22,10 +22,10 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
-from streams.admission import Accepted, Door, Place
 from streams.batches import encoded_exchange, session_key
 from streams.docket import STATE, JudgedState
 from streams.judged import SCORING
+from streams.log.admission import Accepted, Door, Place
 from streams.purses import StoppedError
 from streams.recorded import Recorded, Subject, nothing_recorded
 from streams.replay.history import History, Window

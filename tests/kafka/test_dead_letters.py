@@ -20,11 +20,11 @@ from schemas.errors import BrokerError
 from schemas.records import JudgingRequest, Record, Review
 from schemas.registry import topics
 from service.cli import run
-from streams.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.letters import keep_letters
 from streams.kafka.producing import RecordProducer
+from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 
 MakeTopics = Callable[..., None]
 Value = tuple[bytes | None, bytes]

@@ -33,7 +33,6 @@ from schemas.registry import Json, earlier_schemas, schema_of, topics
 from service.cli import run as run_command
 from service.kafka import framing_of
 from service.settings import load_settings
-from streams.admission import Accepted, Door, Place, Refusal
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.foreign import MAX_DEPTH, refusal_of
 from streams.kafka.framing import FORGET_SECONDS, MAX_BODY_BYTES, RegistryFraming, RegistryUnavailableError
@@ -42,6 +41,7 @@ from streams.kafka.processing import Chunk
 from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.stored_states import StoredState
 from streams.kafka.watchdog import Pulse
+from streams.log.admission import Accepted, Door, Place, Refusal
 from streams.recorded import nothing_recorded
 from streams.replay.plan import Part, Segment
 from streams.replay.topics import TopicHistory

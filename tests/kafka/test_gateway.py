@@ -17,11 +17,11 @@ from schemas.codec.single_object import encode
 from schemas.errors import BusyError, SettingsError
 from schemas.records import Heartbeat, JudgingRequest, SessionClosed
 from schemas.registry import topics
-from streams.admission import Accepted
 from streams.embedded import EmbeddedRunner
 from streams.engine_state import EngineLimits
 from streams.kafka.connection import KafkaConnection
-from streams.log_writer import CONFLICT, KNOWN, WRITTEN
+from streams.log.admission import Accepted
+from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
 from streams.recorded import recorded_in
 
 ASKED = exchange("s", 1)

@@ -24,7 +24,6 @@ from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Diagnosis, Heartbeat, Record, Review
 from schemas.registry import topics
-from streams.admission import DEAD_LETTERS
 from streams.docket import JudgedState
 from streams.judged import SCORING
 from streams.kafka import stage_processor
@@ -36,6 +35,7 @@ from streams.kafka.state import StateTopic
 from streams.kafka.stored_states import ENCODE, StoredState
 from streams.kafka.topics import state_topic
 from streams.kafka.watchdog import Pulse
+from streams.log.admission import DEAD_LETTERS
 from streams.recorded import nothing_recorded
 from streams.stage_runs import StageRuns
 from streams.steps.diagnosis import DiagnosisState

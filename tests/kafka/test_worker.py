@@ -33,7 +33,6 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Diagnosis, Record
-from streams.admission import DEAD_LETTERS, Accepted
 from streams.batches import StageBatch
 from streams.embedded import EmbeddedRunner
 from streams.kafka.administration import TopicAdministration
@@ -44,6 +43,7 @@ from streams.kafka.processing import Chunk
 from streams.kafka.topics import TOPICS as SPECS
 from streams.kafka.topics import state_topic
 from streams.kafka.watchdog import Pulse, Watchdog
+from streams.log.admission import DEAD_LETTERS, Accepted
 
 MakeTopics = Callable[..., None]
 PARTITIONS = 3

@@ -25,7 +25,7 @@ from analytics.store.store import Store
 from audit.comparison import PairedSums
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Score
-from streams.admission import Accepted
+from streams.log.admission import Accepted
 from streams.replay.plan import Asking, Origin, Outcome, Plan, Scope
 
 Command = Callable[..., tuple[int, str, str]]

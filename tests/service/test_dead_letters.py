@@ -25,8 +25,8 @@ from schemas.records import DeadLetter, Record, ScoringTask
 from schemas.registry import earlier_schemas
 from service.letters import letter_box, letter_of
 from service.settings import Settings
-from streams.admission import Accepted, Door, Place, Refusal
-from streams.letters import Return, Stays, way_back
+from streams.log.admission import Accepted, Door, Place, Refusal
+from streams.log.dead_letters import Return, Stays, way_back
 from streams.steps.intake import IntakeStep
 
 Command = Callable[..., tuple[int, str, str]]

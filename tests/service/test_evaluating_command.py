@@ -20,9 +20,9 @@ from schemas.codec.single_object import encode
 from service.evaluation_tables import SIMULATED_NOTE
 from service.simulator import RunningJudge, running
 from service.workspace import utc_now
-from streams.admission import Accepted
 from streams.embedded import EmbeddedRunner
-from streams.feeding import SINK
+from streams.log.admission import Accepted
+from streams.log.ownership import SINK
 
 Command = Callable[..., tuple[int, str, str]]
 MODELS = {"s1": "vendor/model-1", "s2": "claude-haiku-4-5"}

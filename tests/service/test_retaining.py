@@ -14,8 +14,8 @@ from engines import NOW, runner_over
 from analytics.store.positions import COMPACTION
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
-from streams.admission import Accepted
-from streams.feeding import SINK
+from streams.log.admission import Accepted
+from streams.log.ownership import SINK
 
 Command = Callable[..., tuple[int, str, str]]
 AS_OF = NOW.isoformat()

@@ -20,9 +20,9 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
-from streams.admission import Accepted, Door
 from streams.batches import StageBatch, StepOutcome
 from streams.embedded import EmbeddedRunner, StageProgress
+from streams.log.admission import Accepted, Door
 from streams.recorded import nothing_recorded
 from streams.topology import TOPOLOGY, derived_tables
 

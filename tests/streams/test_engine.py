@@ -23,13 +23,13 @@ from schemas.errors import BoundsError, BusyError
 from schemas.records import Exchange, Judgement, Record
 from service.simulator import RunningJudge, running
 from service.simulator.scoring import simulated_answer
-from streams.admission import Accepted
 from streams.batches import StageBatch
 from streams.docket import Docket
 from streams.engine import Engine
 from streams.engine_state import EngineLimits
 from streams.judged import SCORING
 from streams.judges.protocol import Judge, Purse, Verdict
+from streams.log.admission import Accepted
 from streams.steps.intake import IntakeStep
 from streams.tribunal import Tribunal
 

@@ -28,7 +28,7 @@ from streams.engine import Engine
 from streams.erasing import erasure, request_erasure
 from streams.judged import EVALUATION, JUDGED
 from streams.judges.protocol import Judge, Purse, Verdict
-from streams.letters import Return, way_back
+from streams.log.dead_letters import Return, way_back
 from streams.recorded import recorded_in
 from streams.topology import TOPOLOGY
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import service.api
 from reference.markdown import code, first_paragraph, page, sentence, table, words
 from schemas.errors import DriftlineError, RecordError
-from streams.letters import NEVER
+from streams.log.dead_letters import NEVER
 
 _PACKAGES = ("schemas", "audit", "analytics", "streams", "service")
 _ALSO = {

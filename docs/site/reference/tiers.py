@@ -11,7 +11,7 @@ from audit.exchanges.outcomes import TierState
 from reference.markdown import code, page, table, words
 from schemas.errors import SchemaError
 from schemas.registry import current_schemas
-from streams.letters import SAMPLED
+from streams.log.dead_letters import SAMPLED
 
 _TIERS = {
     "1": "Structural checks on every exchange, without a judge: the three that hold for everybody and those of the [methodology](methodology.md). 1 - flags / checks.",

@@ -32,8 +32,8 @@ from schemas.records import (
     ScoringTask,
 )
 from schemas.registry import current_schemas
-from streams.admission import Accepted
 from streams.erasing import erase, erasure, erasures, remains, request_erasure
+from streams.log.admission import Accepted
 from streams.replay.plan import folder_of
 
 MARKER = "Xq7Ztelltale"

@@ -24,9 +24,9 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import DeadLetter, Exchange, Heartbeat, Record
 from schemas.registry import schema_of
-from streams.admission import Accepted
 from streams.embedded import EmbeddedRunner
 from streams.judged import EVALUATION
+from streams.log.admission import Accepted
 from streams.retention import cutoff, purge
 from streams.steps.intake import IntakeState
 from streams.topology import TOPOLOGY

@@ -15,8 +15,8 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
-from streams.admission import Accepted
 from streams.embedded import EmbeddedRunner
+from streams.log.admission import Accepted
 from streams.retention import purge
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)

@@ -13,8 +13,8 @@ from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.policy.policy import Policy
 from schemas.records import Incident
+from streams.log.store_log import StoreLog
 from streams.retention import purge
-from streams.store_log import StoreLog
 from streams.watch.watching import Watch
 
 POLICY = Policy()

@@ -18,7 +18,7 @@ from analytics.store.store import Store
 from audit.drift.reference import Reference, joined
 from audit.policy.policy import Policy
 from schemas.records import Incident
-from streams.store_log import StoreLog
+from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
 from streams.watch.incidents import decided
 from streams.watch.moves import Level, moved_of

@@ -13,7 +13,7 @@ from watched import END, fallen, history, put, steady
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from streams.store_log import StoreLog
+from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
 from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch

@@ -18,7 +18,7 @@ from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
-from streams.store_log import StoreLog
+from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
 from streams.watch.moves import evidence_of, moved_of
 from streams.watch.run_measures import measure_runs

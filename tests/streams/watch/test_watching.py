@@ -17,7 +17,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Incident, Record, Review, Score
 from streams.engine_state import Published
-from streams.store_log import StoreLog
+from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
 from streams.watch.moves import evidence_of
 from streams.watch.states import DISMISSED, NEW_NORMAL, RESOLVED

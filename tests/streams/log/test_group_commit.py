@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from schemas.errors import BusyError
-from streams.group_commit import GroupCommit
+from streams.log.group_commit import GroupCommit
 
 
 class Ledger:

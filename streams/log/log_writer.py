@@ -13,11 +13,11 @@ from analytics.store.store import Appended, Store, Transaction
 from schemas.codec.arrow import INDEX
 from schemas.records import Record, Score, ScoringTask
 from schemas.registry import topics
-from streams.admission import Accepted
 from streams.batches import StageBatch, session_key
 from streams.docket import STATE
 from streams.embedded import EmbeddedRunner
 from streams.judged import SCORING, JudgedStage
+from streams.log.admission import Accepted
 from streams.recorded import Subject
 from streams.topology import stage_named
 
@@ -54,7 +54,7 @@ class Committed:
 
 
 class LogWriter:
-    """Commits submissions; its `commit` and `rest` are for `streams.group_commit.GroupCommit`."""
+    """Commits submissions; its `commit` and `rest` are for `streams.log.group_commit.GroupCommit`."""
 
     def __init__(self, store: Store, runner: EmbeddedRunner) -> None:
         self._store = store

@@ -12,7 +12,7 @@ from audit.diagnosis.duplicate_rules import named_differences
 from audit.fingerprints import canonical_json
 from schemas.records import Record
 from schemas.registry import schema_of
-from streams.admission import Accepted, Door, Place, Refusal
+from streams.log.admission import Accepted, Door, Place, Refusal
 
 TO_DO = "Where it is the same thing, there is nothing to do; where it is another one, give it an id of its own and deliver it again."
 """What whoever delivered it can do."""

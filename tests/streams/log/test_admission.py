@@ -13,7 +13,7 @@ from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter
-from streams.admission import DEAD_LETTERS, MAX_BODY_BYTES, MAX_REDACTED_BYTES, Accepted, Door, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, MAX_BODY_BYTES, MAX_REDACTED_BYTES, Accepted, Door, Place, Refusal
 
 KEY = "ghp_" + "aB3dE5fG7hJ9" * 3
 SECRET = "hunter2"

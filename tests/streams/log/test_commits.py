@@ -14,9 +14,9 @@ from engines import engine_over
 
 from analytics.store.store import Store
 from schemas.errors import StoreError
-from streams.commits import RECENT, Commits
-from streams.group_commit import GroupCommit
-from streams.log_writer import Committed, LogWriter, Submission
+from streams.log.commits import RECENT, Commits
+from streams.log.group_commit import GroupCommit
+from streams.log.log_writer import Committed, LogWriter, Submission
 from streams.purses import StoppedError
 
 FULL = duckdb.IOException("No space left on device")
@@ -50,7 +50,7 @@ def commits(log: Log, clock: Callable[[], float] = lambda: 0.0) -> Commits:
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is waited for."""
-    monkeypatch.setattr("streams.commits._pauses", lambda: iter([0.0] * 5))
+    monkeypatch.setattr("streams.log.commits._pauses", lambda: iter([0.0] * 5))
 
 
 def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while() -> None:

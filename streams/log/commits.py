@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 import duckdb
 
 from schemas.errors import StoreError
-from streams.group_commit import GroupCommit
-from streams.log_writer import Committed, Submission
+from streams.log.group_commit import GroupCommit
+from streams.log.log_writer import Committed, Submission
 from streams.purses import StoppedError
 
 TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
@@ -47,7 +47,7 @@ class Commits:
         return "the log did not take a record" if self._clock() - self._failed_at < RECENT else ""
 
     async def submit(self, submission: Submission, *, must: bool = False) -> Committed:
-        """Commit what a caller brings; see `streams.group_commit.GroupCommit.submit`."""
+        """Commit what a caller brings; see `streams.log.group_commit.GroupCommit.submit`."""
         try:
             committed = await asyncio.wrap_future(self._group.submit(submission, must=must))
         except TROUBLE as error:

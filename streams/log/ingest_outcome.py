@@ -18,7 +18,7 @@ from schemas.records import Exchange, ScoringTask
 from streams.batches import session_key
 from streams.docket import STATE
 from streams.judged import SCORING
-from streams.log_writer import KNOWN, WRITTEN, Committed
+from streams.log.log_writer import KNOWN, WRITTEN, Committed
 
 QUEUED = "queued"
 """The reason where no decision is there yet."""
