@@ -22,7 +22,7 @@ from benchmarks.bench_judging import exchanges
 from benchmarks.counting_api import TOKENIZERS, CountingApi
 from benchmarks.measure import print_table
 from schemas.records import Exchange
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.judges.live import open_live_judge
 
 CAPS = (0.01, 0.03, 0.10, 1.00)

@@ -31,7 +31,7 @@ from service.dialogues import PROJECTS, dialogues
 from service.processes import serving
 from service.savings import VARIANTS, Answers, bill
 from streams.batches import StageBatch
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.judged import SCORING
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Purse, Verdict

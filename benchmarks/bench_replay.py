@@ -28,7 +28,7 @@ from schemas.records import Exchange, Judgement, Record, ScoringTask
 from service.replays import replays_in
 from service.simulator.scoring import simulated_answer
 from streams.batches import StageBatch
-from streams.embedded import EmbeddedRunner
+from streams.engine.embedded import EmbeddedRunner
 from streams.judged import SCORING
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer

@@ -21,7 +21,7 @@ from audit.redaction.redactor import Redactor
 from benchmarks.load import ANSWER, THINKING
 from benchmarks.measure import print_table
 from schemas.records import Exchange
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.judges.protocol import Purse, Verdict
 
 WINDOW = 2_000

@@ -10,8 +10,8 @@ from service.otel_collector import collector_of
 from service.settings import Settings
 from service.telemetry import Telemetry
 from streams.anchor_rounds import AnchorRounds
-from streams.auditing import Auditing
 from streams.chores import Chore
+from streams.engine.record_intake import Auditing
 from streams.erasing import ErasureChore
 from streams.retention import RetentionChore
 from streams.watch.rounds import WatchRounds

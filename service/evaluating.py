@@ -31,7 +31,7 @@ from service.judge_reach import Reach
 from service.judging import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
 from service.settings import Settings
 from service.workspace import Workspace
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.evaluations.estimating import is_batched
 from streams.evaluations.preparing import Prepared
 from streams.judge_calls import JudgeCalls

@@ -26,7 +26,7 @@ from audit.silence import STOPPED, listening_since, silence
 from schemas.bounds.limits import CLOCK_TOLERANCE
 from service.alerts.notices import Notice, SilentSession, fleet_notice, silence_notice
 from service.alerts.raising import Alerts
-from streams.auditing import Auditing
+from streams.engine.record_intake import Auditing
 
 LONGEST_SECONDS = 30.0
 """Seconds between two looks, at most."""

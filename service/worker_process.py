@@ -18,6 +18,8 @@ from service.judging import open_judge
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.workspace import policy_of, redactor_of, utc_now
+from streams.engine.stage_runs import StageRuns
+from streams.engine.turns import Turns
 from streams.judge_calls import JudgeCalls
 from streams.judges.protocol import Judge
 from streams.kafka.app import SURE_SECONDS, Worker
@@ -31,9 +33,7 @@ from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.state import StateTopic
 from streams.kafka.watchdog import STUCK, Pulse, Watchdog
 from streams.recorded import nothing_recorded
-from streams.stage_runs import StageRuns
 from streams.topology import Stage
-from streams.turns import Turns
 
 LEAVING_SECONDS = 15.0
 """How long a stop may take beyond its grace."""

@@ -13,7 +13,7 @@ from audit.policy.policy import Policy, load_policy
 from audit.redaction.redactor import DEFAULT_KEY, Redactor
 from schemas.errors import SettingsError
 from service.settings import Settings
-from streams.embedded import EmbeddedRunner, stage_progress
+from streams.engine.embedded import EmbeddedRunner, stage_progress
 from streams.log.ownership import is_fed_by_kafka, require_embedded
 from streams.topology import TOPOLOGY
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from analytics.queries import query_rows
 from streams.anchors import run_round
-from streams.auditing import Auditing
+from streams.engine.record_intake import Auditing
 
 log = logging.getLogger(__name__)
 

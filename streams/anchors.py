@@ -30,8 +30,8 @@ from audit.fingerprints import stable_id
 from schemas.codec.single_object import decode, encode
 from schemas.errors import InputError
 from schemas.records import Anchor, Exchange, SessionClosed
-from streams.auditing import Auditing
 from streams.closing import EXPLICIT
+from streams.engine.record_intake import Auditing
 from streams.log.store_log import Log
 
 TIERS: Mapping[str, tuple[str, float, float]] = {

@@ -30,7 +30,7 @@ from audit.drift.anchor_names import ANCHORS
 from audit.fingerprints import stable_id
 from schemas.errors import InputError, StoreError
 from schemas.records import Erasure
-from streams.auditing import Auditing
+from streams.engine.record_intake import Auditing
 from streams.log.ownership import is_fed_by_kafka
 from streams.replay.plan import folder_of
 

@@ -22,14 +22,14 @@ from analytics.store.store import Store
 from schemas.records import Judgement, Record
 from streams.batches import StageBatch
 from streams.docket import STATE, JudgedState
-from streams.embedded import stage_progress
+from streams.engine.embedded import stage_progress
+from streams.engine.session_queues import SessionQueues
 from streams.erased_now import ErasedNow
 from streams.judged import JudgedStage
 from streams.log.admission import Door, Place
 from streams.log.log_writer import Submission
 from streams.purses import ErasedError
 from streams.recorded import Recorded, Subject
-from streams.session_queues import SessionQueues
 from streams.tribunal import Ruling, Tribunal
 
 CHUNK = 50

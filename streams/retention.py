@@ -23,9 +23,9 @@ from analytics.store.store import Store
 from analytics.sums.daily import forget_hours, refresh_daily
 from audit.exchanges.sampling import without
 from audit.policy.policy import Policy
-from streams.auditing import Auditing
 from streams.batches import encoded_exchange
-from streams.embedded import stage_progress
+from streams.engine.embedded import stage_progress
+from streams.engine.record_intake import Auditing
 from streams.judged import EVALUATION, SCORING
 from streams.log.ownership import is_fed_by_kafka
 from streams.steps.intake import IntakeState

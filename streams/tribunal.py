@@ -17,11 +17,11 @@ from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record
 from streams.docket import Docket
+from streams.engine.stage_runs import stage_failed
 from streams.judged import JudgedStage
 from streams.judges.protocol import Judge, Verdict
 from streams.log.admission import Accepted, Door, Place
 from streams.purses import DurablePurse, Publish, StoppedError
-from streams.stage_runs import stage_failed
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from analytics.store.store import Store
 from service.access import AccessStore
 from service.api.app import create_app
 from service.api.settings import ApiSettings
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 
 @pytest.fixture

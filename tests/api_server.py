@@ -21,7 +21,7 @@ from service.api.serving import server_of
 from service.api.settings import ApiSettings
 from service.querying.questions import QueryLimits
 from service.serving import listen
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 NOW = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
 POLICY = {"projects": {"dark": {"enabled": False}, "capped": {"costCapPerSession": 0}}}

@@ -13,9 +13,9 @@ from audit.cost.prices import Usage
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy, ProjectSettings
 from audit.redaction.redactor import Redactor
-from streams.embedded import EmbeddedRunner
-from streams.engine import Engine
-from streams.engine_state import EngineLimits
+from streams.engine.embedded import EmbeddedRunner
+from streams.engine.engine import Engine
+from streams.engine.engine_state import EngineLimits
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Judge, Purse, Verdict
 

@@ -32,7 +32,7 @@ from audit.redaction.redactor import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score
 from service.access import AccessStore, Holder
 from service.api.settings import ApiSettings
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 DRIFTED, WORKING, EVALUATED, QUIET = "support", "desk", "shop", "night"
 """Projects: one that drifts, one with finished runs, one whose runs were held against cases, one where sessions are silent."""

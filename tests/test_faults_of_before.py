@@ -25,7 +25,7 @@ from service.api.app import create_app
 from service.api.context import ApiContext
 from service.api.settings import ApiSettings
 from service.simulator import RunningJudge, running
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.watch.rounds import WatchRounds
 
 T = TypeVar("T")

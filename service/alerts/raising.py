@@ -18,7 +18,7 @@ from service.alerts.notices import Notice
 from service.alerts.quiet import QuietHours, quiet_hours_of
 from service.settings import Settings
 from service.workspace import Clock
-from streams.auditing import Auditing
+from streams.engine.record_intake import Auditing
 from streams.watch.states import CONFIRMED
 
 Held = Literal["warning", "all"]

@@ -80,7 +80,7 @@ from service.dashboard.problems import add_problem_pages
 from service.querying.desk import QueryDesk
 from service.rounding import rounded
 from service.version import version
-from streams.auditing import Auditing
+from streams.engine.record_intake import Auditing
 
 RETRY_AFTER = "2"
 """Seconds after which a sender may try again when the log was busy."""

@@ -21,7 +21,7 @@ from service.api.metrics import Metrics
 from service.api.settings import ApiSettings
 from service.known_projects import is_known, known_projects, named_projects, nearest
 from service.score_times import ScoreTimes
-from streams.auditing import Auditing
+from streams.engine.record_intake import Auditing
 from streams.watch.watching import Watch
 
 Found = TypeVar("Found")

@@ -32,7 +32,7 @@ from service.api.errors import ApiError, documented
 from service.api.ingest import agent_of, filed_elsewhere, require_audit
 from service.api.models import NO_MOMENT, EventsBody
 from service.api.settings import EVENTS
-from streams.auditing import Auditing
+from streams.engine.record_intake import Auditing
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal, admissible
 from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Problem

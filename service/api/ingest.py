@@ -25,7 +25,7 @@ from service.api.context import Services, durable_or_refused
 from service.api.errors import ApiError, documented
 from service.api.models import IngestBody
 from service.api.settings import INGEST
-from streams.auditing import Auditing
+from streams.engine.record_intake import Auditing
 from streams.log.ingest_outcome import QUEUED, Taken
 from streams.sources.openclaw import MAX_TEXT
 from streams.sources.openclaw_answer import outcome_of

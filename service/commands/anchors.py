@@ -18,7 +18,7 @@ from service.known_projects import require_known
 from service.terminal import MISSING, counted, err, out, plain, table
 from service.workspace import Workspace, open_workspace
 from streams.anchors import candidates, choose, named, run_round, withdraw
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.log.store_log import StoreLog
 
 anchors_app = typer.Typer(

@@ -20,7 +20,7 @@ from service.known_projects import require_known
 from service.settings import Settings
 from service.terminal import counted, err, out, plain
 from service.workspace import Workspace, open_workspace
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
 
 _ALL = 1_000_000

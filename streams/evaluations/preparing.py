@@ -31,7 +31,7 @@ from audit.exchanges.judgements import ANSWERED
 from audit.policy.policy import Policy
 from schemas.errors import BoundsError, InputError
 from schemas.records import Evaluation, EvaluationRequest, Judgement
-from streams.embedded import stage_progress
+from streams.engine.embedded import stage_progress
 from streams.evaluations.estimating import Estimate, estimate_of
 from streams.evaluations.reading import ReadRun, read_runs
 from streams.evaluations.selecting import Wanted, finished_sessions

@@ -18,7 +18,7 @@ from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import BrokerError, BusyError
 from schemas.records import Record
 from schemas.registry import schema_of
-from streams.engine_state import EngineLimits
+from streams.engine.engine_state import EngineLimits
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink import Sink

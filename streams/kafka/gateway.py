@@ -21,7 +21,7 @@ from schemas.errors import DriftlineError, StoreError
 from schemas.records import Exchange, Record
 from streams.batches import named_session
 from streams.closing import EXPLICIT, closings, idle_closings
-from streams.engine_state import EngineLimits, EngineState, Published
+from streams.engine.engine_state import EngineLimits, EngineState, Published
 from streams.kafka.acceptance import Acceptance
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Gateway:
-    """See the module; a `streams.auditing.Auditing`. `reframe` is for the sink. Belongs to one event loop."""
+    """See the module; a `streams.engine.record_intake.Auditing`. `reframe` is for the sink. Belongs to one event loop."""
 
     has_judge = True
     """The workers know whether they have one; what they cannot judge stays unscored with that reason."""

@@ -11,6 +11,8 @@ from typing import Any
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.records import Judgement
+from streams.engine.stage_runs import StageRuns
+from streams.engine.turns import Turns
 from streams.judge_calls import JudgeCalls
 from streams.judged import JudgedStage
 from streams.judges.protocol import Judge
@@ -23,9 +25,7 @@ from streams.kafka.stage_processor import RELEASE_SECONDS, StageProcessor
 from streams.kafka.state import StateTopic
 from streams.kafka.watchdog import Pulse
 from streams.recorded import Subject
-from streams.stage_runs import StageRuns
 from streams.topology import Stage, keeping_calls
-from streams.turns import Turns
 
 
 def with_judge(stage: Stage) -> Stage:

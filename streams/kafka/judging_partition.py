@@ -25,6 +25,9 @@ from schemas.codec.single_object import decode, encode
 from schemas.records import Record
 from streams.batches import StageBatch
 from streams.docket import STATE, JudgedState
+from streams.engine.session_queues import SessionQueues
+from streams.engine.stage_runs import FAILURES, stage_failed
+from streams.engine.turns import Turns
 from streams.interrupted import interrupted
 from streams.judge_calls import JudgeCalls
 from streams.judged import JudgedStage
@@ -42,10 +45,7 @@ from streams.kafka.stored_states import StoredState
 from streams.kept_calls import kept_after
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place
 from streams.purses import StoppedError
-from streams.session_queues import SessionQueues
-from streams.stage_runs import FAILURES, stage_failed
 from streams.tribunal import Tribunal
-from streams.turns import Turns
 
 CHUNK_TASKS = 10
 """Tasks of a chunk where a judge is asked: the offset moves on chunk by chunk, and each task may take minutes."""

@@ -20,6 +20,7 @@ from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError, StoreError
 from schemas.records import Record
 from streams.batches import KEY, StageBatch
+from streams.engine.stage_runs import FAILURES, StageOutcome, StageRuns, stage_failed
 from streams.kafka.decoding import Reframe, conflict_of, decode_chunk, letter_of, unworkable, values_of
 from streams.kafka.keys import key_of
 from streams.kafka.processing import Chunk
@@ -29,7 +30,6 @@ from streams.kafka.state import MAX_STATE_BYTES, StateTopic, is_too_large
 from streams.kafka.stored_states import StoredState
 from streams.kafka.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
-from streams.stage_runs import FAILURES, StageOutcome, StageRuns, stage_failed
 from streams.topology import Stage
 
 RELEASE_SECONDS = 10.0

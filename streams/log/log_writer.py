@@ -15,7 +15,7 @@ from schemas.records import Record, Score, ScoringTask
 from schemas.registry import topics
 from streams.batches import StageBatch, session_key
 from streams.docket import STATE
-from streams.embedded import EmbeddedRunner
+from streams.engine.embedded import EmbeddedRunner
 from streams.judged import SCORING, JudgedStage
 from streams.log.admission import Accepted
 from streams.recorded import Subject

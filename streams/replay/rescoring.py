@@ -24,6 +24,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.batches import encoded_exchange, session_key
 from streams.docket import STATE, JudgedState
+from streams.engine.stage_runs import StageRuns, stage_failed
 from streams.judged import SCORING
 from streams.log.admission import Accepted, Door, Place
 from streams.purses import StoppedError
@@ -32,7 +33,6 @@ from streams.replay.history import History, Window
 from streams.replay.part_file import WindowResult
 from streams.replay.plan import Asking, Scope
 from streams.replay.relevance import of_these_questions
-from streams.stage_runs import StageRuns, stage_failed
 from streams.topology import stage_named
 
 INTAKE = stage_named("intake")

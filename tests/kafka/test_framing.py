@@ -33,6 +33,7 @@ from schemas.registry import Json, earlier_schemas, schema_of, topics
 from service.cli import run as run_command
 from service.kafka import framing_of
 from service.settings import load_settings
+from streams.engine.stage_runs import StageRuns
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.foreign import MAX_DEPTH, refusal_of
 from streams.kafka.framing import FORGET_SECONDS, MAX_BODY_BYTES, RegistryFraming, RegistryUnavailableError
@@ -45,7 +46,6 @@ from streams.log.admission import Accepted, Door, Place, Refusal
 from streams.recorded import nothing_recorded
 from streams.replay.plan import Part, Segment
 from streams.replay.topics import TopicHistory
-from streams.stage_runs import StageRuns
 from streams.topology import stage_named
 
 EXCHANGE = build.exchange("s", 1)

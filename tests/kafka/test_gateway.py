@@ -17,8 +17,8 @@ from schemas.codec.single_object import encode
 from schemas.errors import BusyError, SettingsError
 from schemas.records import Heartbeat, JudgingRequest, SessionClosed
 from schemas.registry import topics
-from streams.embedded import EmbeddedRunner
-from streams.engine_state import EngineLimits
+from streams.engine.embedded import EmbeddedRunner
+from streams.engine.engine_state import EngineLimits
 from streams.kafka.connection import KafkaConnection
 from streams.log.admission import Accepted
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN

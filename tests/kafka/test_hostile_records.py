@@ -25,6 +25,7 @@ from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Diagnosis, Heartbeat, Record, Review
 from schemas.registry import topics
 from streams.docket import JudgedState
+from streams.engine.stage_runs import StageRuns
 from streams.judged import SCORING
 from streams.kafka import stage_processor
 from streams.kafka.connection import KafkaConnection
@@ -37,7 +38,6 @@ from streams.kafka.topics import state_topic
 from streams.kafka.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS
 from streams.recorded import nothing_recorded
-from streams.stage_runs import StageRuns
 from streams.steps.diagnosis import DiagnosisState
 from streams.topology import Stage
 

@@ -17,12 +17,12 @@ from audit.exchanges.questions import Question
 from schemas.codec.single_object import decode
 from schemas.records import Exchange
 from service import worker_process
+from streams.engine.turns import Turns
 from streams.judges.protocol import Purse, Verdict
 from streams.kafka import judging_partition
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.judging_partition import CHUNK_TASKS
 from streams.topology import TOPOLOGY, stage_named
-from streams.turns import Turns
 
 POLICY = policy_of(sampling={"enabled": False})
 PARTITIONS, AT_ONCE, WINDOW, CHUNK = 6, 4, 12, 3

@@ -34,7 +34,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Diagnosis, Record
 from streams.batches import StageBatch
-from streams.embedded import EmbeddedRunner
+from streams.engine.embedded import EmbeddedRunner
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.deliveries import Deliveries

@@ -352,7 +352,7 @@ def test_a_rebuild_that_was_cut_short_is_noticed(
     """What is shown is then not all there is: `runs` says so, `doctor` calls it a problem, `check` refuses."""
     driftline("import", "events", str(events_file))
     with monkeypatch.context() as patched:
-        patched.setattr("streams.embedded.EmbeddedRunner.run", lambda *_: 0)
+        patched.setattr("streams.engine.embedded.EmbeddedRunner.run", lambda *_: 0)
         driftline("rebuild")
     error = driftline("runs")[2]
     assert "stage diagnosis has read 0 of" in error

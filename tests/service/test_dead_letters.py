@@ -41,9 +41,9 @@ KILL = """
 import os
 import sys
 from pathlib import Path
-import streams.embedded
+import streams.engine.embedded
 from service.cli import run
-from streams.embedded import EmbeddedRunner
+from streams.engine.embedded import EmbeddedRunner
 
 def killed(self, *arguments):
     os._exit(9)
@@ -259,7 +259,7 @@ def test_what_fails_again_makes_a_letter_again(
         raise ValueError("still broken")
 
     monkeypatch.setattr(IntakeStep, "__call__", broken)
-    with caplog.at_level(logging.CRITICAL, logger="streams.stage_runs"):
+    with caplog.at_level(logging.CRITICAL, logger="streams.engine.stage_runs"):
         out = driftline("dead-letters", "retry", "--stage", "intake")[1]
     assert ["1 dead letter put back, 0 left where they are; 1 record set aside again"] == lines(out)
     monkeypatch.undo()

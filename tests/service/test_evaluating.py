@@ -29,7 +29,7 @@ from service.judge_reach import JudgeOutOfReachError
 from service.settings import Settings
 from service.simulator import RunningJudge, running
 from service.workspace import Workspace, open_workspace
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import Wanted
 from streams.judged import EVALUATION

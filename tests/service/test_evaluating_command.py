@@ -20,7 +20,7 @@ from schemas.codec.single_object import encode
 from service.evaluation_tables import SIMULATED_NOTE
 from service.simulator import RunningJudge, running
 from service.workspace import utc_now
-from streams.embedded import EmbeddedRunner
+from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
 from streams.log.ownership import SINK
 

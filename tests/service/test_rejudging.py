@@ -16,7 +16,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from service.simulator import RunningJudge, running
 from service.workspace import utc_now
-from streams.embedded import EmbeddedRunner
+from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
 
 Command = Callable[..., tuple[int, str, str]]

@@ -25,7 +25,7 @@ from service.commands.demo import POLICY
 from service.dialogues import dialogues
 from service.savings import VARIANTS, Bill, Savings, bill, records_of
 from service.simulator import running
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.judges.live import open_live_judge
 
 NOW = datetime(2026, 11, 2, tzinfo=UTC)

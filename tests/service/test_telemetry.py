@@ -20,7 +20,7 @@ from schemas.records import Heartbeat, Record
 from service.alerts.delivery import Delivery
 from service.alerts.raising import Alerts
 from service.telemetry import Telemetry
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
 POLICY = {"projects": {"slow": {"heartbeatInterval": 1_200_000}, "dark": {"enabled": False}}, "sessionGapMinutes": 90}

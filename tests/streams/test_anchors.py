@@ -26,7 +26,7 @@ from schemas.records import Anchor
 from service.simulator.scoring import simulated_answer
 from streams.anchor_rounds import AnchorRounds
 from streams.anchors import anchors_of, candidates, cause_of, changes, choose, named, run_round, withdraw
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.judges.protocol import Purse, Verdict
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from audit.policy.policy import Policy
 from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest
 from service.evaluation_documents import evaluation_page, evaluation_state
-from streams.embedded import stage_progress
+from streams.engine.embedded import stage_progress
 from streams.evaluations import reading
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared, prepare

@@ -24,7 +24,7 @@ from audit.policy.policy import Policy
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter, EvaluationRequest
 from service.simulator.scoring import simulated_answer
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.erasing import erasure, request_erasure
 from streams.judged import EVALUATION, JUDGED
 from streams.judges.protocol import Judge, Purse, Verdict

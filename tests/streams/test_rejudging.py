@@ -26,7 +26,7 @@ from schemas.registry import schema_of
 from service.simulator import RunningJudge, running
 from streams.batches import StageBatch
 from streams.docket import Docket
-from streams.embedded import UNFINISHED
+from streams.engine.embedded import UNFINISHED
 from streams.judged import SCORING
 from streams.recorded import recorded_in
 from streams.rejudging import judging_requests, unscored

@@ -6,7 +6,7 @@ import re
 
 from reference.markdown import code, page, table, words
 from service.api.metrics import Metrics
-from streams.engine_state import EngineState
+from streams.engine.engine_state import EngineState
 
 _FAMILY = re.compile(r"^# HELP (\S+) (.+)\n# TYPE \S+ (\w+)", re.MULTILINE)
 

@@ -24,7 +24,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import DeadLetter, Exchange, Heartbeat, Record
 from schemas.registry import schema_of
-from streams.embedded import EmbeddedRunner
+from streams.engine.embedded import EmbeddedRunner
 from streams.judged import EVALUATION
 from streams.log.admission import Accepted
 from streams.retention import cutoff, purge

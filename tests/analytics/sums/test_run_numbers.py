@@ -15,7 +15,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
-from streams.embedded import EmbeddedRunner
+from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
 from streams.retention import purge
 

@@ -13,7 +13,7 @@ from engines import live_judge
 from analytics.store.store import Store
 from service.access import AccessStore, Holder
 from service.simulator import running
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 ANCHORS = "/api/audit/ops/anchors"
 RUN = f"{ANCHORS}/run"

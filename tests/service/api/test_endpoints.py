@@ -22,7 +22,7 @@ from analytics.store.store import Store
 from audit.redaction.redactor import Redactor
 from service.access import SCOPES, AccessStore, Holder
 from service.simulator import running
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 Who = Literal["connection", "read", "review", "query", "admin", "open"]
 EVENTS = [{"event": "tool_call", "tool": "exec", "args": {"command": "ls"}, "timestamp": "2026-10-01T09:00:00Z"}]

@@ -10,7 +10,7 @@ from browsers import cookie, signed_in
 from starlette.types import Send
 
 from service.api import etags
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 SCORES = "/api/audit/ops/scores"
 

@@ -23,7 +23,7 @@ from schemas.records import DeadLetter
 from service.access import AccessStore, Holder
 from service.api import evaluations as endpoint
 from service.simulator import running
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.evaluations.estimating import Estimate
 
 EVALUATIONS = "/api/audit/evaluations"

@@ -12,7 +12,7 @@ from api_server import BodyBuilder, Call, Tokens
 from analytics.store.store import Store
 from schemas.errors import BusyError, StoreError
 from schemas.records import Exchange
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 INGEST = "/api/audit/ingest"
 

@@ -11,7 +11,7 @@ from engines import live_judge
 
 from analytics.store.store import Store
 from service.simulator import running
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 REJUDGE = "/api/audit/ops/rejudge"
 

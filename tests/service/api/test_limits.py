@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from service.api.limits import BodyLimits, InFlight, host_name
 from service.api.settings import ApiSettings
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 INGEST = "/api/audit/ingest"
 

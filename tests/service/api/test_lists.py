@@ -9,7 +9,7 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens
 from servers import until
 
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 OPS = "/api/audit/ops"
 EVENTS = [{"event": "tool_call", "tool": "exec", "args": {"command": "ls"}, "timestamp": "2026-10-01T09:00:00Z"}]

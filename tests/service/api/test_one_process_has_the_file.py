@@ -20,7 +20,7 @@ from analytics.store.store import Store
 from service.cli import run
 from service.exporting import export_tables
 from service.partitions import days_of, export_partitions
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.retention import purge
 
 EVENTS = ROOT / "examples" / "session.json"

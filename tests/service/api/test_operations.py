@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from api_server import BodyBuilder, Call, Tokens
 
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 
 def test_a_started_server_is_up_and_ready(call: Call) -> None:

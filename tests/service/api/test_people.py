@@ -20,7 +20,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Record
 from service.access import AccessStore, Holder
 from service.people import human_scores
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 SCORE = "/api/audit/ops/scores/score s:1/human"
 NEXT = "/api/audit/ops/review/next"

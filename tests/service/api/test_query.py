@@ -20,7 +20,7 @@ from servers import LONG, until
 from service.access import AccessStore, Holder
 from service.api.settings import ApiSettings
 from service.querying import desk
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 QUERY = "/api/audit/query"
 ONE_AT_ONCE = msgspec.structs.replace(PATIENT, at_once=1)

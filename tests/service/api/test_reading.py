@@ -14,7 +14,7 @@ from analytics.store.store import Store
 from service.api.project_answers import ExchangeCounts, ScoreAnswer, ScoreFigures, SummaryAnswer
 from service.documents import Wanted, project_scores, project_summary
 from service.rounding import rounded
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 SCORES = "/api/audit/ops/scores"
 

@@ -10,7 +10,7 @@ from api_server import NOW, BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from streams.engine import Engine
+from streams.engine.engine import Engine
 from streams.retention import RetentionChore
 
 RUN, ERASURES, INGEST = "/api/audit/retention/run", "/api/audit/erasures", "/api/audit/ingest"

@@ -17,7 +17,7 @@ from schemas.records import Alert, Heartbeat
 from service.alerts.raising import Alerts
 from service.documents import iso_time
 from service.telemetry import Telemetry
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 TELEMETRY, ALERTS = "/api/audit/telemetry", "/api/audit/alerts"
 

@@ -21,7 +21,7 @@ from schemas.records import DimensionScore, Exchange, Judgement, Score
 from service.access import AccessStore, Holder
 from service.dashboard.links import Links
 from service.dashboard.texts import MAX_SHOWN
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 LINKS = Links()
 JUDGED = {

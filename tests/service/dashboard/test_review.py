@@ -17,7 +17,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from service.access import AccessStore, Holder
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 REVIEW = "/projects/ops/review"
 AGREEMENT = "/projects/ops/agreement"

@@ -27,7 +27,7 @@ from service.dashboard.readiness_words import because
 from service.dashboard.run_reading import PAYLOAD_SHOWN, read_events
 from service.dashboard.run_view import GIST_SHOWN
 from service.runs import events_of
-from streams.engine import Engine
+from streams.engine.engine import Engine
 
 RUNS = "/projects/ops/runs"
 RUN = f"{RUNS}/run_001"

@@ -16,7 +16,7 @@ from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Incident, Record, Review, Score
-from streams.engine_state import Published
+from streams.engine.engine_state import Published
 from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
 from streams.watch.moves import evidence_of

@@ -20,8 +20,8 @@ from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Exchange, Judgement, Record, Reservation
 from streams.closing import EXPLICIT, closings, idle_closings
-from streams.embedded import EmbeddedRunner
-from streams.engine_state import EngineLimits, EngineState, Published
+from streams.engine.embedded import EmbeddedRunner
+from streams.engine.engine_state import EngineLimits, EngineState, Published
 from streams.erased_now import ErasedNow
 from streams.interrupted import settle_interrupted
 from streams.judge_calls import JudgeCalls

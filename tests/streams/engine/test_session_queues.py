@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from streams.engine.session_queues import SessionQueues
+from streams.engine.turns import Turns
 from streams.purses import StoppedError
-from streams.session_queues import SessionQueues
-from streams.turns import Turns
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

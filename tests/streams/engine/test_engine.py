@@ -25,8 +25,8 @@ from service.simulator import RunningJudge, running
 from service.simulator.scoring import simulated_answer
 from streams.batches import StageBatch
 from streams.docket import Docket
-from streams.engine import Engine
-from streams.engine_state import EngineLimits
+from streams.engine.engine import Engine
+from streams.engine.engine_state import EngineLimits
 from streams.judged import SCORING
 from streams.judges.protocol import Judge, Purse, Verdict
 from streams.log.admission import Accepted

@@ -21,7 +21,7 @@ from audit.redaction.redactor import Redactor
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
 from streams.batches import StageBatch, StepOutcome
-from streams.embedded import EmbeddedRunner, StageProgress
+from streams.engine.embedded import EmbeddedRunner, StageProgress
 from streams.log.admission import Accepted, Door
 from streams.recorded import nothing_recorded
 from streams.topology import TOPOLOGY, derived_tables
@@ -162,7 +162,7 @@ def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
         return sound(batch, states)
 
     monkeypatch.setattr(runner._runs, "_steps", {**runner._runs._steps, "diagnosis": fragile})
-    with caplog.at_level(logging.CRITICAL, logger="streams.stage_runs"):
+    with caplog.at_level(logging.CRITICAL, logger="streams.engine.stage_runs"):
         runner.run()
     assert 2 == store.count("diagnoses")
     [letters] = query_rows(store.cursor(), "dead_letters")

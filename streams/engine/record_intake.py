@@ -12,7 +12,7 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.errors import DriftlineError
 from schemas.records import Exchange, Record
-from streams.engine_state import EngineState, Published
+from streams.engine.engine_state import EngineState, Published
 from streams.log.ingest_outcome import Taken
 
 

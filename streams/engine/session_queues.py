@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
+from streams.engine.turns import Turns
 from streams.purses import StoppedError
-from streams.turns import Turns
 
 Item = TypeVar("Item")
 

@@ -20,12 +20,12 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import ImportProgress
 from streams.batches import StageBatch
+from streams.engine.stage_runs import StageOutcome, StageRuns
 from streams.interrupted import settle_interrupted
 from streams.judged import JudgedStage
 from streams.log.admission import Accepted, Door
 from streams.log.conflicts import set_aside_conflict
 from streams.recorded import recorded_in
-from streams.stage_runs import StageOutcome, StageRuns
 from streams.topology import TOPOLOGY, Stage, derived_tables
 
 BATCH_POSITIONS = 20_000
