@@ -29,7 +29,7 @@ from service.replays import replays_in
 from service.simulator.scoring import simulated_answer
 from streams.batches import StageBatch
 from streams.engine.embedded import EmbeddedRunner
-from streams.judged import SCORING
+from streams.judging.judged_stages import SCORING
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.log.admission import Accepted

@@ -34,10 +34,10 @@ from service.workspace import Workspace
 from streams.engine.engine import Engine
 from streams.evaluations.estimating import is_batched
 from streams.evaluations.preparing import Prepared
-from streams.judge_calls import JudgeCalls
-from streams.judged import EVALUATION
+from streams.judging.call_budget import StoppedError
+from streams.judging.judge_calls import JudgeCalls
+from streams.judging.judged_stages import EVALUATION
 from streams.log.log_writer import LogWriter
-from streams.purses import StoppedError
 
 _AT_ONCE = 50
 """Requests in one commit; each holds prompts of some hundred kilobytes."""

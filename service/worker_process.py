@@ -20,8 +20,9 @@ from service.settings import Settings
 from service.workspace import policy_of, redactor_of, utc_now
 from streams.engine.stage_runs import StageRuns
 from streams.engine.turns import Turns
-from streams.judge_calls import JudgeCalls
 from streams.judges.protocol import Judge
+from streams.judging.judge_calls import JudgeCalls
+from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.app import SURE_SECONDS, Worker
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.framing import RegistryFraming
@@ -32,7 +33,6 @@ from streams.kafka.producing import RecordProducer
 from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.state import StateTopic
 from streams.kafka.watchdog import STUCK, Pulse, Watchdog
-from streams.recorded import nothing_recorded
 from streams.topology import Stage
 
 LEAVING_SECONDS = 15.0

@@ -26,7 +26,7 @@ from audit.policy.policy import Policy
 from streams.batches import encoded_exchange
 from streams.engine.embedded import stage_progress
 from streams.engine.record_intake import Auditing
-from streams.judged import EVALUATION, SCORING
+from streams.judging.judged_stages import EVALUATION, SCORING
 from streams.log.ownership import is_fed_by_kafka
 from streams.steps.intake import IntakeState
 from streams.topology import stage_named

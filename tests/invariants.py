@@ -14,7 +14,7 @@ from audit.cost.prices import nano_of
 from schemas.codec.single_object import encode
 from service.workspace import stages_behind
 from streams.batches import StageBatch
-from streams.docket import STATE
+from streams.judging.judging_task import STATE
 
 Key = tuple[str, str]
 """Connection and id of an exchange."""

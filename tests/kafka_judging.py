@@ -17,10 +17,10 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Judgement, Record, Reservation
-from streams.docket import JudgedState
-from streams.judge_calls import JudgeCalls
-from streams.judged import JudgedStage
 from streams.judges.protocol import Judge, Purse, Verdict
+from streams.judging.judge_calls import JudgeCalls
+from streams.judging.judged_stages import JudgedStage
+from streams.judging.judging_task import JudgedState
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.judging import JudgingProcessor
 from streams.kafka.keys import key_of

@@ -21,9 +21,9 @@ from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 from service.simulator.scoring import simulated_answer
-from streams.docket import STATE
-from streams.judged import SCORING
 from streams.judges.protocol import Judge, Purse, Verdict
+from streams.judging.judged_stages import SCORING
+from streams.judging.judging_task import STATE
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.kafka.state import StateTopic

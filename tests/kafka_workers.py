@@ -18,6 +18,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.engine.stage_runs import StageRuns
+from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.app import GROUP, Worker
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
@@ -27,7 +28,6 @@ from streams.kafka.producing import RecordProducer
 from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.state import StateTopic
 from streams.kafka.watchdog import Pulse
-from streams.recorded import nothing_recorded
 from streams.topology import Stage, stage_named
 
 PATIENCE = 40.0

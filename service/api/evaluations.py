@@ -36,7 +36,7 @@ from service.judge_models import refuse_unconfigured
 from service.judging import LIVE
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import FinishedSession, Wanted, finished_sessions
-from streams.judged import EVALUATION
+from streams.judging.judged_stages import EVALUATION
 
 router = APIRouter(route_class=JsonRoute, tags=["evaluations"])
 AT_ONCE = 50

@@ -36,7 +36,7 @@ from service.terminal import counted, err, out, warn
 from service.workspace import open_workspace
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import MOST, Wanted
-from streams.purses import StoppedError
+from streams.judging.call_budget import StoppedError
 
 Sessions = Annotated[list[str] | None, typer.Option("--session", metavar="ID", help="This finished session; may be repeated.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Sessions with this tag; may be repeated.")]

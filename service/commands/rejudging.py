@@ -21,7 +21,7 @@ from service.settings import Settings
 from service.terminal import counted, err, out, plain
 from service.workspace import Workspace, open_workspace
 from streams.engine.engine import Engine
-from streams.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
+from streams.judging.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
 
 _ALL = 1_000_000
 """Rows that are looked through for what is left."""

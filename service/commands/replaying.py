@@ -22,7 +22,7 @@ from service.replay_words import (
 )
 from service.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
 from service.terminal import err, out
-from streams.purses import StoppedError
+from streams.judging.call_budget import StoppedError
 from streams.replay.plan import Asking, Outcome, Scope
 
 

@@ -23,20 +23,20 @@ from streams.closing import EXPLICIT, closings, idle_closings
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits, EngineState, Published
 from streams.erased_now import ErasedNow
-from streams.interrupted import settle_interrupted
-from streams.judge_calls import JudgeCalls
-from streams.judged import JUDGED, JudgedStage
 from streams.judges.protocol import Judge
-from streams.judging_worker import JudgingWorker
+from streams.judging.call_budget import ErasedError
+from streams.judging.crash_recovery import settle_interrupted
+from streams.judging.judge_calls import JudgeCalls
+from streams.judging.judged_stages import JUDGED, JudgedStage
+from streams.judging.judging_worker import JudgingWorker
+from streams.judging.recorded_judgements import recorded_in
+from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
+from streams.judging.task_judge import Tribunal
 from streams.log.admission import Accepted, Door, admissible
 from streams.log.commits import Commits
 from streams.log.group_commit import GroupCommit
 from streams.log.ingest_outcome import Taken, taken
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
-from streams.purses import ErasedError
-from streams.recorded import recorded_in
-from streams.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.tribunal import Tribunal
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from streams.engine.turns import Turns
-from streams.purses import StoppedError
+from streams.judging.call_budget import StoppedError
 
 Item = TypeVar("Item")
 

@@ -14,8 +14,8 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.batches import StageBatch
+from streams.judging.recorded_judgements import Recorded
 from streams.log.admission import Accepted, Door, Place, Refusal, encode_all
-from streams.recorded import Recorded
 from streams.topology import TOPOLOGY, Stage
 
 log = logging.getLogger(__name__)

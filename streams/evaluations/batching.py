@@ -17,15 +17,15 @@ from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, Reservation
-from streams.docket import Docket
 from streams.evaluations.estimating import docket_of, is_batched, settled_questions
-from streams.interrupted import interrupted
-from streams.judged import EVALUATION
 from streams.judges.batch import Asked, BatchJudge
 from streams.judges.batch_plans import BatchJournal
+from streams.judging.call_budget import DurablePurse
+from streams.judging.crash_recovery import interrupted
+from streams.judging.judged_stages import EVALUATION
+from streams.judging.judging_task import Docket
+from streams.judging.recorded_judgements import recorded_in
 from streams.log.group_commit import GroupCommit
-from streams.purses import DurablePurse
-from streams.recorded import recorded_in
 from streams.replay.rounds import ask_all
 
 _AT_ONCE = 256

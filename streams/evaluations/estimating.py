@@ -14,8 +14,8 @@ from audit.evaluation.questions import Terms, questions_of
 from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from schemas.records import EvaluationRequest, Judgement
-from streams.docket import Docket
-from streams.judged import EVALUATION
+from streams.judging.judged_stages import EVALUATION
+from streams.judging.judging_task import Docket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

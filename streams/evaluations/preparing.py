@@ -35,8 +35,8 @@ from streams.engine.embedded import stage_progress
 from streams.evaluations.estimating import Estimate, estimate_of
 from streams.evaluations.reading import ReadRun, read_runs
 from streams.evaluations.selecting import Wanted, finished_sessions
-from streams.judged import EVALUATION
-from streams.recorded import Subject, recorded_in
+from streams.judging.judged_stages import EVALUATION
+from streams.judging.recorded_judgements import Subject, recorded_in
 
 COMPLETED = "completed"
 _TEXTS = ("case", "profile", "system_prompt", "user_prompt", "checks")

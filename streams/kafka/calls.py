@@ -20,7 +20,8 @@ from aiokafka.errors import KafkaError
 from schemas.errors import BrokerError
 from schemas.records import Judgement, Record, Reservation
 from streams.batches import StageBatch
-from streams.judged import JudgedStage
+from streams.judging.judged_stages import JudgedStage
+from streams.judging.recorded_judgements import Subject
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_chunk
@@ -28,7 +29,6 @@ from streams.kafka.processing import RawRecord
 from streams.kafka.repetitions import Window
 from streams.kafka.segments import read_until
 from streams.kafka.state import StateTopic
-from streams.recorded import Subject
 
 JUDGEMENTS = "judgements"
 MARGIN_MS = 5 * 60 * 1000

@@ -13,9 +13,10 @@ from audit.redaction.redactor import Redactor
 from schemas.records import Judgement
 from streams.engine.stage_runs import StageRuns
 from streams.engine.turns import Turns
-from streams.judge_calls import JudgeCalls
-from streams.judged import JudgedStage
 from streams.judges.protocol import Judge
+from streams.judging.judge_calls import JudgeCalls
+from streams.judging.judged_stages import JudgedStage
+from streams.judging.recorded_judgements import Subject
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.judging_partition import CHUNK_TASKS, Bench, JudgingPartition
 from streams.kafka.lanes import end_process
@@ -24,7 +25,6 @@ from streams.kafka.producing import Sender
 from streams.kafka.stage_processor import RELEASE_SECONDS, StageProcessor
 from streams.kafka.state import StateTopic
 from streams.kafka.watchdog import Pulse
-from streams.recorded import Subject
 from streams.topology import Stage, keeping_calls
 
 

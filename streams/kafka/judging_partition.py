@@ -24,14 +24,17 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import Record
 from streams.batches import StageBatch
-from streams.docket import STATE, JudgedState
 from streams.engine.session_queues import SessionQueues
 from streams.engine.stage_runs import FAILURES, stage_failed
 from streams.engine.turns import Turns
-from streams.interrupted import interrupted
-from streams.judge_calls import JudgeCalls
-from streams.judged import JudgedStage
 from streams.judges.protocol import Judge
+from streams.judging.call_budget import StoppedError
+from streams.judging.crash_recovery import interrupted
+from streams.judging.judge_calls import JudgeCalls
+from streams.judging.judged_stages import JudgedStage
+from streams.judging.judging_task import STATE, JudgedState
+from streams.judging.kept_calls import kept_after
+from streams.judging.task_judge import Tribunal
 from streams.kafka.calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_chunk, letter_of, unworkable
@@ -42,10 +45,7 @@ from streams.kafka.producing import Sender
 from streams.kafka.repetitions import Window
 from streams.kafka.state import StateTopic
 from streams.kafka.stored_states import StoredState
-from streams.kept_calls import kept_after
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place
-from streams.purses import StoppedError
-from streams.tribunal import Tribunal
 
 CHUNK_TASKS = 10
 """Tasks of a chunk where a judge is asked: the offset moves on chunk by chunk, and each task may take minutes."""

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from schemas.errors import BrokerError
+from streams.judging.call_budget import StoppedError
 from streams.kafka.producing import Message, Sender
-from streams.purses import StoppedError
 
 RETRY_SECONDS = 1.0
 LAST_SECONDS = 5.0

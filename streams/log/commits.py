@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 import duckdb
 
 from schemas.errors import StoreError
+from streams.judging.call_budget import StoppedError
 from streams.log.group_commit import GroupCommit
 from streams.log.log_writer import Committed, Submission
-from streams.purses import StoppedError
 
 TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
 """What keeps the log from taking records whatever they hold, such as a full disk."""

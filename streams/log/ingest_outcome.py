@@ -16,8 +16,8 @@ from audit.policy.policy import Policy, ProjectPolicy
 from audit.prompts.exchange_prompts import tier2_question
 from schemas.records import Exchange, ScoringTask
 from streams.batches import session_key
-from streams.docket import STATE
-from streams.judged import SCORING
+from streams.judging.judged_stages import SCORING
+from streams.judging.judging_task import STATE
 from streams.log.log_writer import KNOWN, WRITTEN, Committed
 
 QUEUED = "queued"

@@ -14,11 +14,11 @@ from schemas.codec.arrow import INDEX
 from schemas.records import Record, Score, ScoringTask
 from schemas.registry import topics
 from streams.batches import StageBatch, session_key
-from streams.docket import STATE
 from streams.engine.embedded import EmbeddedRunner
-from streams.judged import SCORING, JudgedStage
+from streams.judging.judged_stages import SCORING, JudgedStage
+from streams.judging.judging_task import STATE
+from streams.judging.recorded_judgements import Subject
 from streams.log.admission import Accepted
-from streams.recorded import Subject
 from streams.topology import stage_named
 
 INTAKE = stage_named("intake")

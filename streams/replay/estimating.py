@@ -18,8 +18,8 @@ from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import tier3_question
 from schemas.records import Judgement, Score, ScoringTask
 from streams.batches import encoded_exchange
-from streams.docket import Docket
-from streams.judged import SCORING
+from streams.judging.judged_stages import SCORING
+from streams.judging.judging_task import Docket
 
 
 class Estimate(msgspec.Struct):

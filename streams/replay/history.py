@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from schemas.records import Judgement
 from streams.batches import StageBatch
-from streams.recorded import Subject
+from streams.judging.recorded_judgements import Subject
 
 WINDOW_RECORDS = 2_000
 """Records that are read, scored and committed at once, about; each can hold a megabyte of text."""

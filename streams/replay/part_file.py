@@ -19,10 +19,10 @@ from schemas.codec.arrow import empty_frame
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Judgement, Record
-from streams.interrupted import settle_interrupted
+from streams.judging.crash_recovery import settle_interrupted
+from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.log.admission import Accepted
 from streams.log.group_commit import GroupCommit
-from streams.recorded import Subject, recorded_in
 
 REPLAY = "replay"
 """Consumer of the watermark that says how far a part has come."""

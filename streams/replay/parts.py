@@ -15,10 +15,11 @@ import polars as pl
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.records import Judgement, Record
-from streams.judged import SCORING
 from streams.judges.batch import BatchJudge
 from streams.judges.protocol import Judge
-from streams.recorded import Recorded, Subject
+from streams.judging.judged_stages import SCORING
+from streams.judging.recorded_judgements import Recorded, Subject
+from streams.judging.task_judge import Tribunal
 from streams.replay.digests import digests_of
 from streams.replay.estimating import Estimate, Estimator
 from streams.replay.history import History
@@ -26,7 +27,6 @@ from streams.replay.part_file import PartFile, States
 from streams.replay.plan import Asking, Plan, ReplayFiles
 from streams.replay.rescoring import Report, Rescoring
 from streams.replay.rounds import Clerk, ask_all
-from streams.tribunal import Tribunal
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, NamedTuple
 
 from schemas.errors import DriftlineError
-from streams.purses import StoppedError
+from streams.judging.call_budget import StoppedError
 
 log = logging.getLogger(__name__)
 _SPAWN = multiprocessing.get_context("spawn")

@@ -23,12 +23,12 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.batches import encoded_exchange, session_key
-from streams.docket import STATE, JudgedState
 from streams.engine.stage_runs import StageRuns, stage_failed
-from streams.judged import SCORING
+from streams.judging.call_budget import StoppedError
+from streams.judging.judged_stages import SCORING
+from streams.judging.judging_task import STATE, JudgedState
+from streams.judging.recorded_judgements import Recorded, Subject, nothing_recorded
 from streams.log.admission import Accepted, Door, Place
-from streams.purses import StoppedError
-from streams.recorded import Recorded, Subject, nothing_recorded
 from streams.replay.history import History, Window
 from streams.replay.part_file import WindowResult
 from streams.replay.plan import Asking, Scope

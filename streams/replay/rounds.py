@@ -17,10 +17,10 @@ from audit.exchanges.cascade import INVALID, drive
 from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from schemas.records import Judgement, Score, ScoringTask
-from streams.docket import Docket
-from streams.judged import SCORING
 from streams.judges.batch import CANCELLED, Asked, BatchJudge
-from streams.purses import DurablePurse, StoppedError
+from streams.judging.call_budget import DurablePurse, StoppedError
+from streams.judging.judged_stages import SCORING
+from streams.judging.judging_task import Docket
 from streams.replay.part_file import PartFile
 
 _TIER3 = "tier3"

@@ -21,7 +21,7 @@ from schemas.errors import InputError
 from schemas.records import Judgement
 from schemas.registry import RecordSchema, schema_of, topics
 from streams.batches import OFFSET, StageBatch
-from streams.recorded import Subject
+from streams.judging.recorded_judgements import Subject
 from streams.replay.history import WINDOW_RECORDS, Window
 from streams.replay.plan import Origin, Part, Scope, Segment
 

@@ -17,10 +17,10 @@ import polars as pl
 from analytics.store.store import Store
 from schemas.records import Judgement
 from streams.batches import OFFSET, StageBatch
+from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe, decodable, decode_chunk, values_of
 from streams.kafka.repetitions import sift
-from streams.recorded import Subject, recorded_in
 from streams.replay.consuming import chunks_of
 from streams.replay.history import WINDOW_RECORDS, Window
 from streams.replay.part_file import opened

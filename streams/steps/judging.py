@@ -14,10 +14,10 @@ import msgspec
 from audit.exchanges.cascade import drive
 from audit.policy.policy import Policy
 from streams.batches import StageBatch, StepOutcome
-from streams.docket import STATE, Docket, JudgedState
-from streams.judged import JudgedStage
-from streams.kept_calls import kept_after
-from streams.recorded import Recorded
+from streams.judging.judged_stages import JudgedStage
+from streams.judging.judging_task import STATE, Docket, JudgedState
+from streams.judging.kept_calls import kept_after
+from streams.judging.recorded_judgements import Recorded
 
 
 class JudgingStep:

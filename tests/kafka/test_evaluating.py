@@ -31,8 +31,8 @@ from audit.policy.policy import Policy
 from schemas.codec.single_object import decode, encode
 from schemas.records import Evaluation, EvaluationRequest, Judgement
 from service.simulator import RunningJudge, running
-from streams.judged import EVALUATION, SCORING, JudgedStage
 from streams.judges.protocol import Judge, Purse, Verdict
+from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage
 from streams.kafka import judging_partition
 from streams.kafka.calls import task_identity
 from streams.kafka.connection import KafkaConnection

@@ -24,7 +24,7 @@ from service.evaluating import Progress
 from service.evaluation_client import EvaluationClient, Terms
 from service.simulator import running
 from streams.evaluations.selecting import Wanted
-from streams.judged import EVALUATION
+from streams.judging.judged_stages import EVALUATION
 from streams.kafka.connection import KafkaConnection
 
 UNSUPERVISED = "import os; os.dup2(os.pipe()[0], 0)"

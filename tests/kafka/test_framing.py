@@ -34,6 +34,7 @@ from service.cli import run as run_command
 from service.kafka import framing_of
 from service.settings import load_settings
 from streams.engine.stage_runs import StageRuns
+from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.foreign import MAX_DEPTH, refusal_of
 from streams.kafka.framing import FORGET_SECONDS, MAX_BODY_BYTES, RegistryFraming, RegistryUnavailableError
@@ -43,7 +44,6 @@ from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.stored_states import StoredState
 from streams.kafka.watchdog import Pulse
 from streams.log.admission import Accepted, Door, Place, Refusal
-from streams.recorded import nothing_recorded
 from streams.replay.plan import Part, Segment
 from streams.replay.topics import TopicHistory
 from streams.topology import stage_named

@@ -19,10 +19,10 @@ from schemas.records import Heartbeat, JudgingRequest, SessionClosed
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits
+from streams.judging.recorded_judgements import recorded_in
 from streams.kafka.connection import KafkaConnection
 from streams.log.admission import Accepted
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
-from streams.recorded import recorded_in
 
 ASKED = exchange("s", 1)
 OTHERS = exchange("s", 1, "It is not done.", content_digest="f" * 16)

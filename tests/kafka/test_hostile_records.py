@@ -24,9 +24,10 @@ from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Diagnosis, Heartbeat, Record, Review
 from schemas.registry import topics
-from streams.docket import JudgedState
 from streams.engine.stage_runs import StageRuns
-from streams.judged import SCORING
+from streams.judging.judged_stages import SCORING
+from streams.judging.judging_task import JudgedState
+from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka import stage_processor
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of, partition_of
@@ -37,7 +38,6 @@ from streams.kafka.stored_states import ENCODE, StoredState
 from streams.kafka.topics import state_topic
 from streams.kafka.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS
-from streams.recorded import nothing_recorded
 from streams.steps.diagnosis import DiagnosisState
 from streams.topology import Stage
 

@@ -35,7 +35,7 @@ from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, EvaluationRequest, Record
 from service.simulator.scoring import simulated_answer
 from streams.batches import StageBatch
-from streams.judged import EVALUATION
+from streams.judging.judged_stages import EVALUATION
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of

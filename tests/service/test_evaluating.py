@@ -32,9 +32,9 @@ from service.workspace import Workspace, open_workspace
 from streams.engine.engine import Engine
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import Wanted
-from streams.judged import EVALUATION
 from streams.judges.batch import BatchLimits
-from streams.purses import DurablePurse, StoppedError
+from streams.judging.call_budget import DurablePurse, StoppedError
+from streams.judging.judged_stages import EVALUATION
 
 QUICK = BatchLimits(first_poll=0.02, last_poll=0.05)
 SESSIONS = 4

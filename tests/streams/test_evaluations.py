@@ -33,8 +33,8 @@ from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.reading import Limits, read_runs
 from streams.evaluations.selecting import Wanted, finished_sessions
-from streams.judged import EVALUATION
 from streams.judges.protocol import Purse, Verdict
+from streams.judging.judged_stages import EVALUATION
 
 AT = START + timedelta(days=1)
 WARNING = "Judge iteration 2 failed and was excluded."

@@ -15,8 +15,8 @@ from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
 from streams.batches import Step
-from streams.judged import SCORING
-from streams.recorded import nothing_recorded
+from streams.judging.judged_stages import SCORING
+from streams.judging.recorded_judgements import nothing_recorded
 from streams.steps.diagnosis import DiagnosisStep
 from streams.steps.intake import IntakeStep
 from streams.steps.judging import JudgingStep

@@ -25,7 +25,7 @@ from schemas.codec.single_object import encode
 from schemas.records import DeadLetter, Exchange, Heartbeat, Record
 from schemas.registry import schema_of
 from streams.engine.embedded import EmbeddedRunner
-from streams.judged import EVALUATION
+from streams.judging.judged_stages import EVALUATION
 from streams.log.admission import Accepted
 from streams.retention import cutoff, purge
 from streams.steps.intake import IntakeState

@@ -22,8 +22,8 @@ from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
 from streams.batches import StageBatch, StepOutcome
 from streams.engine.embedded import EmbeddedRunner, StageProgress
+from streams.judging.recorded_judgements import nothing_recorded
 from streams.log.admission import Accepted, Door
-from streams.recorded import nothing_recorded
 from streams.topology import TOPOLOGY, derived_tables
 
 NOW = datetime(2026, 10, 2, tzinfo=UTC)

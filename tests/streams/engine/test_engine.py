@@ -24,14 +24,14 @@ from schemas.records import Exchange, Judgement, Record
 from service.simulator import RunningJudge, running
 from service.simulator.scoring import simulated_answer
 from streams.batches import StageBatch
-from streams.docket import Docket
 from streams.engine.engine import Engine
 from streams.engine.engine_state import EngineLimits
-from streams.judged import SCORING
 from streams.judges.protocol import Judge, Purse, Verdict
+from streams.judging.judged_stages import SCORING
+from streams.judging.judging_task import Docket
+from streams.judging.task_judge import Tribunal
 from streams.log.admission import Accepted
 from streams.steps.intake import IntakeStep
-from streams.tribunal import Tribunal
 
 T = TypeVar("T")
 SCORE_COLUMNS = "* EXCLUDE (_offset)"

@@ -8,7 +8,7 @@ from typing import Any
 
 from streams.engine.session_queues import SessionQueues
 from streams.engine.turns import Turns
-from streams.purses import StoppedError
+from streams.judging.call_budget import StoppedError
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -14,10 +14,10 @@ from engines import engine_over
 
 from analytics.store.store import Store
 from schemas.errors import StoreError
+from streams.judging.call_budget import StoppedError
 from streams.log.commits import RECENT, Commits
 from streams.log.group_commit import GroupCommit
 from streams.log.log_writer import Committed, LogWriter, Submission
-from streams.purses import StoppedError
 
 FULL = duckdb.IOException("No space left on device")
 DEAD = duckdb.FatalException("database has been invalidated")

@@ -22,7 +22,7 @@ from schemas.records import Judgement
 from service.simulator import RunningJudge, running
 from streams.judges.batch import BatchLimits
 from streams.judges.protocol import Verdict
-from streams.purses import DurablePurse
+from streams.judging.call_budget import DurablePurse
 
 TURNS = 8
 

@@ -16,12 +16,12 @@ from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record
-from streams.docket import Docket
 from streams.engine.stage_runs import stage_failed
-from streams.judged import JudgedStage
 from streams.judges.protocol import Judge, Verdict
+from streams.judging.call_budget import DurablePurse, Publish, StoppedError
+from streams.judging.judged_stages import JudgedStage
+from streams.judging.judging_task import Docket
 from streams.log.admission import Accepted, Door, Place
-from streams.purses import DurablePurse, Publish, StoppedError
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from audit.exchanges.sampling import LAST_TURNS, may_become_last
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, ScoringTask
-from streams.docket import KeptCalls
+from streams.judging.judging_task import KeptCalls
 
 KEPT_BYTES = 1_000_000
 """How much of one session is kept; beyond that the earliest turns are paid for again."""

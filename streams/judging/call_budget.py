@@ -16,8 +16,8 @@ from audit.exchanges.judgements import INTERRUPTED
 from audit.exchanges.questions import Question
 from audit.fingerprints import stable_id
 from schemas.records import Judgement, Reservation
-from streams.docket import Docket
 from streams.judges.protocol import Verdict
+from streams.judging.judging_task import Docket
 
 Publish = Callable[[Judgement | Reservation], Awaitable[object]]
 """Makes a record durable; it is when the call returns. StoppedError where no call is to be made any more."""

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, ScoringTask
-from streams import kept_calls
-from streams.docket import STATE, JudgedState, KeptCalls
-from streams.kept_calls import kept_after
+from streams.judging import kept_calls
+from streams.judging.judging_task import STATE, JudgedState, KeptCalls
+from streams.judging.kept_calls import kept_after
 
 REASONS = ("first_turns", "sampling_disabled", "tier1_flags", "disagreement", "long_response", "routine_sample", "retried")
 LAST = "last_turns"

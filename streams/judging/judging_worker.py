@@ -21,16 +21,16 @@ import msgspec
 from analytics.store.store import Store
 from schemas.records import Judgement, Record
 from streams.batches import StageBatch
-from streams.docket import STATE, JudgedState
 from streams.engine.embedded import stage_progress
 from streams.engine.session_queues import SessionQueues
 from streams.erased_now import ErasedNow
-from streams.judged import JudgedStage
+from streams.judging.call_budget import ErasedError
+from streams.judging.judged_stages import JudgedStage
+from streams.judging.judging_task import STATE, JudgedState
+from streams.judging.recorded_judgements import Recorded, Subject
+from streams.judging.task_judge import Ruling, Tribunal
 from streams.log.admission import Door, Place
 from streams.log.log_writer import Submission
-from streams.purses import ErasedError
-from streams.recorded import Recorded, Subject
-from streams.tribunal import Ruling, Tribunal
 
 CHUNK = 50
 """Tasks that are read at once; each holds texts of up to a megabyte."""

@@ -15,10 +15,10 @@ from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from schemas.codec import single_object as codec
 from schemas.records import Judgement, Record, Reservation, ScoringTask
-from streams.docket import Docket
-from streams.judged import SCORING
 from streams.judges.protocol import Purse, Verdict
-from streams.purses import DurablePurse, StoppedError
+from streams.judging.call_budget import DurablePurse, StoppedError
+from streams.judging.judged_stages import SCORING
+from streams.judging.judging_task import Docket
 
 
 class RepairingJudge:

@@ -19,8 +19,8 @@ from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Judgement, ScoringTask
 from streams.batches import encoded_exchange
-from streams.docket import Docket, Judging
-from streams.recorded import Subject
+from streams.judging.judging_task import Docket, Judging
+from streams.judging.recorded_judgements import Subject
 
 Task = TypeVar("Task", ScoringTask, EvaluationRequest)
 
