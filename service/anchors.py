@@ -12,7 +12,7 @@ from audit.drift.anchors import JudgeChange
 from audit.exchanges.outcomes import SCORED
 from schemas.records import Anchor
 from service.documents import Document, iso_time
-from streams.anchors import anchors_of, changes, rounds_of
+from streams.upkeep.anchors import anchors_of, changes, rounds_of
 
 _SHOWN = 100
 """Rounds that are shown, newest first."""

@@ -9,11 +9,11 @@ from service.alerts.raising import open_alerts
 from service.otel_collector import collector_of
 from service.settings import Settings
 from service.telemetry import Telemetry
-from streams.anchor_rounds import AnchorRounds
-from streams.chores import Chore
 from streams.engine.record_intake import Auditing
-from streams.erasing import ErasureChore
-from streams.retention import RetentionChore
+from streams.upkeep.anchor_rounds import AnchorRounds
+from streams.upkeep.erasing import ErasureChore
+from streams.upkeep.periodic_tasks import Chore
+from streams.upkeep.retention import RetentionChore
 from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch
 

@@ -27,9 +27,9 @@ from service.judging import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.workspace import Workspace, open_workspace, policy_of
-from streams.chores import Chores
 from streams.engine.engine import Engine
 from streams.engine.record_intake import Auditing
+from streams.upkeep.periodic_tasks import Chores
 
 _NOBODY = "nobody can sign in yet: driftline operators add NAME prints a token; it works while the server runs"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analytics.queries import query_rows
 from schemas.errors import InputError
 from service.workspace import Workspace
-from streams.closing import EXPLICIT, IDLE, closings, sessions_of
+from streams.upkeep.closing import EXPLICIT, IDLE, closings, sessions_of
 
 
 def close_idle_sessions(workspace: Workspace) -> int:

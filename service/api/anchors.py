@@ -18,7 +18,7 @@ from service.api.models import ConnectionName, Id, OperatorBody
 from service.api.project_answers import Moment
 from service.api.settings import API
 from service.documents import iso_time
-from streams.anchors import candidates, choose, named, run_round, withdraw
+from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 
 router = APIRouter(route_class=JsonRoute, tags=["anchors"])
 ANCHORS_PATH = f"{API}/{{project}}/anchors"

@@ -20,7 +20,7 @@ from service.api.models import Id, Moment, OperatorBody, QueryMoment, Text
 from service.api.project_answers import Moment as AnsweredMoment
 from service.api.settings import API
 from service.deployment_documents import deployment_document
-from streams.deployments import DEFAULT_LABEL, MAX_COMMENT, MAX_URL, MOST, TOPIC, deployment, deployments, known_already
+from streams.upkeep.deployments import DEFAULT_LABEL, MAX_COMMENT, MAX_URL, MOST, TOPIC, deployment, deployments, known_already
 
 router = APIRouter(route_class=JsonRoute, tags=["deployments"])
 PATH = f"{API}/{{project}}/deployments"

@@ -20,7 +20,7 @@ from service.api.project_answers import Moment, ProjectAnswer
 from service.api.settings import API
 from service.documents import Document
 from service.watched import check_document, decisions_on, incident_document, incident_records
-from streams.reviewing import MAX_COMMENT
+from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.states import ACCEPTED, RESOLVED, confidence_of, current_status, decision_of, shows
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])

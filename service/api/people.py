@@ -19,7 +19,7 @@ from service.api.project_answers import Moment, OneScoreAnswer, ScoreAnswer
 from service.api.settings import API
 from service.documents import Document, score_by_id
 from service.people import MAX_SKIPPED, agreement_document, human_scores, next_to_review, with_human_score
-from streams.reviewing import MAX_COMMENT, REVIEWS, human_score, require_human_scores
+from streams.upkeep.reviewing import MAX_COMMENT, REVIEWS, human_score, require_human_scores
 
 router = APIRouter(route_class=JsonRoute, tags=["people"])
 PROJECT = f"{API}/{{project}}"

@@ -22,8 +22,8 @@ from service.api.errors import ApiError, documented
 from service.api.models import ConnectionName, Id, OperatorBody, Text
 from service.api.paging import Cursor, Limit, NextCursor, Place, page_of
 from service.api.settings import API
-from streams.erasing import Requested, erasure, erasures, remains, request_erasure
-from streams.retention import cutoff, purge
+from streams.upkeep.erasing import Requested, erasure, erasures, remains, request_erasure
+from streams.upkeep.retention import cutoff, purge
 
 router = APIRouter(route_class=JsonRoute, tags=["retention"])
 MAX_COMMENT = 2000

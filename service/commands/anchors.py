@@ -17,9 +17,9 @@ from service.judging import NAME_A_JUDGE, open_judge
 from service.known_projects import require_known
 from service.terminal import MISSING, counted, err, out, plain, table
 from service.workspace import Workspace, open_workspace
-from streams.anchors import candidates, choose, named, run_round, withdraw
 from streams.engine.engine import Engine
 from streams.log.store_log import StoreLog
+from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 
 anchors_app = typer.Typer(
     no_args_is_help=True, help="Exchanges that are judged again and again: has the judge changed, or the agent?"

@@ -18,8 +18,8 @@ from service.deployment_documents import deployment_document
 from service.known_projects import require_known
 from service.terminal import MISSING, out, plain, table
 from service.workspace import open_workspace
-from streams.deployments import DEFAULT_LABEL, TOPIC, deployment, deployments, known_already
 from streams.log.admission import Accepted, admissible
+from streams.upkeep.deployments import DEFAULT_LABEL, TOPIC, deployment, deployments, known_already
 
 deployments_app = typer.Typer(no_args_is_help=True, help="What was released when: charts mark it, and incidents name it.")
 OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]

@@ -17,10 +17,10 @@ from schemas.errors import InputError
 from service.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
 from service.terminal import counted, err, out, plain
 from service.workspace import open_workspace, require_database
-from streams.erasing import COPIES, erasure, erasures
-from streams.erasing import erase as erase_all
 from streams.log.admission import Accepted
-from streams.retention import cutoff, purge
+from streams.upkeep.erasing import COPIES, erasure, erasures
+from streams.upkeep.erasing import erase as erase_all
+from streams.upkeep.retention import cutoff, purge
 
 retention_app = typer.Typer(no_args_is_help=True, help="For how long records are kept.")
 MEGABYTE = 1_000_000

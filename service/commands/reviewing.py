@@ -19,7 +19,7 @@ from service.people import agreement_document, next_to_review, with_human_score
 from service.terminal import MISSING, err, out, plain, table
 from service.workspace import open_workspace
 from streams.log.store_log import StoreLog
-from streams.reviewing import REVIEWS, human_score, require_human_scores
+from streams.upkeep.reviewing import REVIEWS, human_score, require_human_scores
 
 review_app = typer.Typer(no_args_is_help=True, help="Look at exchanges as a person: the next one, and a score for it.")
 OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]

@@ -26,7 +26,7 @@ from service.terminal import out, plain
 from service.watched import check_document, decisions_on, incident_document, incident_records
 from service.workspace import Workspace, open_workspace
 from streams.log.store_log import StoreLog
-from streams.reviewing import MAX_COMMENT
+from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.checking import Checked
 from streams.watch.states import (
     ACKNOWLEDGED,

@@ -19,7 +19,7 @@ from service.dashboard.exchange_words import OUTCOMES, SAMPLING
 from service.dashboard.links import Links
 from service.dashboard.rendering import page
 from service.dashboard.viewing import ShownProject, Viewer
-from streams.reviewing import MAX_COMMENT
+from streams.upkeep.reviewing import MAX_COMMENT
 
 router = APIRouter(include_in_schema=False)
 ScoreId = Annotated[Id, Path()]

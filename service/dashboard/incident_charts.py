@@ -16,7 +16,7 @@ from service.dashboard.charts import Band, Chart, Point, line
 from service.dashboard.incident_words import tier_name
 from service.dashboard.rendering import share
 from service.deployment_documents import deployed_by_day
-from streams.deployments import deployments
+from streams.upkeep.deployments import deployments
 from streams.watch.moves import seen_by_rules
 from streams.watch.run_measures import TRUST
 from streams.watch.run_rules import RUNS

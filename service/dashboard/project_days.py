@@ -10,7 +10,7 @@ import duckdb
 from analytics.queries import query_rows
 from service.dashboard.window import AskedDays, Window, window_of
 from service.deployment_documents import deployed_by_day
-from streams.deployments import deployments
+from streams.upkeep.deployments import deployments
 
 _EVER = 36_500
 """Days that hold every exchange."""

@@ -30,7 +30,7 @@ from service.project_checks import check_by_hand, check_words
 from service.runs import Wanted, worst_runs
 from service.slice_view import deployments_of, which_part_of
 from service.watched import decisions_on, incident_records
-from streams.reviewing import MAX_COMMENT
+from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
 from streams.watch.states import STATUSES, confidence_of, current_status, is_live
 

@@ -21,7 +21,7 @@ from service.dashboard.rendering import page
 from service.dashboard.texts import Excerpt, excerpt
 from service.dashboard.viewing import ShownProject, Viewer
 from service.people import agreement_document, next_to_review
-from streams.reviewing import MAX_COMMENT, require_human_scores
+from streams.upkeep.reviewing import MAX_COMMENT, require_human_scores
 
 router = APIRouter(include_in_schema=False)
 SKIPPED_KEPT = 100

@@ -19,10 +19,8 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Exchange, Judgement, Record, Reservation
-from streams.closing import EXPLICIT, closings, idle_closings
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits, EngineState, Published
-from streams.erased_now import ErasedNow
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import ErasedError
 from streams.judging.crash_recovery import settle_interrupted
@@ -37,6 +35,8 @@ from streams.log.commits import Commits
 from streams.log.group_commit import GroupCommit
 from streams.log.ingest_outcome import Taken, taken
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
+from streams.upkeep.closing import EXPLICIT, closings, idle_closings
+from streams.upkeep.erased_now import ErasedNow
 
 log = logging.getLogger(__name__)
 

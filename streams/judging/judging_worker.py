@@ -23,7 +23,6 @@ from schemas.records import Judgement, Record
 from streams.batches import StageBatch
 from streams.engine.embedded import stage_progress
 from streams.engine.session_queues import SessionQueues
-from streams.erased_now import ErasedNow
 from streams.judging.call_budget import ErasedError
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.judging_task import STATE, JudgedState
@@ -31,6 +30,7 @@ from streams.judging.recorded_judgements import Recorded, Subject
 from streams.judging.task_judge import Ruling, Tribunal
 from streams.log.admission import Door, Place
 from streams.log.log_writer import Submission
+from streams.upkeep.erased_now import ErasedNow
 
 CHUNK = 50
 """Tasks that are read at once; each holds texts of up to a megabyte."""

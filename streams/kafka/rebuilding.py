@@ -12,12 +12,12 @@ from analytics.store.transaction import Partition
 from audit.redaction.redactor import Redactor
 from schemas.errors import SettingsError
 from schemas.registry import topics
-from streams.erasing import erase
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe
 from streams.kafka.reading import PartitionReader, Range
 from streams.kafka.sink import Sink, partitions_on
 from streams.log.ownership import SINK, require_kafka
+from streams.upkeep.erasing import erase
 
 REBUILD = "rebuild"
 """Consumer whose watermark is 1 while a rebuild is under way, else 0."""

@@ -20,8 +20,8 @@ import duckdb
 
 from audit.fingerprints import stable_id
 from schemas.records import Baseline, Incident, ProjectCheck, Review
-from streams.anchors import cause_of
 from streams.log.store_log import Log
+from streams.upkeep.anchors import cause_of
 from streams.watch.causes import Explanation, explained, moved_by
 from streams.watch.checking import Checked, Checker
 from streams.watch.findings import Finding, Series

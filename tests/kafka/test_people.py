@@ -17,8 +17,8 @@ from schemas.registry import topics
 from service.access import AccessStore, Holder
 from service.api.app import create_app
 from service.api.settings import ApiSettings
-from streams.anchors import choose, run_round, withdraw
 from streams.kafka.connection import KafkaConnection
+from streams.upkeep.anchors import choose, run_round, withdraw
 
 HUMAN = "/api/audit/ops/scores/score s:1/human"
 

@@ -14,10 +14,10 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.records import Exchange
 from schemas.registry import topics
-from streams.erasing import ErasureChore, erasure, erasures, request_erasure
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.rebuilding import rebuild
-from streams.retention import purge
+from streams.upkeep.erasing import ErasureChore, erasure, erasures, request_erasure
+from streams.upkeep.retention import purge
 
 POLICY = Policy()
 REDACTOR = Redactor(POLICY.redaction)

@@ -15,7 +15,7 @@ from analytics.queries import query_records
 from analytics.store.store import Store
 from schemas.records import Incident
 from service.cli import run
-from streams.reviewing import MAX_COMMENT
+from streams.upkeep.reviewing import MAX_COMMENT
 
 AS_OF = "2026-11-01T12:00:00Z"
 

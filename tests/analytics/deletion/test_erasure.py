@@ -32,9 +32,9 @@ from schemas.records import (
     ScoringTask,
 )
 from schemas.registry import current_schemas
-from streams.erasing import erase, erasure, erasures, remains, request_erasure
 from streams.log.admission import Accepted
 from streams.replay.plan import folder_of
+from streams.upkeep.erasing import erase, erasure, erasures, remains, request_erasure
 
 MARKER = "Xq7Ztelltale"
 SESSION = "session-to-be-erased"

@@ -27,9 +27,9 @@ from schemas.registry import schema_of
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import EVALUATION
 from streams.log.admission import Accepted
-from streams.retention import cutoff, purge
 from streams.steps.intake import IntakeState
 from streams.topology import TOPOLOGY
+from streams.upkeep.retention import cutoff, purge
 from streams.watch.rules import LOOK_BACK
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)

@@ -17,7 +17,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
-from streams.retention import purge
+from streams.upkeep.retention import purge
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 OLD, NEW = NOW - timedelta(days=100), NOW - timedelta(days=10)

@@ -21,7 +21,7 @@ from service.cli import run
 from service.exporting import export_tables
 from service.partitions import days_of, export_partitions
 from streams.engine.engine import Engine
-from streams.retention import purge
+from streams.upkeep.retention import purge
 
 EVENTS = ROOT / "examples" / "session.json"
 QUERY = "/api/audit/query"

@@ -11,7 +11,7 @@ from api_server import NOW, BodyBuilder, Call, Tokens
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from streams.engine.engine import Engine
-from streams.retention import RetentionChore
+from streams.upkeep.retention import RetentionChore
 
 RUN, ERASURES, INGEST = "/api/audit/retention/run", "/api/audit/erasures", "/api/audit/ingest"
 

@@ -25,12 +25,12 @@ from schemas.codec.single_object import decode
 from schemas.records import DeadLetter, EvaluationRequest
 from service.simulator.scoring import simulated_answer
 from streams.engine.engine import Engine
-from streams.erasing import erasure, request_erasure
 from streams.judges.protocol import Judge, Purse, Verdict
 from streams.judging.judged_stages import EVALUATION, JUDGED
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.dead_letters import Return, way_back
 from streams.topology import TOPOLOGY
+from streams.upkeep.erasing import erasure, request_erasure
 
 T = TypeVar("T")
 WHOLE = "* EXCLUDE (_offset)"

@@ -14,7 +14,7 @@ from analytics.sums.daily import refresh_daily
 from audit.policy.policy import Policy
 from schemas.records import Incident
 from streams.log.store_log import StoreLog
-from streams.retention import purge
+from streams.upkeep.retention import purge
 from streams.watch.watching import Watch
 
 POLICY = Policy()

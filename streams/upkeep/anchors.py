@@ -30,9 +30,9 @@ from audit.fingerprints import stable_id
 from schemas.codec.single_object import decode, encode
 from schemas.errors import InputError
 from schemas.records import Anchor, Exchange, SessionClosed
-from streams.closing import EXPLICIT
 from streams.engine.record_intake import Auditing
 from streams.log.store_log import Log
+from streams.upkeep.closing import EXPLICIT
 
 TIERS: Mapping[str, tuple[str, float, float]] = {
     "tier2": ("tier2_score", 0.0, 1.0),

@@ -24,10 +24,10 @@ from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.records import Anchor
 from service.simulator.scoring import simulated_answer
-from streams.anchor_rounds import AnchorRounds
-from streams.anchors import anchors_of, candidates, cause_of, changes, choose, named, run_round, withdraw
 from streams.engine.engine import Engine
 from streams.judges.protocol import Purse, Verdict
+from streams.upkeep.anchor_rounds import AnchorRounds
+from streams.upkeep.anchors import anchors_of, candidates, cause_of, changes, choose, named, run_round, withdraw
 
 T = TypeVar("T")
 COUNT = 12

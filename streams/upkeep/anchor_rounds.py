@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from analytics.queries import query_rows
-from streams.anchors import run_round
 from streams.engine.record_intake import Auditing
+from streams.upkeep.anchors import run_round
 
 log = logging.getLogger(__name__)
 
 
 class AnchorRounds:
-    """Begins a round of each project whose last one is longer ago than its policy says; a `streams.chores.Chore`.
+    """Begins a round of each project whose last one is longer ago than its policy says; a `streams.upkeep.periodic_tasks.Chore`.
 
     When the last one was is read from the tables, so that a restart begins none too early; what was begun here counts until it
     shows there. Without a judge none begins.

@@ -15,7 +15,7 @@ from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment
-from streams.deployments import deployment, deployments, known_already
+from streams.upkeep.deployments import deployment, deployments, known_already
 from streams.watch.findings import Finding, Key, Looked
 from streams.watch.slices import began_with
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from streams.chores import Chores
+from streams.upkeep.periodic_tasks import Chores
 
 LONG = 3600.0
 
