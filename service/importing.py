@@ -23,7 +23,7 @@ from service.workspace import Workspace, redaction_key_of
 from streams.log.admission import Accepted
 from streams.sources.derived import OUTPUT_USE
 from streams.sources.derived_skills import SKILL_USE
-from streams.sources.openclaw_files import trajectory_beside
+from streams.sources.openclaw.files import trajectory_beside
 from streams.sources.transcript_sources import OPENCLAW, TranscriptSource
 
 BATCH_BYTES = 64 * 1024 * 1024

@@ -26,7 +26,7 @@ from audit.policy.parts import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent, Exchange, Record
 from streams.batches import StageBatch
-from streams.sources.openclaw import read_transcript
+from streams.sources.openclaw.reader import read_transcript
 from streams.sources.reading import ReadingContext
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")

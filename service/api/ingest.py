@@ -27,9 +27,9 @@ from service.api.models import IngestBody
 from service.api.settings import INGEST
 from streams.engine.record_intake import Auditing
 from streams.log.ingest_outcome import QUEUED, Taken
-from streams.sources.openclaw import MAX_TEXT
-from streams.sources.openclaw_answer import outcome_of
-from streams.sources.openclaw_text import answer_tags, cut_bytes, question_tags, unwrap
+from streams.sources.openclaw.answer import outcome_of
+from streams.sources.openclaw.reader import MAX_TEXT
+from streams.sources.openclaw.text import answer_tags, cut_bytes, question_tags, unwrap
 
 router = APIRouter(route_class=JsonRoute, tags=["records"])
 TOPIC = "exchanges"

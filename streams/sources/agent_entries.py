@@ -14,9 +14,9 @@ from audit.times import parse_timestamp
 from schemas.bounds.contract import IDENTIFIER
 from schemas.bounds.limits import MAX_DEPTH, NOT_UNICODE, has_surrogates, is_too_deep
 from streams.sources.lines import Problem, json_type
-from streams.sources.openclaw_entry import Entry
-from streams.sources.openclaw_events import events_of
-from streams.sources.openclaw_text import Unwrapped
+from streams.sources.openclaw.entry import Entry
+from streams.sources.openclaw.events import events_of
+from streams.sources.openclaw.text import Unwrapped
 
 EVENTS = "events"
 """Kind of an entry whose body holds its events: no line of a transcript comes to one by itself."""

@@ -14,7 +14,7 @@ from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
 from streams.sources.dialects import Dialect
 from streams.sources.lines import read_lines
-from streams.sources.openclaw import read_session
+from streams.sources.openclaw.reader import read_session
 from streams.sources.reading import Reading, ReadingContext
 
 COMPRESSED = ".zst"

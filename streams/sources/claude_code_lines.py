@@ -36,7 +36,7 @@ from streams.sources.claude_code_kinds import ASSISTANT_BLOCKS, BOOKKEEPING, NOT
 from streams.sources.claude_code_messages import Spoken, called_tools, results_of, spoken, texts_of
 from streams.sources.claude_code_places import Place, Places
 from streams.sources.lines import Problem, json_type
-from streams.sources.openclaw_entry import Entry, blocks_of
+from streams.sources.openclaw.entry import Entry, blocks_of
 
 SOURCE = "claude-code"
 

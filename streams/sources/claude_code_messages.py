@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streams.sources.agent_entries import call_block, number_of
-from streams.sources.openclaw_text import text_of
+from streams.sources.openclaw.text import text_of
 
 MAX_SAID = 256 * 1024
 """Characters of a message's earlier texts that are repeated with each of its lines; more than an exchange keeps."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from streams.sources.openclaw_entry import Entry
+from streams.sources.openclaw.entry import Entry
 
 Said = TypeVar("Said")
 

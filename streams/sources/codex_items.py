@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streams.sources.agent_entries import call_block, number_of, parsed_object
-from streams.sources.openclaw_text import text_of
+from streams.sources.openclaw.text import text_of
 
 Json = dict[str, Any]
 

@@ -32,8 +32,8 @@ from streams.sources.codex_items import CALLS, OUTPUTS, Outcomes, asked_text, ca
 from streams.sources.codex_kinds import IGNORED_ITEMS, IGNORED_LINES, SHOWN
 from streams.sources.codex_usage import UsageCounter
 from streams.sources.lines import Problem, json_type
-from streams.sources.openclaw_entry import Entry, blocks_of
-from streams.sources.openclaw_text import text_of
+from streams.sources.openclaw.entry import Entry, blocks_of
+from streams.sources.openclaw.text import text_of
 
 SOURCE = "codex"
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from streams.sources.lines import Problem
-from streams.sources.openclaw_entry import Entry, read_entry
-from streams.sources.openclaw_events import events_of
-from streams.sources.openclaw_text import Unwrapped, answer_tags, question_tags, unwrap
+from streams.sources.openclaw.entry import Entry, read_entry
+from streams.sources.openclaw.events import events_of
+from streams.sources.openclaw.text import Unwrapped, answer_tags, question_tags, unwrap
 
 SOURCE = "openclaw"
 """What events of OpenClaw's own records say as their source."""

@@ -22,8 +22,8 @@ from schemas.records import AgentEvent
 from streams.sources.documents import Document, Json, SessionPart, parts_of, read_values, refused_part
 from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Line, Problem, line_fault, value_fault
-from streams.sources.openclaw_events import shortened
-from streams.sources.openclaw_transcript import Transcript
+from streams.sources.openclaw.events import shortened
+from streams.sources.openclaw.transcript import Transcript
 from streams.sources.reading import LineFault, Reading, ReadingContext
 
 BATCH = 10_000

@@ -21,8 +21,8 @@ from audit.file_kinds import (
 )
 from streams.sources.claude_code import find_claude_code, read_claude_code
 from streams.sources.codex import find_codex, read_codex
-from streams.sources.openclaw import find_transcripts, read_transcript
-from streams.sources.openclaw_sqlite import EVERY_SESSION, SessionRange, find_databases, read_database, session_ranges
+from streams.sources.openclaw.reader import find_transcripts, read_transcript
+from streams.sources.openclaw.sqlite import EVERY_SESSION, SessionRange, find_databases, read_database, session_ranges
 from streams.sources.reading import Reading, ReadingContext
 
 

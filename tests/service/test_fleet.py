@@ -20,7 +20,7 @@ from schemas.records import AgentEvent
 from service.fleet import LAST_DAY, FleetPlan, write_fleet, write_large_tree
 from service.fleet_faults import FAULTS
 from streams.sources.event_files import read_event_file
-from streams.sources.openclaw import find_transcripts, read_transcript
+from streams.sources.openclaw.reader import find_transcripts, read_transcript
 from streams.sources.reading import Reading, ReadingContext
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streams.sources.lines import read_lines
-from streams.sources.openclaw import read_session
+from streams.sources.openclaw.reader import read_session
 from streams.sources.reading import Reading, ReadingContext
 
 

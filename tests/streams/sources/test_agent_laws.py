@@ -22,7 +22,7 @@ from streams.sources.claude_code_lines import ClaudeCodeDialect
 from streams.sources.codex_lines import CodexDialect
 from streams.sources.dialects import Dialect
 from streams.sources.lines import MAX_LINE, read_lines
-from streams.sources.openclaw import read_session
+from streams.sources.openclaw.reader import read_session
 from streams.sources.reading import Reading, ReadingContext
 
 EVERYTHING: Mapping[str, tuple[Callable[[], list[dict[str, Any]]], Callable[[], Dialect]]] = {

@@ -15,7 +15,7 @@ from streams.sources.claude_code import find_claude_code, read_claude_code
 from streams.sources.claude_code_forks import copied_lines
 from streams.sources.claude_code_lines import ClaudeCodeDialect
 from streams.sources.lines import read_lines
-from streams.sources.openclaw import read_session
+from streams.sources.openclaw.reader import read_session
 from streams.sources.reading import Reading, ReadingContext
 
 Read = Callable[[Sequence[Any]], Reading]

@@ -16,7 +16,7 @@ from schemas.errors import InputError
 from streams.sources.codex import find_codex, read_codex
 from streams.sources.codex_lines import CodexDialect
 from streams.sources.lines import read_lines
-from streams.sources.openclaw import read_session
+from streams.sources.openclaw.reader import read_session
 from streams.sources.reading import Reading, ReadingContext
 
 Read = Callable[[Sequence[Any]], Reading]

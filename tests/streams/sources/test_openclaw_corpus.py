@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streams.sources.openclaw import read_transcript
+from streams.sources.openclaw.reader import read_transcript
 from streams.sources.reading import ReadingContext
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "openclaw"

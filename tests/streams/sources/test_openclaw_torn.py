@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from streams.sources.openclaw import read_transcript
+from streams.sources.openclaw.reader import read_transcript
 from streams.sources.reading import ReadingContext
 
 LINES = (

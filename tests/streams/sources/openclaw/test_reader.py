@@ -17,7 +17,7 @@ from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import NOT_UNICODE
 from schemas.errors import InputError
-from streams.sources.openclaw import find_transcripts, read_transcript
+from streams.sources.openclaw.reader import find_transcripts, read_transcript
 from streams.sources.reading import Reading, ReadingContext
 
 Read = Callable[..., Reading]

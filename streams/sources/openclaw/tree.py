@@ -20,9 +20,9 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from streams.sources.lines import Problem
-from streams.sources.openclaw_answer import Answer, Fold, Question, folded, is_mirror, key_of, stop_of
-from streams.sources.openclaw_entry import Entry
-from streams.sources.openclaw_text import text_of
+from streams.sources.openclaw.answer import Answer, Fold, Question, folded, is_mirror, key_of, stop_of
+from streams.sources.openclaw.entry import Entry
+from streams.sources.openclaw.text import text_of
 
 MAX_SHARED = 16 * 1024 * 1024
 """Characters that the further answers of one session may share with the first ones."""

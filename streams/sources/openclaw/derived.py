@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from streams.sources.derived import ExchangeEvidence, SessionTexts
-from streams.sources.openclaw_answer import Answer, is_mirror
-from streams.sources.openclaw_entry import Entry
-from streams.sources.openclaw_text import text_of, unwrap
+from streams.sources.openclaw.answer import Answer, is_mirror
+from streams.sources.openclaw.entry import Entry
+from streams.sources.openclaw.text import text_of, unwrap
 
 Json = dict[str, Any]
 

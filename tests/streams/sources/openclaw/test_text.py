@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.sources.openclaw_text import answer_tags, cut, cut_bytes, question_tags, text_of, unwrap
+from streams.sources.openclaw.text import answer_tags, cut, cut_bytes, question_tags, text_of, unwrap
 
 INFO = 'Conversation info (untrusted metadata):\n```json\n{"message_id": "9"}\n```\n\n'
 SENDER = 'Sender (untrusted metadata):\n```json\n{"name": "Elad"}\n```\n\n'

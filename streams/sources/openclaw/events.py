@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from audit.fingerprints import canonical_json
-from streams.sources.openclaw_answer import is_mirror, stop_of, usage_of
-from streams.sources.openclaw_entry import Entry
-from streams.sources.openclaw_text import cut, text_of
+from streams.sources.openclaw.answer import is_mirror, stop_of, usage_of
+from streams.sources.openclaw.entry import Entry
+from streams.sources.openclaw.text import cut, text_of
 
 MAX_RESULT = 16 * 1024
 """Characters of a tool's result that an event carries."""

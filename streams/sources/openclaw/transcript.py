@@ -14,12 +14,12 @@ from typing import Any
 
 from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
-from streams.sources.openclaw_answer import Answer, exchange_id_of, is_mirror, stop_of, usage_of
-from streams.sources.openclaw_derived import DerivedEvents
-from streams.sources.openclaw_entry import Entry, has_bad_time
-from streams.sources.openclaw_events import wrapped_calls
-from streams.sources.openclaw_runs import Note, Notes
-from streams.sources.openclaw_tree import Tree
+from streams.sources.openclaw.answer import Answer, exchange_id_of, is_mirror, stop_of, usage_of
+from streams.sources.openclaw.derived import DerivedEvents
+from streams.sources.openclaw.entry import Entry, has_bad_time
+from streams.sources.openclaw.events import wrapped_calls
+from streams.sources.openclaw.runs import Note, Notes
+from streams.sources.openclaw.tree import Tree
 from streams.sources.reading import LineFault, ReadingContext
 
 Json = dict[str, Any]

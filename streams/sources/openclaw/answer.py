@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streams.sources.openclaw_entry import Entry
-from streams.sources.openclaw_text import MIRROR_MODEL, text_of
+from streams.sources.openclaw.entry import Entry
+from streams.sources.openclaw.text import MIRROR_MODEL, text_of
 
 MAX_TOKENS = 2**53
 """Largest token count that is taken for one: the largest integer every JSON reader keeps exactly."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streams.sources.openclaw import find_transcripts, read_transcript
+from streams.sources.openclaw.reader import find_transcripts, read_transcript
 from streams.sources.reading import ReadingContext
 
 Json = dict[str, Any]

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from schemas.bounds.limits import MAX_ID
-from streams.sources.openclaw import find_transcripts, read_transcript
-from streams.sources.openclaw_sqlite import read_database
+from streams.sources.openclaw.reader import find_transcripts, read_transcript
+from streams.sources.openclaw.sqlite import read_database
 from streams.sources.reading import Reading, ReadingContext
 
 START = datetime(2026, 11, 3, 9, 0, tzinfo=UTC)
