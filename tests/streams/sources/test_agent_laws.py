@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from streams.log.admission import Accepted, Door
-from streams.sources.claude_code_lines import ClaudeCodeDialect
+from streams.sources.claude_code.lines import ClaudeCodeDialect
 from streams.sources.codex_lines import CodexDialect
 from streams.sources.dialects import Dialect
 from streams.sources.lines import MAX_LINE, read_lines

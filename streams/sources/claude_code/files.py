@@ -6,8 +6,8 @@ from pathlib import Path
 
 from schemas.errors import InputError
 from streams.sources.agent_files import jsonl_below, read_agent_file
-from streams.sources.claude_code_forks import copied_lines
-from streams.sources.claude_code_lines import SOURCE, ClaudeCodeDialect
+from streams.sources.claude_code.forks import copied_lines
+from streams.sources.claude_code.lines import SOURCE, ClaudeCodeDialect
 from streams.sources.lines import decode_line, read_lines
 from streams.sources.reading import Reading, ReadingContext
 

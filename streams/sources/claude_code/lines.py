@@ -32,9 +32,9 @@ from streams.sources.agent_entries import (
     make_entry,
     mended_body,
 )
-from streams.sources.claude_code_kinds import ASSISTANT_BLOCKS, BOOKKEEPING, NOTICES, USER_BLOCKS
-from streams.sources.claude_code_messages import Spoken, called_tools, results_of, spoken, texts_of
-from streams.sources.claude_code_places import Place, Places
+from streams.sources.claude_code.kinds import ASSISTANT_BLOCKS, BOOKKEEPING, NOTICES, USER_BLOCKS
+from streams.sources.claude_code.messages import Spoken, called_tools, results_of, spoken, texts_of
+from streams.sources.claude_code.places import Place, Places
 from streams.sources.lines import Problem, json_type
 from streams.sources.openclaw.entry import Entry, blocks_of
 

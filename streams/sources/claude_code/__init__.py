@@ -1,0 +1,1 @@
+"""Claude Code as a source: its transcripts and those of subagents."""
