@@ -19,7 +19,7 @@ from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from streams.log.admission import Accepted, Door
 from streams.sources.claude_code.lines import ClaudeCodeDialect
-from streams.sources.codex_lines import CodexDialect
+from streams.sources.codex.lines import CodexDialect
 from streams.sources.dialects import Dialect
 from streams.sources.lines import MAX_LINE, read_lines
 from streams.sources.openclaw.reader import read_session

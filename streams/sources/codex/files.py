@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from streams.sources.agent_files import COMPRESSED, jsonl_below, read_agent_file
-from streams.sources.codex_lines import SOURCE, CodexDialect
+from streams.sources.codex.lines import SOURCE, CodexDialect
 from streams.sources.reading import Reading, ReadingContext
 
 _NAMES = ("rollout-*.jsonl", f"rollout-*.jsonl{COMPRESSED}")

@@ -28,9 +28,9 @@ from streams.sources.agent_entries import (
     make_entry,
     mended_body,
 )
-from streams.sources.codex_items import CALLS, OUTPUTS, Outcomes, asked_text, call_of, output_of, summary_of
-from streams.sources.codex_kinds import IGNORED_ITEMS, IGNORED_LINES, SHOWN
-from streams.sources.codex_usage import UsageCounter
+from streams.sources.codex.items import CALLS, OUTPUTS, Outcomes, asked_text, call_of, output_of, summary_of
+from streams.sources.codex.kinds import IGNORED_ITEMS, IGNORED_LINES, SHOWN
+from streams.sources.codex.usage import UsageCounter
 from streams.sources.lines import Problem, json_type
 from streams.sources.openclaw.entry import Entry, blocks_of
 from streams.sources.openclaw.text import text_of

@@ -1,0 +1,1 @@
+"""Codex as a source: its rollouts."""
