@@ -8,8 +8,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from streams.sources.derived import OUTPUT_USE
-from streams.sources.derived_skills import SKILL_USE
+from streams.sources.derived.evidence import OUTPUT_USE
+from streams.sources.derived.skills import SKILL_USE
 
 
 class Grade(Enum):

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.sources import derived
-from streams.sources.derived import MAX_EXCHANGE, OUTPUT_USE, ExchangeEvidence, SessionTexts
-from streams.sources.derived_claims import claimed_figures, is_computed, reassures, reports_trouble
-from streams.sources.derived_skills import SKILL_USE, named_skills, skill_files
-from streams.sources.derived_terms import MAX_TEXT, occurs, terms_of
+from streams.sources.derived import evidence as derived
+from streams.sources.derived.claims import claimed_figures, is_computed, reassures, reports_trouble
+from streams.sources.derived.evidence import MAX_EXCHANGE, OUTPUT_USE, ExchangeEvidence, SessionTexts
+from streams.sources.derived.skills import SKILL_USE, named_skills, skill_files
+from streams.sources.derived.terms import MAX_TEXT, occurs, terms_of
 
 CONFIG = '{"listen": "0.0.0.0:7443", "workers": 24, "retention_days": 198}'
 LOG = "\n".join(

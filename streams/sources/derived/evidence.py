@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from audit.detectors.polling import is_polling
-from streams.sources.derived_claims import claimed_figures, figures_of, is_computed, reassures, reports_trouble, states
-from streams.sources.derived_skills import SkillUse, has_failed, skill_files
-from streams.sources.derived_terms import (
+from streams.sources.derived.claims import claimed_figures, figures_of, is_computed, reassures, reports_trouble, states
+from streams.sources.derived.skills import SkillUse, has_failed, skill_files
+from streams.sources.derived.terms import (
     MAX_TEXT,
     ROUNDED,
     folded,

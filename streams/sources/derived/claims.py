@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import combinations
 
-from streams.sources.derived_terms import ESCAPES, MAX_TEXT, NUMBER, TIME, TOKEN, occurs
+from streams.sources.derived.terms import ESCAPES, MAX_TEXT, NUMBER, TIME, TOKEN, occurs
 
 MAX_LINES = 400
 """Lines of an output in which a report of trouble is looked for, the last ones."""
