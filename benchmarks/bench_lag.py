@@ -29,10 +29,10 @@ from benchmarks.streams.running import kafka, make_topics
 from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Reservation
 from service.processes import serving
-from streams.kafka.app import GROUP
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
+from streams.kafka.worker.worker import GROUP
 from streams.topology import Stage, stage_named
 
 SCORING, JUDGEMENTS = stage_named("scoring"), "judgements"

@@ -23,16 +23,16 @@ from streams.engine.turns import Turns
 from streams.judges.protocol import Judge
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.recorded_judgements import nothing_recorded
-from streams.kafka.app import SURE_SECONDS, Worker
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.framing import RegistryFraming
-from streams.kafka.lanes import end_process
-from streams.kafka.membership import Membership
-from streams.kafka.processing import Processor
 from streams.kafka.producing import RecordProducer
-from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.state import StateTopic
-from streams.kafka.watchdog import STUCK, Pulse, Watchdog
+from streams.kafka.worker.membership import Membership
+from streams.kafka.worker.partition_queues import end_process
+from streams.kafka.worker.processing import Processor
+from streams.kafka.worker.stage_processor import StageProcessor
+from streams.kafka.worker.watchdog import STUCK, Pulse, Watchdog
+from streams.kafka.worker.worker import SURE_SECONDS, Worker
 from streams.topology import Stage
 
 LEAVING_SECONDS = 15.0
@@ -100,7 +100,7 @@ def _chunked(stage: Stage, judge: Judge | None) -> Stage:
     """The stage with chunks of the size that suits how it works."""
     if stage.judged is None or judge is None:
         return stage
-    from streams.kafka.judging import with_judge  # noqa: PLC0415 - a worker without such a stage asks no judge
+    from streams.kafka.worker.judging import with_judge  # noqa: PLC0415 - a worker without such a stage asks no judge
 
     return with_judge(stage)
 
@@ -115,7 +115,7 @@ def _states(stage: Stage, parts: _Parts) -> StateTopic:
 def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
     """The stage at work."""
     if stage.judged is not None:
-        from streams.kafka.judging import JudgingProcessor  # noqa: PLC0415 - a worker without such a stage asks no judge
+        from streams.kafka.worker.judging import JudgingProcessor  # noqa: PLC0415 - a worker without such a stage asks no judge
 
         return JudgingProcessor(
             stage.judged,

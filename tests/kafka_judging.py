@@ -22,13 +22,13 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.judging_task import JudgedState
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.judging import JudgingProcessor
 from streams.kafka.keys import key_of
-from streams.kafka.processing import Chunk
 from streams.kafka.producing import Message, RecordProducer
 from streams.kafka.state import StateTopic
 from streams.kafka.topics import state_topic
-from streams.kafka.watchdog import Pulse
+from streams.kafka.worker.judging import JudgingProcessor
+from streams.kafka.worker.processing import Chunk
+from streams.kafka.worker.watchdog import Pulse
 
 PARTITIONS = 2
 PATIENCE = 20.0

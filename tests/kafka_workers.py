@@ -19,15 +19,15 @@ from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.engine.stage_runs import StageRuns
 from streams.judging.recorded_judgements import nothing_recorded
-from streams.kafka.app import GROUP, Worker
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
-from streams.kafka.membership import Membership
-from streams.kafka.processing import Chunk, Processor
 from streams.kafka.producing import RecordProducer
-from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.state import StateTopic
-from streams.kafka.watchdog import Pulse
+from streams.kafka.worker.membership import Membership
+from streams.kafka.worker.processing import Chunk, Processor
+from streams.kafka.worker.stage_processor import StageProcessor
+from streams.kafka.worker.watchdog import Pulse
+from streams.kafka.worker.worker import GROUP, Worker
 from streams.topology import Stage, stage_named
 
 PATIENCE = 40.0

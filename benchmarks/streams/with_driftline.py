@@ -11,9 +11,9 @@ from audit.diagnosis.diagnosis_record import EVIDENCE_REFERENCES
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from benchmarks.streams.meter import Meter
 from schemas.codec.arrow import decode_batch
-from streams.kafka.app import Worker
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.processing import Chunk
+from streams.kafka.worker.processing import Chunk
+from streams.kafka.worker.worker import Worker
 from streams.topology import stage_named
 
 COLUMNS = ("session_id", *FOLD_COLUMNS[1:])

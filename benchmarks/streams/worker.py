@@ -9,8 +9,8 @@ from collections.abc import Callable
 from benchmarks.streams.meter import Meter
 from service import worker_process
 from service.settings import Settings
-from streams.kafka.processing import Chunk
-from streams.kafka.stage_processor import StageProcessor
+from streams.kafka.worker.processing import Chunk
+from streams.kafka.worker.stage_processor import StageProcessor
 from streams.topology import stage_named
 
 

@@ -22,8 +22,8 @@ from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError, Wron
 from schemas.registry import topics
 from streams.batches import OFFSET, SESSION_KEY
 from streams.kafka.keys import partition_of
-from streams.kafka.processing import Chunk, RawRecord
 from streams.kafka.topics import TOPICS
+from streams.kafka.worker.processing import Chunk, RawRecord
 from streams.log.admission import Accepted, Door, Place, Refusal
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]

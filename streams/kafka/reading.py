@@ -16,7 +16,7 @@ from analytics.store.transaction import Partition
 from schemas.errors import BrokerError
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.processing import Chunk
+from streams.kafka.worker.processing import Chunk
 
 WAIT_MILLISECONDS = 50
 """How long a broker holds back an answer while it has nothing: the partitions that have something wait for that answer, too."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from streams.kafka.processing import RawRecord
+from streams.kafka.worker.processing import RawRecord
 
 POLL_MILLISECONDS = 1000
 """How long the client waits for records before it answers that there are none, which it does for ever while a leader is away."""

@@ -26,11 +26,11 @@ from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.local_states import LocalStates
-from streams.kafka.processing import RawRecord
 from streams.kafka.producing import Sender
 from streams.kafka.segments import read_until
 from streams.kafka.stored_states import DECODE, ENCODE, StateValues, StoredState
 from streams.kafka.topics import state_topic
+from streams.kafka.worker.processing import RawRecord
 from streams.log.admission import DEAD_LETTERS
 
 MAX_STATE_BYTES = 15_000_000

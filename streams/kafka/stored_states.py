@@ -17,8 +17,8 @@ import msgspec
 
 from audit.redaction.redactor import Redactor
 from streams.kafka.decoding import time_of
-from streams.kafka.processing import RawRecord
 from streams.kafka.repetitions import ENTRY_BYTES
+from streams.kafka.worker.processing import RawRecord
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.log.dead_letters import NO_STATE, STATE
 

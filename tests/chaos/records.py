@@ -7,8 +7,8 @@ from typing import NamedTuple, Self
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from chaos.plant import PARTITIONS
 
-from streams.kafka.app import GROUP
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.worker.worker import GROUP
 from streams.topology import TOPOLOGY
 
 

@@ -33,18 +33,18 @@ from schemas.records import Evaluation, EvaluationRequest, Judgement
 from service.simulator import RunningJudge, running
 from streams.judges.protocol import Judge, Purse, Verdict
 from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage
-from streams.kafka import judging_partition
-from streams.kafka.calls import task_identity
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.repetitions import sift
+from streams.kafka.worker import judging_partition
+from streams.kafka.worker.calls import task_identity
 from streams.steps.intake import IntakeStep
 
 POLICY = Policy()
 SOON_MISSED = """
 import os
-import streams.kafka.app as app
+import streams.kafka.worker.worker as app
 os.dup2(os.pipe()[0], 0)
 app.SURE_SECONDS = 2.0
 app.SETTINGS |= {"broker_session_timeout": 3.0, "broker_heartbeat_interval": 0.5}

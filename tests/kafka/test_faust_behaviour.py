@@ -18,9 +18,9 @@ from faust.transport.drivers import aiokafka as driver
 from kafka import KafkaAdminClient
 from kafka_workers import EVENTS, Collecting, eventually, numbered, offsets, produce, until_committed, working
 
-from streams.kafka.app import SETTINGS
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.transport import BatchConsumer, BatchConsumerThread
+from streams.kafka.worker.transport import BatchConsumer, BatchConsumerThread
+from streams.kafka.worker.worker import SETTINGS
 
 MakeTopics = Callable[..., None]
 TOPIC = EVENTS.source

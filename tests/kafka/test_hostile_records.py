@@ -28,15 +28,15 @@ from streams.engine.stage_runs import StageRuns
 from streams.judging.judged_stages import SCORING
 from streams.judging.judging_task import JudgedState
 from streams.judging.recorded_judgements import nothing_recorded
-from streams.kafka import stage_processor
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of, partition_of
 from streams.kafka.producing import Message, RecordProducer
-from streams.kafka.stage_processor import StageProcessor
 from streams.kafka.state import StateTopic
 from streams.kafka.stored_states import ENCODE, StoredState
 from streams.kafka.topics import state_topic
-from streams.kafka.watchdog import Pulse
+from streams.kafka.worker import stage_processor
+from streams.kafka.worker.stage_processor import StageProcessor
+from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS
 from streams.steps.diagnosis import DiagnosisState
 from streams.topology import Stage

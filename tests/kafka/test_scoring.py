@@ -27,9 +27,10 @@ from schemas.errors import BrokerError
 from schemas.records import Exchange, Judgement, ScoringTask
 from service.simulator import RunningJudge, running
 from streams.judges.protocol import Purse, Verdict
-from streams.kafka import judging, judging_partition, leases
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.watchdog import Pulse
+from streams.kafka.worker import judging, judging_partition
+from streams.kafka.worker import ownership_guard as leases
+from streams.kafka.worker.watchdog import Pulse
 from streams.steps.intake import IntakeStep
 
 ALL = policy_of(sampling={"enabled": False})

@@ -19,9 +19,9 @@ from schemas.records import Exchange
 from service import worker_process
 from streams.engine.turns import Turns
 from streams.judges.protocol import Purse, Verdict
-from streams.kafka import judging_partition
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.judging_partition import CHUNK_TASKS
+from streams.kafka.worker import judging_partition
+from streams.kafka.worker.judging_partition import CHUNK_TASKS
 from streams.topology import TOPOLOGY, stage_named
 
 POLICY = policy_of(sampling={"enabled": False})

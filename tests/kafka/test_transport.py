@@ -25,14 +25,14 @@ from kafka_workers import (
     working,
 )
 
-from streams.kafka import deliveries
 from streams.kafka.administration import TopicAdministration
-from streams.kafka.app import GROUP
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.deliveries import Deliveries, split
-from streams.kafka.lanes import Lanes
-from streams.kafka.membership import Membership
-from streams.kafka.processing import Chunk
+from streams.kafka.worker import offset_tracker as deliveries
+from streams.kafka.worker.membership import Membership
+from streams.kafka.worker.offset_tracker import Deliveries, split
+from streams.kafka.worker.partition_queues import Lanes
+from streams.kafka.worker.processing import Chunk
+from streams.kafka.worker.worker import GROUP
 
 MakeTopics = Callable[..., None]
 TOPIC = EVENTS.source

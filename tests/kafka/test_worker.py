@@ -37,12 +37,12 @@ from streams.batches import StageBatch
 from streams.engine.embedded import EmbeddedRunner
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.deliveries import Deliveries
-from streams.kafka.lanes import Lanes
-from streams.kafka.processing import Chunk
 from streams.kafka.topics import TOPICS as SPECS
 from streams.kafka.topics import state_topic
-from streams.kafka.watchdog import Pulse, Watchdog
+from streams.kafka.worker.offset_tracker import Deliveries
+from streams.kafka.worker.partition_queues import Lanes
+from streams.kafka.worker.processing import Chunk
+from streams.kafka.worker.watchdog import Pulse, Watchdog
 from streams.log.admission import DEAD_LETTERS, Accepted
 
 MakeTopics = Callable[..., None]

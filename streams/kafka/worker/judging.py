@@ -18,13 +18,13 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.recorded_judgements import Subject
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.judging_partition import CHUNK_TASKS, Bench, JudgingPartition
-from streams.kafka.lanes import end_process
-from streams.kafka.processing import Chunk
 from streams.kafka.producing import Sender
-from streams.kafka.stage_processor import RELEASE_SECONDS, StageProcessor
 from streams.kafka.state import StateTopic
-from streams.kafka.watchdog import Pulse
+from streams.kafka.worker.judging_partition import CHUNK_TASKS, Bench, JudgingPartition
+from streams.kafka.worker.partition_queues import end_process
+from streams.kafka.worker.processing import Chunk
+from streams.kafka.worker.stage_processor import RELEASE_SECONDS, StageProcessor
+from streams.kafka.worker.watchdog import Pulse
 from streams.topology import Stage, keeping_calls
 
 
@@ -34,7 +34,7 @@ def with_judge(stage: Stage) -> Stage:
 
 
 class JudgingProcessor:
-    """See the module; a `streams.kafka.processing.Processor`. `judge` None: what wants one stays unjudged.
+    """See the module; a `streams.kafka.worker.processing.Processor`. `judge` None: what wants one stays unjudged.
 
     Whoever opened the judge closes it, and `states`, after `stop`. `turns` bounds what is judged at once; processors that ask the same judge
     share it. `calls` takes note of what the judge says. `is_sure` tells

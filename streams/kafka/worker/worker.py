@@ -13,11 +13,11 @@ from typing import Any, cast
 import faust
 
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.deliveries import Deliveries, Delivery, Partition
-from streams.kafka.lanes import Lanes, end_process
-from streams.kafka.membership import Membership
-from streams.kafka.processing import Processor
-from streams.kafka.transport import BatchConsumer, BatchTransport, Seam
+from streams.kafka.worker.membership import Membership
+from streams.kafka.worker.offset_tracker import Deliveries, Delivery, Partition
+from streams.kafka.worker.partition_queues import Lanes, end_process
+from streams.kafka.worker.processing import Processor
+from streams.kafka.worker.transport import BatchConsumer, BatchTransport, Seam
 from streams.topology import Stage
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
     "broker_max_poll_interval": 604_800.0,  # a client that does not poll for long leaves the group and never comes back
     "broker_commit_interval": 1.0,
     "consumer_auto_offset_reset": "earliest",
-    "stream_buffer_maxsize": 65_536,  # never full: partitions have room or are not fetched (see streams.kafka.deliveries)
+    "stream_buffer_maxsize": 65_536,  # never full: partitions have room or are not fetched (see streams.kafka.worker.offset_tracker)
     "stream_wait_empty": False,  # what is under way is ended by the stages
     "stream_recovery_delay": 0.0,
     "topic_disable_leader": True,

@@ -8,8 +8,8 @@ import os
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from streams.kafka.deliveries import Deliveries, Delivery, finishing
-from streams.kafka.processing import Processor
+from streams.kafka.worker.offset_tracker import Deliveries, Delivery, finishing
+from streams.kafka.worker.processing import Processor
 
 log = logging.getLogger(__name__)
 FAULT = 70

@@ -35,16 +35,16 @@ from streams.judging.judged_stages import JudgedStage
 from streams.judging.judging_task import STATE, JudgedState
 from streams.judging.kept_calls import kept_after
 from streams.judging.task_judge import Tribunal
-from streams.kafka.calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_chunk, letter_of, unworkable
 from streams.kafka.keys import key_of
-from streams.kafka.leases import BrokerLease
-from streams.kafka.processing import Chunk
 from streams.kafka.producing import Sender
 from streams.kafka.repetitions import Window
 from streams.kafka.state import StateTopic
 from streams.kafka.stored_states import StoredState
+from streams.kafka.worker.calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
+from streams.kafka.worker.ownership_guard import BrokerLease
+from streams.kafka.worker.processing import Chunk
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place
 
 CHUNK_TASKS = 10

@@ -23,12 +23,12 @@ from streams.batches import KEY, StageBatch
 from streams.engine.stage_runs import FAILURES, StageOutcome, StageRuns, stage_failed
 from streams.kafka.decoding import Reframe, conflict_of, decode_chunk, letter_of, unworkable, values_of
 from streams.kafka.keys import key_of
-from streams.kafka.processing import Chunk
 from streams.kafka.producing import Message, Sender
 from streams.kafka.repetitions import Sifted, sift
 from streams.kafka.state import MAX_STATE_BYTES, StateTopic, is_too_large
 from streams.kafka.stored_states import StoredState
-from streams.kafka.watchdog import Pulse
+from streams.kafka.worker.processing import Chunk
+from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.topology import Stage
 
@@ -60,7 +60,7 @@ class Worked:
 
 
 class StageProcessor:
-    """See the module; a `streams.kafka.processing.Processor`. `now` stamps dead letters and nothing else.
+    """See the module; a `streams.kafka.worker.processing.Processor`. `now` stamps dead letters and nothing else.
 
     `reframe` is applied to values before they are decoded; the partition waits for as long as that takes.
     """

@@ -25,10 +25,10 @@ from streams.judging.recorded_judgements import Subject
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_chunk
-from streams.kafka.processing import RawRecord
 from streams.kafka.repetitions import Window
 from streams.kafka.segments import read_until
 from streams.kafka.state import StateTopic
+from streams.kafka.worker.processing import RawRecord
 
 JUDGEMENTS = "judgements"
 MARGIN_MS = 5 * 60 * 1000

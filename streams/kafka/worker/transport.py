@@ -25,10 +25,10 @@ from faust.types import TP, Message
 
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.deliveries import Deliveries, Partition, split
-from streams.kafka.membership import Membership
-from streams.kafka.processing import Chunk, RawRecord
-from streams.kafka.seeking import seek_to_committed
+from streams.kafka.worker.membership import Membership
+from streams.kafka.worker.offset_tracker import Deliveries, Partition, split
+from streams.kafka.worker.processing import Chunk, RawRecord
+from streams.kafka.worker.seeking import seek_to_committed
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Of one partition in one answer of the broker; a larger record comes alone."""
@@ -262,7 +262,7 @@ class BatchConsumer(driver.Consumer):
         return self.seam.book.committable(self.seam.place(tp))
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Faust would warn of partitions where nothing comes; `streams.kafka.watchdog` looks after that."""
+        """Faust would warn of partitions where nothing comes; `streams.kafka.worker.watchdog` looks after that."""
 
 
 class IdleProducer(Producer):

@@ -11,8 +11,8 @@ import logging
 import os
 from collections.abc import Callable, Collection, Mapping
 
-from streams.kafka.deliveries import Deliveries, Partition
-from streams.kafka.membership import boot_time
+from streams.kafka.worker.membership import boot_time
+from streams.kafka.worker.offset_tracker import Deliveries, Partition
 
 STUCK = 75
 """Exit code of a worker that should be started again."""

@@ -1,0 +1,1 @@
+"""A worker: chunks of partitions handed to the stages, their offsets, states and calls."""
