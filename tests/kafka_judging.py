@@ -24,7 +24,7 @@ from streams.judging.judging_task import JudgedState
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import Message, RecordProducer
-from streams.kafka.state import StateTopic
+from streams.kafka.state.state_topic import StateTopic
 from streams.kafka.topics import state_topic
 from streams.kafka.worker.judging import JudgingProcessor
 from streams.kafka.worker.processing import Chunk

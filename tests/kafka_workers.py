@@ -22,7 +22,7 @@ from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
-from streams.kafka.state import StateTopic
+from streams.kafka.state.state_topic import StateTopic
 from streams.kafka.worker.membership import Membership
 from streams.kafka.worker.processing import Chunk, Processor
 from streams.kafka.worker.stage_processor import StageProcessor

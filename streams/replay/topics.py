@@ -1,7 +1,7 @@
 """History on Kafka: one partition of the topic exchanges, read with aiokafka; what else a part needs is brought over once.
 
 1. The range of offsets is fixed by the plan, so it ends while others go on producing.
-2. The same record again is left out, as the workers leave it out: each session remembers its newest records (`streams.kafka.repetitions`).
+2. The same record again is left out, as the workers leave it out: each session remembers its newest records (`streams.kafka.state.deduplication`).
    What has the identity of another record and other content is left out, too: the first one counts.
 3. The judgements of a session are on the same partition number as its exchanges. They are copied to a file, and looked up there.
 """
@@ -20,7 +20,7 @@ from streams.batches import OFFSET, StageBatch
 from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe, decodable, decode_chunk, values_of
-from streams.kafka.repetitions import sift
+from streams.kafka.state.deduplication import sift
 from streams.replay.consuming import chunks_of
 from streams.replay.history import WINDOW_RECORDS, Window
 from streams.replay.part_file import opened

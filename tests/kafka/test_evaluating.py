@@ -36,7 +36,7 @@ from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
-from streams.kafka.repetitions import sift
+from streams.kafka.state.deduplication import sift
 from streams.kafka.worker import judging_partition
 from streams.kafka.worker.calls import task_identity
 from streams.steps.intake import IntakeStep

@@ -39,7 +39,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.foreign import MAX_DEPTH, refusal_of
 from streams.kafka.framing import FORGET_SECONDS, MAX_BODY_BYTES, RegistryFraming, RegistryUnavailableError
 from streams.kafka.keys import key_of
-from streams.kafka.stored_states import StoredState
+from streams.kafka.state.stored_states import StoredState
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.stage_processor import StageProcessor
 from streams.kafka.worker.watchdog import Pulse

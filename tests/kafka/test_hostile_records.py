@@ -31,8 +31,8 @@ from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of, partition_of
 from streams.kafka.producing import Message, RecordProducer
-from streams.kafka.state import StateTopic
-from streams.kafka.stored_states import ENCODE, StoredState
+from streams.kafka.state.state_topic import StateTopic
+from streams.kafka.state.stored_states import ENCODE, StoredState
 from streams.kafka.topics import state_topic
 from streams.kafka.worker import stage_processor
 from streams.kafka.worker.stage_processor import StageProcessor

@@ -14,8 +14,8 @@ from schemas.errors import BrokerError
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
-from streams.kafka.state import MAX_STATE_BYTES, StateTopic, is_too_large
-from streams.kafka.stored_states import ENCODE, StoredState
+from streams.kafka.state.state_topic import MAX_STATE_BYTES, StateTopic, is_too_large
+from streams.kafka.state.stored_states import ENCODE, StoredState
 
 MakeTopics = Callable[..., None]
 COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": str(16 * 1024 * 1024)}
@@ -157,7 +157,7 @@ def test_a_partition_that_comes_back_is_read_from_where_it_was_left(
             assert state(2, b"by another") == topic.get(0, ["local/s7"])["local/s7"]
             assert [50] == read
 
-    monkeypatch.setattr("streams.kafka.state.AIOKafkaConsumer", Counting)
+    monkeypatch.setattr("streams.kafka.state.state_topic.AIOKafkaConsumer", Counting)
     asyncio.run(run())
 
 
@@ -196,8 +196,8 @@ def test_a_broker_that_falls_silent_while_states_are_read_is_not_waited_for(
     async def run() -> None:
         async with Opened(connection) as topic:
             await topic.save(0, {"local/s": state(1)})
-            monkeypatch.setattr("streams.kafka.state.AIOKafkaConsumer", Freezing)
-            monkeypatch.setattr("streams.kafka.state.READ_SECONDS", 1.0)
+            monkeypatch.setattr("streams.kafka.state.state_topic.AIOKafkaConsumer", Freezing)
+            monkeypatch.setattr("streams.kafka.state.state_topic.READ_SECONDS", 1.0)
             async with asyncio.timeout(60):
                 with pytest.raises(BrokerError, match=r"diagnosis-state, partition 0: .* the broker said nothing for 1 s"):
                     await topic.load(0)

@@ -136,7 +136,7 @@ def test_a_session_whose_state_grows_too_large_is_set_aside_and_the_others_go_on
 ) -> None:
     """A state topic takes 16 MB; one session beyond it must not stop its partition for ever."""
     make_topics(*TOPICS, partitions=1)
-    monkeypatch.setattr("streams.kafka.state.MAX_STATE_BYTES", 4000)
+    monkeypatch.setattr("streams.kafka.state.state_topic.MAX_STATE_BYTES", 4000)
 
     async def run() -> None:
         large = [build.event("large", number) for number in range(400)]

@@ -19,7 +19,7 @@ from streams.judging.judged_stages import JudgedStage
 from streams.judging.recorded_judgements import Subject
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import Sender
-from streams.kafka.state import StateTopic
+from streams.kafka.state.state_topic import StateTopic
 from streams.kafka.worker.judging_partition import CHUNK_TASKS, Bench, JudgingPartition
 from streams.kafka.worker.partition_queues import end_process
 from streams.kafka.worker.processing import Chunk

@@ -39,9 +39,9 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decode_chunk, letter_of, unworkable
 from streams.kafka.keys import key_of
 from streams.kafka.producing import Sender
-from streams.kafka.repetitions import Window
-from streams.kafka.state import StateTopic
-from streams.kafka.stored_states import StoredState
+from streams.kafka.state.deduplication import Window
+from streams.kafka.state.state_topic import StateTopic
+from streams.kafka.state.stored_states import StoredState
 from streams.kafka.worker.calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
 from streams.kafka.worker.ownership_guard import BrokerLease
 from streams.kafka.worker.processing import Chunk

@@ -17,7 +17,7 @@ import msgspec
 
 from audit.redaction.redactor import Redactor
 from streams.kafka.decoding import time_of
-from streams.kafka.repetitions import ENTRY_BYTES
+from streams.kafka.state.deduplication import ENTRY_BYTES
 from streams.kafka.worker.processing import RawRecord
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.log.dead_letters import NO_STATE, STATE
@@ -33,7 +33,7 @@ class StoredState(msgspec.Struct, frozen=True, array_like=True):
     next_offset: Annotated[int, msgspec.Meta(ge=0)]
     """Offset in the source topic up to which records are in it, exclusive."""
     identities: bytes
-    """Hashes of the newest records' identities and contents (see `streams.kafka.repetitions`)."""
+    """Hashes of the newest records' identities and contents (see `streams.kafka.state.deduplication`)."""
     state: bytes
     """The state of the stage's step."""
 

@@ -2,7 +2,7 @@
 
 1. A state is durable before the offset that it covers is committed, so after any kill the records it lacks come again.
 2. Of several values of one key the one with the highest next offset counts: a worker that was frozen may write after its successor.
-   What is no state (`streams.kafka.stored_states`) counts for nothing. Where such a value stands last it would outlive the right one in
+   What is no state (`streams.kafka.state.stored_states`) counts for nothing. Where such a value stands last it would outlive the right one in
    compaction, so whoever finds it writes the right one again.
 3. Where more than a few states go farther than their source has records, they are of another topic of that name, and nobody goes on
    from any of them.
@@ -25,10 +25,10 @@ from schemas.errors import BrokerError
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
-from streams.kafka.local_states import LocalStates
 from streams.kafka.producing import Sender
 from streams.kafka.segments import read_until
-from streams.kafka.stored_states import DECODE, ENCODE, StateValues, StoredState
+from streams.kafka.state.local_states import LocalStates
+from streams.kafka.state.stored_states import DECODE, ENCODE, StateValues, StoredState
 from streams.kafka.topics import state_topic
 from streams.kafka.worker.processing import RawRecord
 from streams.log.admission import DEAD_LETTERS
