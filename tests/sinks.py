@@ -23,7 +23,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.gateway import Gateway
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
-from streams.kafka.sink import Sink, SinkLimits
+from streams.kafka.sink.sink import Sink, SinkLimits
 
 MakeTopics = Callable[..., None]
 """Makes topics of a test's own."""

@@ -21,7 +21,7 @@ from schemas.registry import schema_of
 from streams.engine.engine_state import EngineLimits
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
-from streams.kafka.sink import Sink
+from streams.kafka.sink.sink import Sink
 from streams.kafka.unlanded import Unlanded
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
 

@@ -26,8 +26,8 @@ from streams.kafka.acceptance import Acceptance
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe
 from streams.kafka.producing import RecordProducer
-from streams.kafka.rebuilding import finish
-from streams.kafka.sink import Sink, SinkLimits
+from streams.kafka.sink.rebuilding import finish
+from streams.kafka.sink.sink import Sink, SinkLimits
 from streams.log.admission import Accepted, admissible
 from streams.log.ingest_outcome import Taken, taken
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, Committed

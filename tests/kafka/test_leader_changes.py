@@ -26,7 +26,7 @@ from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
-from streams.kafka.sink import Sink
+from streams.kafka.sink.sink import Sink
 from streams.kafka.worker.processing import Chunk, Processor
 from streams.topology import Stage
 

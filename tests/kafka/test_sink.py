@@ -32,8 +32,8 @@ from schemas.registry import schema_of, topics
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
-from streams.kafka.rebuilding import REBUILD, _drop, _ranges, is_unfinished, rebuild
-from streams.kafka.sink_batches import SinkWriter, UntoldError
+from streams.kafka.sink.rebuilding import REBUILD, _drop, _ranges, is_unfinished, rebuild
+from streams.kafka.sink.sink_batches import SinkWriter, UntoldError
 
 REDACTOR = Redactor(Policy().redaction)
 KEPT_BY_THE_STORE = {"watermarks", "stage_state"}
@@ -132,7 +132,7 @@ def test_poison_in_each_topic_is_set_aside(kafka: KafkaConnection, make_topics: 
 @pytest.mark.parametrize("at_once", [1, 1000])
 def test_another_content_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics, at_once: int) -> None:
     """Two exchanges under one id are no repetition; which of them counts must not depend on how the batches are cut."""
-    from streams.kafka.sink import SinkLimits
+    from streams.kafka.sink.sink import SinkLimits
 
     make_topics(*topics(), partitions=1)
     records = [exchange("s", 1), exchange("s", 1), exchange("s", 1, "No.", content_digest="f" * 16), exchange("s", 2)]

@@ -10,7 +10,7 @@ from analytics.store.transaction import Partition
 from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.reading import Range
-from streams.kafka.sink_batches import SinkWriter
+from streams.kafka.sink.sink_batches import SinkWriter
 
 log = logging.getLogger(__name__)
 

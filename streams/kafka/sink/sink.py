@@ -1,7 +1,7 @@
 """The sink: every record of every topic into its table, exactly once, in the process that owns the DuckDB file.
 
-Rows and the positions to go on from are committed together (`streams.kafka.sink_batches`), so a kill at any moment loses nothing and
-doubles nothing. The dead letters of what does not land are on their topic before (`streams.kafka.sink_letters`), and land from there.
+Rows and the positions to go on from are committed together (`streams.kafka.sink.sink_batches`), so a kill at any moment loses nothing and
+doubles nothing. The dead letters of what does not land are on their topic before (`streams.kafka.sink.sink_dead_letters`), and land from there.
 What the broker or the database cannot do at the moment is tried again; what another try cannot mend sets `broken`.
 One batch lands at a time while the client fetches what comes next, so memory is bounded and Kafka keeps what waits.
 """
@@ -27,11 +27,11 @@ from schemas.registry import topics
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe, values_of
-from streams.kafka.positions import SinkPositions
-from streams.kafka.progress import Progress
 from streams.kafka.reading import OutOfRangeError, PartitionReader, Read
-from streams.kafka.sink_batches import Fetched, SinkWriter
-from streams.kafka.sink_letters import SinkLetters
+from streams.kafka.sink.positions import SinkPositions
+from streams.kafka.sink.progress import Progress
+from streams.kafka.sink.sink_batches import Fetched, SinkWriter
+from streams.kafka.sink.sink_dead_letters import SinkLetters
 
 LOOK_SECONDS = 0.5
 """How long is waited for records, and so for partitions that were added."""

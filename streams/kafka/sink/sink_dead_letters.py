@@ -1,4 +1,4 @@
-"""The dead letters of what the sink does not land: produced to their topic before the positions move (`streams.kafka.sink_batches`)."""
+"""The dead letters of what the sink does not land: produced to their topic before the positions move (`streams.kafka.sink.sink_batches`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from schemas.codec.single_object import decode
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
-from streams.kafka.progress import Progress
-from streams.kafka.sink_batches import SinkWriter, UntoldError
+from streams.kafka.sink.progress import Progress
+from streams.kafka.sink.sink_batches import SinkWriter, UntoldError
 from streams.log.admission import DEAD_LETTERS
 
 TELLING_SECONDS = 10.0

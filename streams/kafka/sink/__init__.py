@@ -1,0 +1,1 @@
+"""The sink: every record of every topic into its table, exactly once."""
