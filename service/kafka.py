@@ -10,7 +10,7 @@ from service.settings import PREFIX, Settings
 from streams.kafka.connection import KafkaConnection
 
 if TYPE_CHECKING:
-    from streams.kafka.framing import RegistryFraming
+    from streams.kafka.values.schema_registry import RegistryFraming
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
@@ -41,7 +41,7 @@ def framing_of(settings: Settings) -> RegistryFraming | None:
             hint = f"Set {PREFIX}SCHEMA_REGISTRY, or leave the login out."
             raise SettingsError(f"{PREFIX}SCHEMA_REGISTRY_AUTH: there is no schema registry to log in to", hint=hint)
         return None
-    from streams.kafka.framing import RegistryFraming  # noqa: PLC0415 - most installations have no registry
+    from streams.kafka.values.schema_registry import RegistryFraming  # noqa: PLC0415 - most installations have no registry
 
     if auth is None:
         return RegistryFraming(settings.schema_registry)

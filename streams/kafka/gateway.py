@@ -24,10 +24,10 @@ from streams.engine.engine_state import EngineLimits, EngineState, Published
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.kafka.acceptance import Acceptance
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import Reframe
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.rebuilding import finish
 from streams.kafka.sink.sink import Sink, SinkLimits
+from streams.kafka.values.decoding import Reframe
 from streams.log.admission import Accepted, admissible
 from streams.log.ingest_outcome import Taken, taken
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, Committed

@@ -19,10 +19,10 @@ from schemas.codec.single_object import encode
 from schemas.errors import BrokerError
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import decodable
 from streams.kafka.keys import key_of
 from streams.kafka.producing import Message, RecordProducer
 from streams.kafka.segments import read_until
+from streams.kafka.values.decoding import decodable
 from streams.kafka.worker.processing import RawRecord
 from streams.log.admission import DEAD_LETTERS
 from streams.log.dead_letters import Return

@@ -19,8 +19,8 @@ from schemas.records import Judgement
 from streams.batches import OFFSET, StageBatch
 from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import Reframe, decodable, decode_chunk, values_of
 from streams.kafka.state.deduplication import sift
+from streams.kafka.values.decoding import Reframe, decodable, decode_chunk, values_of
 from streams.replay.consuming import chunks_of
 from streams.replay.history import WINDOW_RECORDS, Window
 from streams.replay.part_file import opened

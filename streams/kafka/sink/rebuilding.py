@@ -13,9 +13,9 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import SettingsError
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import Reframe
 from streams.kafka.reading import PartitionReader, Range
 from streams.kafka.sink.sink import Sink, partitions_on
+from streams.kafka.values.decoding import Reframe
 from streams.log.ownership import SINK, require_kafka
 from streams.upkeep.erasing import erase
 

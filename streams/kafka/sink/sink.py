@@ -26,12 +26,12 @@ from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreErro
 from schemas.registry import topics
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import Reframe, values_of
 from streams.kafka.reading import OutOfRangeError, PartitionReader, Read
 from streams.kafka.sink.positions import SinkPositions
 from streams.kafka.sink.progress import Progress
 from streams.kafka.sink.sink_batches import Fetched, SinkWriter
 from streams.kafka.sink.sink_dead_letters import SinkLetters
+from streams.kafka.values.decoding import Reframe, values_of
 
 LOOK_SECONDS = 0.5
 """How long is waited for records, and so for partitions that were added."""

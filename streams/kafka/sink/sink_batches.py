@@ -26,7 +26,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import RecordError
 from schemas.registry import schema_of, topics
-from streams.kafka.decoding import RejectedRecord, conflict_of, decode_values, letter_of
+from streams.kafka.values.decoding import RejectedRecord, conflict_of, decode_values, letter_of
 from streams.kafka.worker.processing import Chunk, RawRecord
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.log.ownership import SINK

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import msgspec
 
 from audit.redaction.redactor import Redactor
-from streams.kafka.decoding import time_of
 from streams.kafka.state.deduplication import ENTRY_BYTES
+from streams.kafka.values.decoding import time_of
 from streams.kafka.worker.processing import RawRecord
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 from streams.log.dead_letters import NO_STATE, STATE

@@ -24,10 +24,10 @@ from streams.judging.judged_stages import JudgedStage
 from streams.judging.recorded_judgements import Subject
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import decode_chunk
 from streams.kafka.segments import read_until
 from streams.kafka.state.deduplication import Window
 from streams.kafka.state.state_topic import StateTopic
+from streams.kafka.values.decoding import decode_chunk
 from streams.kafka.worker.processing import RawRecord
 
 JUDGEMENTS = "judgements"

@@ -36,12 +36,12 @@ from streams.judging.judging_task import STATE, JudgedState
 from streams.judging.kept_calls import kept_after
 from streams.judging.task_judge import Tribunal
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import decode_chunk, letter_of, unworkable
 from streams.kafka.keys import key_of
 from streams.kafka.producing import Sender
 from streams.kafka.state.deduplication import Window
 from streams.kafka.state.state_topic import StateTopic
 from streams.kafka.state.stored_states import StoredState
+from streams.kafka.values.decoding import decode_chunk, letter_of, unworkable
 from streams.kafka.worker.calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
 from streams.kafka.worker.ownership_guard import BrokerLease
 from streams.kafka.worker.processing import Chunk

@@ -21,12 +21,12 @@ from schemas.errors import BrokerError, StoreError
 from schemas.records import Record
 from streams.batches import KEY, StageBatch
 from streams.engine.stage_runs import FAILURES, StageOutcome, StageRuns, stage_failed
-from streams.kafka.decoding import Reframe, conflict_of, decode_chunk, letter_of, unworkable, values_of
 from streams.kafka.keys import key_of
 from streams.kafka.producing import Message, Sender
 from streams.kafka.state.deduplication import Sifted, sift
 from streams.kafka.state.state_topic import MAX_STATE_BYTES, StateTopic, is_too_large
 from streams.kafka.state.stored_states import StoredState
+from streams.kafka.values.decoding import Reframe, conflict_of, decode_chunk, letter_of, unworkable, values_of
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal

@@ -27,7 +27,7 @@ from schemas.codec.single_object import REGISTRY_MAGIC, REGISTRY_PREFIX_BYTES, r
 from schemas.errors import DriftlineError
 from schemas.evolution import can_read
 from schemas.registry import RecordSchema, build_schema, current_schemas, schemas_by_prefix
-from streams.kafka.foreign import refusal_of
+from streams.kafka.values.schema_safety import refusal_of
 
 _LOG = logging.getLogger(__name__)
 TIMEOUT_SECONDS = 10.0
