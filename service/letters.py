@@ -102,7 +102,7 @@ class LetterBox:
 def letter_box(settings: Settings) -> Iterator[LetterBox]:
     """The letters of the cluster where one is named, else of the database; StoreError that says what to do when a server has it."""
     if settings.kafka is not None:
-        from streams.kafka.letters import keep_letters  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+        from streams.kafka.dead_letters import keep_letters  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
         connection = connection_of(settings)
         with Store(None) as store:
@@ -180,7 +180,7 @@ def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
 
 
 async def _produce(connection: KafkaConnection, returns: Sequence[Return], now: datetime) -> None:
-    from streams.kafka.letters import put_back  # noqa: PLC0415 - as above
+    from streams.kafka.dead_letters import put_back  # noqa: PLC0415 - as above
     from streams.kafka.producing import RecordProducer  # noqa: PLC0415 - as above
 
     producer = RecordProducer(connection)

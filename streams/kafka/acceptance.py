@@ -19,10 +19,10 @@ from schemas.errors import BrokerError, BusyError
 from schemas.records import Record
 from schemas.registry import schema_of
 from streams.engine.engine_state import EngineLimits
+from streams.kafka.in_flight import Unlanded
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.sink import Sink
-from streams.kafka.unlanded import Unlanded
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
 
 SETTLING_SECONDS = 10.0

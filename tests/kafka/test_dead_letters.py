@@ -21,8 +21,8 @@ from schemas.records import JudgingRequest, Record, Review
 from schemas.registry import topics
 from service.cli import run
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.dead_letters import keep_letters
 from streams.kafka.keys import key_of
-from streams.kafka.letters import keep_letters
 from streams.kafka.producing import RecordProducer
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
 
