@@ -20,8 +20,8 @@ from sinks import MakeTopics, producing
 from schemas.errors import BrokerError
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.partition_reader import PartitionReader
 from streams.kafka.producing import Produced, RecordProducer
-from streams.kafka.reading import PartitionReader
 
 
 async def values(connection: KafkaConnection, topic: str, partitions: int) -> list[list[bytes | None]]:

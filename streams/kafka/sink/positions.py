@@ -9,7 +9,7 @@ from analytics.store.store import Store
 from analytics.store.transaction import Partition
 from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.reading import Range
+from streams.kafka.partition_reader import Range
 from streams.kafka.sink.sink_batches import SinkWriter
 
 log = logging.getLogger(__name__)

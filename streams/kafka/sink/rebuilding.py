@@ -13,7 +13,7 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import SettingsError
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.reading import PartitionReader, Range
+from streams.kafka.partition_reader import PartitionReader, Range
 from streams.kafka.sink.sink import Sink, partitions_on
 from streams.kafka.values.decoding import Reframe
 from streams.log.ownership import SINK, require_kafka

@@ -26,7 +26,7 @@ from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreErro
 from schemas.registry import topics
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.reading import OutOfRangeError, PartitionReader, Read
+from streams.kafka.partition_reader import OutOfRangeError, PartitionReader, Read
 from streams.kafka.sink.positions import SinkPositions
 from streams.kafka.sink.progress import Progress
 from streams.kafka.sink.sink_batches import Fetched, SinkWriter
