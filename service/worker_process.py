@@ -100,7 +100,7 @@ def _chunked(stage: Stage, judge: Judge | None) -> Stage:
     """The stage with chunks of the size that suits how it works."""
     if stage.judged is None or judge is None:
         return stage
-    from streams.kafka.worker.judging import with_judge  # noqa: PLC0415 - a worker without such a stage asks no judge
+    from streams.kafka.worker.judging_processor import with_judge  # noqa: PLC0415 - a worker without such a stage asks no judge
 
     return with_judge(stage)
 
@@ -115,7 +115,7 @@ def _states(stage: Stage, parts: _Parts) -> StateTopic:
 def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
     """The stage at work."""
     if stage.judged is not None:
-        from streams.kafka.worker.judging import JudgingProcessor  # noqa: PLC0415 - a worker without such a stage asks no judge
+        from streams.kafka.worker.judging_processor import JudgingProcessor  # noqa: PLC0415 - a worker without such a stage asks no judge
 
         return JudgingProcessor(
             stage.judged,

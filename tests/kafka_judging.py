@@ -26,7 +26,7 @@ from streams.kafka.keys import key_of
 from streams.kafka.producing import Message, RecordProducer
 from streams.kafka.state.state_topic import StateTopic
 from streams.kafka.topics import state_topic
-from streams.kafka.worker.judging import JudgingProcessor
+from streams.kafka.worker.judging_processor import JudgingProcessor
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse
 

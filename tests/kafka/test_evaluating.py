@@ -38,7 +38,7 @@ from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.state.deduplication import sift
 from streams.kafka.worker import judging_partition
-from streams.kafka.worker.calls import task_identity
+from streams.kafka.worker.recorded_calls import task_identity
 from streams.steps.intake import IntakeStep
 
 POLICY = Policy()

@@ -28,7 +28,8 @@ from schemas.records import Exchange, Judgement, ScoringTask
 from service.simulator import RunningJudge, running
 from streams.judges.protocol import Purse, Verdict
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker import judging, judging_partition
+from streams.kafka.worker import judging_partition
+from streams.kafka.worker import judging_processor as judging
 from streams.kafka.worker import ownership_guard as leases
 from streams.kafka.worker.watchdog import Pulse
 from streams.steps.intake import IntakeStep

@@ -42,9 +42,9 @@ from streams.kafka.state.deduplication import Window
 from streams.kafka.state.state_topic import StateTopic
 from streams.kafka.state.stored_states import StoredState
 from streams.kafka.values.decoding import decode_chunk, letter_of, unworkable
-from streams.kafka.worker.calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
 from streams.kafka.worker.ownership_guard import BrokerLease
 from streams.kafka.worker.processing import Chunk
+from streams.kafka.worker.recorded_calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place
 
 CHUNK_TASKS = 10
