@@ -24,7 +24,7 @@ from schemas.errors import InputError
 from streams.log.admission import Accepted, Door, Place, Refusal
 from streams.sources.event_files import read_event_file
 from streams.sources.openclaw.sqlite import EVERY_SESSION, SessionRange
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 
 PARALLEL_BYTES = 20_000_000

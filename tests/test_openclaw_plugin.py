@@ -27,7 +27,7 @@ from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent, Exchange, Record
 from streams.batches import StageBatch
 from streams.sources.openclaw.reader import read_transcript
-from streams.sources.reading import ReadingContext
+from streams.sources.source import ReadingContext
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
 CORPUS = ROOT / "tests" / "corpus" / "openclaw"

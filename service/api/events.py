@@ -36,7 +36,7 @@ from streams.engine.record_intake import Auditing
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal, admissible
 from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Problem
-from streams.sources.reading import ReadingContext
+from streams.sources.source import ReadingContext
 
 
 class EventsRoute(JsonRoute):

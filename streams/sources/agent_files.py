@@ -15,7 +15,7 @@ from schemas.errors import InputError
 from streams.sources.dialects import Dialect
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 COMPRESSED = ".zst"
 """Suffix of a transcript that was compressed when nothing was added to it any more."""

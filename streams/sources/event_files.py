@@ -24,7 +24,7 @@ from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Line, Problem, line_fault, value_fault
 from streams.sources.openclaw.events import shortened
 from streams.sources.openclaw.transcript import Transcript
-from streams.sources.reading import LineFault, Reading, ReadingContext
+from streams.sources.source import LineFault, Reading, ReadingContext
 
 BATCH = 10_000
 """Events of one reading."""

@@ -23,7 +23,7 @@ from schemas.bounds.limits import NOT_UNICODE, has_surrogates
 from schemas.errors import InputError
 from schemas.records import AgentEvent
 from streams.sources.lines import Problem, json_type
-from streams.sources.reading import ReadingContext
+from streams.sources.source import ReadingContext
 
 MAX_EVENT = 512 * 1024
 """Characters of the largest event that is taken, as canonical JSON."""

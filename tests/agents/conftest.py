@@ -20,7 +20,7 @@ from agents.codex import Codex
 from agents.plays import CLAUDE_CODE, CODEX
 from schemas.records import AgentEvent, Exchange
 from streams.sources.openclaw.sqlite import EVERY_SESSION
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 from streams.sources.transcript_sources import TranscriptSource
 
 

@@ -19,7 +19,7 @@ from openclaw.scenarios import CRON, CRON_ANSWER, SMALL, SMALL_WINDOW, TASK, TAS
 from schemas.records import AgentEvent, Exchange
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
 from streams.sources.openclaw.sqlite import find_databases, read_database
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from service.fleet import LAST_DAY, FleetPlan, write_fleet, write_large_tree
 from service.fleet_faults import FAULTS
 from streams.sources.event_files import read_event_file
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 
 @pytest.fixture(scope="module")

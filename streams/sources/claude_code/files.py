@@ -9,7 +9,7 @@ from streams.sources.agent_files import jsonl_below, read_agent_file
 from streams.sources.claude_code.forks import copied_lines
 from streams.sources.claude_code.lines import SOURCE, ClaudeCodeDialect
 from streams.sources.lines import decode_line, read_lines
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 _LOOKED_AT = 64
 """Lines of a file elsewhere that tell whether it is a transcript."""

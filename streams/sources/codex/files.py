@@ -7,7 +7,7 @@ from pathlib import Path
 
 from streams.sources.agent_files import COMPRESSED, jsonl_below, read_agent_file
 from streams.sources.codex.lines import SOURCE, CodexDialect
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 _NAMES = ("rollout-*.jsonl", f"rollout-*.jsonl{COMPRESSED}")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -32,7 +32,7 @@ from streams.sources.openclaw.text import cut_bytes
 from streams.sources.openclaw.trajectory import Trajectory
 from streams.sources.openclaw.transcript import Transcript
 from streams.sources.openclaw.windows import Window
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 MAX_TEXT = 200_000
 """Bytes of a text of an exchange that are kept: an exchange has four, and has to fit into a message."""

@@ -24,7 +24,7 @@ import zstandard
 
 from streams.sources.lines import KEPT_BYTES, MAX_LINE, Line, Problem, line_fault, read_lines
 from streams.sources.openclaw.trajectory import SKIPPED
-from streams.sources.reading import LineFault
+from streams.sources.source import LineFault
 
 EVENTS, ARCHIVES, COLD = "transcript_events", "session_transcript_archives", "session_transcript_cold_archives"
 SOURCES = {

@@ -19,7 +19,7 @@ from streams.sources.openclaw.reader import read_session
 from streams.sources.openclaw.rows import ARCHIVES, SOURCES, TRAJECTORY, TRAJECTORY_COLUMNS, SessionRows
 from streams.sources.openclaw.trajectory import Trajectory
 from streams.sources.openclaw.windows import Window, read_windows
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 DATABASE = "openclaw-agent.sqlite"
 """Name of the file in which an agent's transcripts are kept."""

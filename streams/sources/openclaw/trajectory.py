@@ -26,7 +26,7 @@ from audit.times import parse_timestamp
 from schemas.bounds.limits import NOT_UNICODE, has_surrogates
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
 from streams.sources.openclaw.answer import counts_of
-from streams.sources.reading import LineFault
+from streams.sources.source import LineFault
 
 SETTLED = timedelta(minutes=1)
 """How long after the end of a run its transcript may still grow."""

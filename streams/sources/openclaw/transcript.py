@@ -20,7 +20,7 @@ from streams.sources.openclaw.entry import Entry, has_bad_time
 from streams.sources.openclaw.events import wrapped_calls
 from streams.sources.openclaw.runs import Note, Notes
 from streams.sources.openclaw.tree import Tree
-from streams.sources.reading import LineFault, ReadingContext
+from streams.sources.source import LineFault, ReadingContext
 
 Json = dict[str, Any]
 EventSink = Callable[[Json, datetime], None]

@@ -13,7 +13,7 @@ import pytest
 
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 
 class NothingRedacted:

@@ -23,7 +23,7 @@ from streams.sources.codex.lines import CodexDialect
 from streams.sources.dialects import Dialect
 from streams.sources.lines import MAX_LINE, read_lines
 from streams.sources.openclaw.reader import read_session
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 EVERYTHING: Mapping[str, tuple[Callable[[], list[dict[str, Any]]], Callable[[], Dialect]]] = {
     "claude-code": (claude_code_lines.everything, ClaudeCodeDialect),

@@ -20,7 +20,7 @@ from schemas.bounds.limits import NOT_UNICODE
 from schemas.errors import InputError
 from streams.sources import event_files
 from streams.sources.event_files import read_event_file, read_sessions
-from streams.sources.reading import ReadingContext
+from streams.sources.source import ReadingContext
 
 CALL = {"event": "tool_call", "tool": "exec", "args": {"n": 1}, "timestamp": "2026-11-03T09:00:00Z"}
 OUTPUT = {"event": "tool_output", "tool": "exec", "used": False, "timestamp": "2026-11-03T09:00:01Z"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streams.sources.openclaw.reader import read_transcript
-from streams.sources.reading import ReadingContext
+from streams.sources.source import ReadingContext
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "openclaw"
 NAMES = sorted(file.name.removesuffix(".jsonl") for file in CORPUS.glob("*.jsonl"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 START = datetime(2026, 11, 3, 9, tzinfo=UTC)
 ROLES = [

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from streams.sources.openclaw.reader import read_transcript
-from streams.sources.reading import ReadingContext
+from streams.sources.source import ReadingContext
 
 LINES = (
     '{"type":"session","version":3,"id":"s1","timestamp":"2026-10-01T09:00:00Z"}\n'

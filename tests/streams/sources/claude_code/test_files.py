@@ -16,7 +16,7 @@ from streams.sources.claude_code.forks import copied_lines
 from streams.sources.claude_code.lines import ClaudeCodeDialect
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 Read = Callable[[Sequence[Any]], Reading]
 Line = dict[str, Any]

@@ -17,7 +17,7 @@ from streams.sources.codex.files import find_codex, read_codex
 from streams.sources.codex.lines import CodexDialect
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 Read = Callable[[Sequence[Any]], Reading]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streams.sources.openclaw.sqlite import read_database
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 START = datetime(2026, 11, 3, 9, tzinfo=UTC)
 CONFIG = "listen=0.0.0.0:7443 workers=24 retention_days=198"

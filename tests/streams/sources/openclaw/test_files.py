@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
-from streams.sources.reading import ReadingContext
+from streams.sources.source import ReadingContext
 
 Json = dict[str, Any]
 

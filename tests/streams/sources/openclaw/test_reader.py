@@ -18,7 +18,7 @@ from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import NOT_UNICODE
 from schemas.errors import InputError
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
-from streams.sources.reading import Reading, ReadingContext
+from streams.sources.source import Reading, ReadingContext
 
 Read = Callable[..., Reading]
 KEY = "AKIA" + "J7Q2M5X8R1T4W6Z9"
