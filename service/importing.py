@@ -21,7 +21,7 @@ from service.reading import FileReader, FileRecords, parts_of, read_transcripts
 from service.sessions import close_idle_sessions
 from service.workspace import Workspace, redaction_key_of
 from streams.log.admission import Accepted
-from streams.sources.derived.evidence import OUTPUT_USE
+from streams.sources.derived.rules import OUTPUT_USE
 from streams.sources.derived.skills import SKILL_USE
 from streams.sources.openclaw.files import trajectory_beside
 from streams.sources.transcript_sources import OPENCLAW, TranscriptSource

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.sources.derived import evidence as derived
+from streams.sources.derived import rules as derived
 from streams.sources.derived.claims import claimed_figures, is_computed, reassures, reports_trouble
-from streams.sources.derived.evidence import MAX_EXCHANGE, OUTPUT_USE, ExchangeEvidence, SessionTexts
+from streams.sources.derived.rules import MAX_EXCHANGE, OUTPUT_USE, ExchangeEvidence, SessionTexts
 from streams.sources.derived.skills import SKILL_USE, named_skills, skill_files
 from streams.sources.derived.terms import MAX_TEXT, occurs, terms_of
 
