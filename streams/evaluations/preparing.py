@@ -33,7 +33,7 @@ from schemas.errors import BoundsError, InputError
 from schemas.records import Evaluation, EvaluationRequest, Judgement
 from streams.engine.embedded import stage_progress
 from streams.evaluations.estimating import Estimate, estimate_of
-from streams.evaluations.reading import ReadRun, read_runs
+from streams.evaluations.finished_sessions import ReadRun, read_runs
 from streams.evaluations.selecting import Wanted, finished_sessions
 from streams.judging.judged_stages import EVALUATION
 from streams.judging.recorded_judgements import Subject, recorded_in

@@ -28,10 +28,10 @@ from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest
 from service.evaluation_documents import evaluation_page, evaluation_state
 from streams.engine.embedded import stage_progress
-from streams.evaluations import reading
+from streams.evaluations import finished_sessions as reading
 from streams.evaluations.estimating import Estimate
+from streams.evaluations.finished_sessions import Limits, read_runs
 from streams.evaluations.preparing import Prepared, prepare
-from streams.evaluations.reading import Limits, read_runs
 from streams.evaluations.selecting import Wanted, finished_sessions
 from streams.judges.protocol import Purse, Verdict
 from streams.judging.judged_stages import EVALUATION
