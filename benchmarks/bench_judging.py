@@ -32,10 +32,10 @@ from service.processes import serving
 from service.savings import VARIANTS, Answers, bill
 from streams.batches import StageBatch
 from streams.engine.engine import Engine
+from streams.judges.http_transport import open_client
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Purse, Verdict
 from streams.judges.requests import Format, parameters
-from streams.judges.transport import open_client
 from streams.judging.judged_stages import SCORING
 from streams.judging.recorded_judgements import recorded_in
 from streams.steps.judging import JudgingStep

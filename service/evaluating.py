@@ -128,7 +128,7 @@ class _Evaluating:
         # Late, because the client of the API takes a second to load.
         from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
         from streams.judges.batch import FileJournal, open_batch_judge  # noqa: PLC0415
-        from streams.judges.transport import credentials  # noqa: PLC0415
+        from streams.judges.http_transport import credentials  # noqa: PLC0415
 
         workspace = self._workspace
         journal = FileJournal(journal_of(self._settings.database))

@@ -39,8 +39,8 @@ async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, s
     Whether the API answers is not tried: only an address of one's own is called, once, to hear whether it simulates.
     """
     # Late, because the client of the API takes a second to load, and most commands ask nobody.
+    from streams.judges.http_transport import DEFAULT_BASE_URL, credentials  # noqa: PLC0415
     from streams.judges.live import open_live_judge  # noqa: PLC0415
-    from streams.judges.transport import DEFAULT_BASE_URL, credentials  # noqa: PLC0415
 
     found = credentials(environ)
     if settings.judge == "none" or (settings.judge == "auto" and found == (None, None)):

@@ -23,7 +23,7 @@ from schemas.errors import DriftlineError
 from service.otel_collector import Collector
 from service.otel_events import request_of
 from service.version import version
-from streams.judges.limits import retry_after
+from streams.judges.rate_limits import retry_after
 
 CONSUMER = "otlp"
 TOPIC = "scores"

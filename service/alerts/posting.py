@@ -12,7 +12,7 @@ import httpx2
 from service.alerts.channels import Channel, Letter
 from service.alerts.retrying import Outcome, verdict_of
 from service.workspace import Clock
-from streams.judges.limits import retry_after
+from streams.judges.rate_limits import retry_after
 
 DEADLINE_SECONDS = 10.0
 """What a receiver has for the whole of its answer."""

@@ -40,12 +40,12 @@ from streams.judges.batch_pending import OpenBatch, Pending
 from streams.judges.batch_plans import Asked, BatchJournal, FileJournal
 from streams.judges.batch_results import CANCELLED
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
-from streams.judges.limits import Waiting
+from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.live import Traits
 from streams.judges.messages import Message
 from streams.judges.protocol import Verdict
+from streams.judges.rate_limits import Waiting
 from streams.judges.requests import Rung
-from streams.judges.transport import MAX_BODY_BYTES, open_client
 
 __all__ = ["CANCELLED", "Asked", "BatchJudge", "BatchLimits", "FileJournal", "JudgeUnavailableError", "open_batch_judge"]
 CALL_SECONDS, RESULTS_SECONDS = 300.0, 900.0

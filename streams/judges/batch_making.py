@@ -10,7 +10,7 @@ from typing import Any
 from streams.judges.batch_calls import Batch, BatchCalls, Patience
 from streams.judges.batch_plans import Plan, is_of
 from streams.judges.failures import Failure
-from streams.judges.limits import Waiting
+from streams.judges.rate_limits import Waiting
 
 _FAULTS_OF_REQUESTS = frozenset([400, 413, 422])
 """Statuses that say that the requests are at fault, and nothing else."""

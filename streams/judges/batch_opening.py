@@ -17,9 +17,9 @@ from streams.judges.batch_making import BatchMaker
 from streams.judges.batch_pending import OpenBatch, Pending, reserved
 from streams.judges.batch_plans import Asked, BatchJournal, Plan, custom_id, newest
 from streams.judges.failures import Failure
-from streams.judges.limits import Waiting
 from streams.judges.live import Traits
 from streams.judges.protocol import Verdict
+from streams.judges.rate_limits import Waiting
 from streams.judges.requests import Format, Rung, parameters
 
 _LOG = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from anthropic import APIConnectionError, APIStatusError
 
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
-from streams.judges.limits import retry_after
-from streams.judges.transport import ResponseTooLargeError
+from streams.judges.http_transport import ResponseTooLargeError
+from streams.judges.rate_limits import retry_after
 
 PROVIDER_ERROR = "provider_error"
 TIMEOUT = "timeout"

@@ -17,8 +17,8 @@ from audit.prompts.exchange_prompts import tier2_question
 from benchmarks.counting_api import TOKENIZERS, CountingApi
 from schemas.records import Exchange
 from service.settings import Settings
-from streams.judges.limits import Waiting
 from streams.judges.live import LiveJudge, open_live_judge
+from streams.judges.rate_limits import Waiting
 
 MODEL = "claude-haiku-4-5"
 TEXTS = {

@@ -13,9 +13,9 @@ import pytest
 
 from audit.cost.prices import OVERHEAD_TOKENS, PromptBound, Usage, believable, price_of, worst_case
 from audit.exchanges.questions import Invalid, Material, Question
-from streams.judges.limits import Waiting
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Verdict
+from streams.judges.rate_limits import Waiting
 
 MODEL = "claude-haiku-4-5"
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"

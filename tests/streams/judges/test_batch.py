@@ -37,9 +37,9 @@ from service.simulator.script import KINDS
 from streams.judges.batch import CANCELLED, Asked, BatchLimits, FileJournal, JudgeUnavailableError, open_batch_judge
 from streams.judges.batch_plans import Plan, custom_id
 from streams.judges.batch_results import results_in
-from streams.judges.limits import Waiting
 from streams.judges.live import open_live_judge
 from streams.judges.protocol import Verdict
+from streams.judges.rate_limits import Waiting
 
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
 Purses = Callable[..., Any]

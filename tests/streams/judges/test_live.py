@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from audit.cost.prices import PromptBound, Usage
 from schemas.errors import SettingsError
+from streams.judges.http_transport import Credentials, credentials
 from streams.judges.live import open_live_judge
 from streams.judges.requests import Format, Repair, Rung, parameters
-from streams.judges.transport import Credentials, credentials
 
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
 LOCAL = "http://127.0.0.1:9"

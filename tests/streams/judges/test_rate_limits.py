@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.judges.limits import MAX_PAUSE_SECONDS, Limiter, Waiting, exhausted_for, retry_after
+from streams.judges.rate_limits import MAX_PAUSE_SECONDS, Limiter, Waiting, exhausted_for, retry_after
 
 T = TypeVar("T")
 NOON = 1_800_014_400.0
