@@ -26,7 +26,7 @@ from streams.judging.judged_stages import EVALUATION
 from streams.judging.judging_task import Docket
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.group_commit import GroupCommit
-from streams.replay.rounds import ask_all
+from streams.replay.question_rounds import ask_all
 
 _AT_ONCE = 256
 Call = Judgement | Reservation

@@ -25,8 +25,8 @@ from streams.replay.estimating import Estimate, Estimator
 from streams.replay.history import History
 from streams.replay.part_file import PartFile, States
 from streams.replay.plan import Asking, Plan, ReplayFiles
+from streams.replay.question_rounds import Clerk, ask_all
 from streams.replay.rescoring import Report, Rescoring
-from streams.replay.rounds import Clerk, ask_all
 
 
 @dataclass(frozen=True)
