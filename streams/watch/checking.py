@@ -19,9 +19,9 @@ from streams.watch.baselines import baseline_of, needs_another
 from streams.watch.cases import Case
 from streams.watch.causes import Explanation
 from streams.watch.companions import MovedToo, moved_too
-from streams.watch.evidence import gather
 from streams.watch.findings import Finding, worse
 from streams.watch.flags import FLAGS, changed_flags
+from streams.watch.incident_evidence import gather
 from streams.watch.incidents import Due, decided, due, record_of
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
