@@ -30,7 +30,6 @@ from service.api.models import IngestBody
 from service.dialogues import PROJECTS, dialogues
 from service.processes import serving
 from service.savings import VARIANTS, Answers, bill
-from streams.batches import StageBatch
 from streams.engine.engine import Engine
 from streams.judges.http_transport import open_client
 from streams.judges.live import LiveJudge, open_live_judge
@@ -38,6 +37,7 @@ from streams.judges.protocol import Purse, Verdict
 from streams.judges.requests import Format, parameters
 from streams.judging.judged_stages import SCORING
 from streams.judging.recorded_judgements import recorded_in
+from streams.stage_batches import StageBatch
 from streams.steps.judging import JudgingStep
 
 RECORDS = int(os.environ.get("DRIFTLINE_BENCH_RECORDS", "10000"))

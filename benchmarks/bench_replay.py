@@ -27,13 +27,13 @@ from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Record, ScoringTask
 from service.replays import replays_in
 from service.simulator.scoring import simulated_answer
-from streams.batches import StageBatch
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import SCORING
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.log.admission import Accepted
 from streams.replay.plan import Outcome
+from streams.stage_batches import StageBatch
 
 RECORDS = int(os.environ.get("DRIFTLINE_BENCH_RECORDS", "10000"))
 PARTITIONS = 4

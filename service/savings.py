@@ -25,8 +25,8 @@ from schemas.records import Exchange, ScoringTask, SessionClosed
 from service.simulator.caching import PrefixCache
 from service.simulator.requests import Asked, Problem, read_request
 from service.simulator.scoring import simulated_answer, simulated_usage
-from streams.batches import OFFSET, StageBatch, encoded_exchange
 from streams.judges.requests import Format, Rung, parameters
+from streams.stage_batches import OFFSET, StageBatch, encoded_exchange
 from streams.steps.intake import IntakeStep
 
 _HEAD = {"x-api-key": "none", "anthropic-version": "2023-06-01"}

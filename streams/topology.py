@@ -9,10 +9,10 @@ from typing import Any
 
 from audit.policy.policy import Policy
 from schemas.registry import current_schemas
-from streams.batches import Step
 from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage
 from streams.judging.judging_task import JudgedState
 from streams.judging.recorded_judgements import Recorded
+from streams.stage_batches import Step
 from streams.steps.diagnosis import DiagnosisState, DiagnosisStep
 from streams.steps.intake import IntakeState, IntakeStep
 from streams.steps.judging import JudgingStep

@@ -12,7 +12,7 @@ from audit.fingerprints import canonical_json
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Incident, Judgement, Record, Reservation, Score, SessionClosed
-from streams.batches import OFFSET, StageBatch
+from streams.stage_batches import OFFSET, StageBatch
 
 START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
 

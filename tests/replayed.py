@@ -20,8 +20,8 @@ from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Record, Score
 from service.simulator.scoring import simulated_answer
-from streams.batches import StageBatch
 from streams.judges.protocol import Judge
+from streams.stage_batches import StageBatch
 
 Command = Callable[..., tuple[int, str, str]]
 TABLES = ("exchanges", "session_closings", "judging_requests", "scoring_tasks", "scores", "judgements", "reservations")

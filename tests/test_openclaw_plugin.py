@@ -25,9 +25,9 @@ from analytics.store.store import Store
 from audit.policy.parts import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent, Exchange, Record
-from streams.batches import StageBatch
 from streams.sources.openclaw.reader import read_transcript
 from streams.sources.source import ReadingContext
+from streams.stage_batches import StageBatch
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
 CORPUS = ROOT / "tests" / "corpus" / "openclaw"

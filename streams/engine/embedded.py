@@ -19,13 +19,13 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import ImportProgress
-from streams.batches import StageBatch
 from streams.engine.stage_runs import StageOutcome, StageRuns
 from streams.judging.crash_recovery import settle_interrupted
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.admission import Accepted, Door
 from streams.log.conflicts import set_aside_conflict
+from streams.stage_batches import StageBatch
 from streams.topology import TOPOLOGY, Stage, derived_tables
 
 BATCH_POSITIONS = 20_000

@@ -13,9 +13,9 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
-from streams.batches import StageBatch
 from streams.judging.recorded_judgements import Recorded
 from streams.log.admission import Accepted, Door, Place, Refusal, encode_all
+from streams.stage_batches import StageBatch
 from streams.topology import TOPOLOGY, Stage
 
 log = logging.getLogger(__name__)

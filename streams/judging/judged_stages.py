@@ -18,9 +18,9 @@ from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Judgement, ScoringTask
-from streams.batches import encoded_exchange
 from streams.judging.judging_task import Docket, Judging
 from streams.judging.recorded_judgements import Subject
+from streams.stage_batches import encoded_exchange
 
 Task = TypeVar("Task", ScoringTask, EvaluationRequest)
 

@@ -20,7 +20,6 @@ import msgspec
 
 from analytics.store.store import Store
 from schemas.records import Judgement, Record
-from streams.batches import StageBatch
 from streams.engine.embedded import stage_progress
 from streams.engine.session_queues import SessionQueues
 from streams.judging.call_budget import ErasedError
@@ -30,6 +29,7 @@ from streams.judging.recorded_judgements import Recorded, Subject
 from streams.judging.task_judge import Ruling, Tribunal
 from streams.log.admission import Door, Place
 from streams.log.log_writer import Submission
+from streams.stage_batches import StageBatch
 from streams.upkeep.erased_now import ErasedNow
 
 CHUNK = 50

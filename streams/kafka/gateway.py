@@ -19,7 +19,6 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, StoreError
 from schemas.records import Exchange, Record
-from streams.batches import named_session
 from streams.engine.engine_state import EngineLimits, EngineState, Published
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.kafka.acceptance import Acceptance
@@ -32,6 +31,7 @@ from streams.log.admission import Accepted, admissible
 from streams.log.ingest_outcome import Taken, taken
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, Committed
 from streams.log.ownership import require_kafka
+from streams.stage_batches import named_session
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
 
 PRODUCING_SECONDS = 10.0

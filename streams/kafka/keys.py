@@ -8,7 +8,7 @@ from aiokafka.partitioner import murmur2
 
 from schemas.records import Record
 from schemas.registry import schema_of
-from streams.batches import named_session
+from streams.stage_batches import named_session
 
 
 @functools.lru_cache(maxsize=100_000)

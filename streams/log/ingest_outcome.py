@@ -15,10 +15,10 @@ from audit.injection.detection import tamper_reasons
 from audit.policy.policy import Policy, ProjectPolicy
 from audit.prompts.exchange_prompts import tier2_question
 from schemas.records import Exchange, ScoringTask
-from streams.batches import session_key
 from streams.judging.judged_stages import SCORING
 from streams.judging.judging_task import STATE
 from streams.log.log_writer import KNOWN, WRITTEN, Committed
+from streams.stage_batches import session_key
 
 QUEUED = "queued"
 """The reason where no decision is there yet."""

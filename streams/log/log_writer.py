@@ -13,12 +13,12 @@ from analytics.store.store import Appended, Store, Transaction
 from schemas.codec.arrow import INDEX
 from schemas.records import Record, Score, ScoringTask
 from schemas.registry import topics
-from streams.batches import StageBatch, session_key
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import SCORING, JudgedStage
 from streams.judging.judging_task import STATE
 from streams.judging.recorded_judgements import Subject
 from streams.log.admission import Accepted
+from streams.stage_batches import StageBatch, session_key
 from streams.topology import stage_named
 
 INTAKE = stage_named("intake")

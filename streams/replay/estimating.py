@@ -17,9 +17,9 @@ from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import tier3_question
 from schemas.records import Judgement, Score, ScoringTask
-from streams.batches import encoded_exchange
 from streams.judging.judged_stages import SCORING
 from streams.judging.judging_task import Docket
+from streams.stage_batches import encoded_exchange
 
 
 class Estimate(msgspec.Struct):

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from schemas.records import Judgement
-from streams.batches import StageBatch
 from streams.judging.recorded_judgements import Subject
+from streams.stage_batches import StageBatch
 
 WINDOW_RECORDS = 2_000
 """Records that are read, scored and committed at once, about; each can hold a megabyte of text."""

@@ -22,7 +22,6 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
-from streams.batches import encoded_exchange, session_key
 from streams.engine.stage_runs import StageRuns, stage_failed
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import SCORING
@@ -33,6 +32,7 @@ from streams.replay.history import History, Window
 from streams.replay.part_file import WindowResult
 from streams.replay.plan import Asking, Scope
 from streams.replay.relevance import of_these_questions
+from streams.stage_batches import encoded_exchange, session_key
 from streams.topology import stage_named
 
 INTAKE = stage_named("intake")

@@ -20,10 +20,10 @@ from schemas.codec.arrow import rows_as_records
 from schemas.errors import InputError
 from schemas.records import Judgement
 from schemas.registry import RecordSchema, schema_of, topics
-from streams.batches import OFFSET, StageBatch
 from streams.judging.recorded_judgements import Subject
 from streams.replay.history import WINDOW_RECORDS, Window
 from streams.replay.plan import Origin, Part, Scope, Segment
+from streams.stage_batches import OFFSET, StageBatch
 
 TABLES, PARQUET = "tables", "parquet"
 EXCHANGES, JUDGEMENTS, SCORES = "exchanges", "judgements", "scores"

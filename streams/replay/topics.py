@@ -16,7 +16,6 @@ import polars as pl
 
 from analytics.store.store import Store
 from schemas.records import Judgement
-from streams.batches import OFFSET, StageBatch
 from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.state.deduplication import sift
@@ -26,6 +25,7 @@ from streams.replay.history import WINDOW_RECORDS, Window
 from streams.replay.part_file import opened
 from streams.replay.plan import Origin, Part, ReplayFiles, Segment
 from streams.replay.tables import EXCHANGES, JUDGEMENTS, SCORES, origin_of_tables
+from streams.stage_batches import OFFSET, StageBatch
 
 TOPICS = "topics"
 _COPIED_AT_ONCE = 5_000

@@ -22,7 +22,7 @@ from audit.diagnosis.evidence import FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Ro
 from audit.policy.policy import Policy
 from schemas.codec.arrow import rows_as_records
 from schemas.records import Diagnosis, SessionClosed
-from streams.batches import KEY, OFFSET, StageBatch, StepOutcome
+from streams.stage_batches import KEY, OFFSET, StageBatch, StepOutcome
 
 SESSION_END = "session_end"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,7 +69,7 @@ class SessionEnd(NamedTuple):
 
 
 class DiagnosisStep:
-    """The stage's step; see `streams.batches.Step`."""
+    """The stage's step; see `streams.stage_batches.Step`."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

@@ -17,7 +17,7 @@ from audit.exchanges.tier1 import Tier1Result, check_structure
 from audit.policy.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
-from streams.batches import StageBatch, StepOutcome, encoded_exchange, session_key
+from streams.stage_batches import StageBatch, StepOutcome, encoded_exchange, session_key
 
 
 class IntakeState(msgspec.Struct, array_like=True):
@@ -28,7 +28,7 @@ class IntakeState(msgspec.Struct, array_like=True):
 
 
 class IntakeStep:
-    """The stage's step; see `streams.batches.Step`."""
+    """The stage's step; see `streams.stage_batches.Step`."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

@@ -13,15 +13,15 @@ import msgspec
 
 from audit.exchanges.cascade import drive
 from audit.policy.policy import Policy
-from streams.batches import StageBatch, StepOutcome
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.judging_task import STATE, Docket, JudgedState
 from streams.judging.kept_calls import kept_after
 from streams.judging.recorded_judgements import Recorded
+from streams.stage_batches import StageBatch, StepOutcome
 
 
 class JudgingStep:
-    """The step of a judged stage; see `streams.batches.Step`.
+    """The step of a judged stage; see `streams.stage_batches.Step`.
 
     `keeps_calls`: keep the recorded judgements of turns that may be judged again in the session's state, because `recorded` forgets
     those of tasks that are done.

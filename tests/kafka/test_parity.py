@@ -34,13 +34,13 @@ from audit.policy.policy import Policy, load_policy
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, EvaluationRequest, Record
 from service.simulator.scoring import simulated_answer
-from streams.batches import StageBatch
 from streams.judging.judged_stages import EVALUATION
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.log.admission import DEAD_LETTERS, Accepted
+from streams.stage_batches import StageBatch
 
 POLICY = "version: 1\ndefaults:\n  costCapPerSession: 0.2\n"
 DERIVED = ("scoring-tasks", "scores", "diagnoses", "evaluations")

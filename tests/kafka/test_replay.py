@@ -15,9 +15,9 @@ from analytics.store.store import Store
 from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Judgement, JudgingRequest, Record, Score, SessionClosed
 from service.cli import run
-from streams.batches import StageBatch
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
+from streams.stage_batches import StageBatch
 
 PARTITIONS = 3
 SESSIONS = 6

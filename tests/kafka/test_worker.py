@@ -33,7 +33,6 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Diagnosis, Record
-from streams.batches import StageBatch
 from streams.engine.embedded import EmbeddedRunner
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
@@ -44,6 +43,7 @@ from streams.kafka.worker.partition_queues import Lanes
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse, Watchdog
 from streams.log.admission import DEAD_LETTERS, Accepted
+from streams.stage_batches import StageBatch
 
 MakeTopics = Callable[..., None]
 PARTITIONS = 3

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
-from streams.batches import Step
 from streams.judging.judged_stages import SCORING
 from streams.judging.recorded_judgements import nothing_recorded
+from streams.stage_batches import Step
 from streams.steps.diagnosis import DiagnosisStep
 from streams.steps.intake import IntakeStep
 from streams.steps.judging import JudgingStep

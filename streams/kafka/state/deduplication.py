@@ -17,7 +17,7 @@ import xxhash
 from analytics.identity.identity_index import identity_of
 from analytics.identity.repetitions import CONTENT
 from schemas.registry import schema_of
-from streams.batches import KEY, OFFSET, StageBatch
+from streams.stage_batches import KEY, OFFSET, StageBatch
 
 WINDOW = 512
 """Records of a session whose identities are kept."""

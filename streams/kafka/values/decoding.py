@@ -20,11 +20,11 @@ from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch
 from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError, WrongPartitionError
 from schemas.registry import topics
-from streams.batches import OFFSET, SESSION_KEY
 from streams.kafka.keys import partition_of
 from streams.kafka.topics import TOPICS
 from streams.kafka.worker.processing import Chunk, RawRecord
 from streams.log.admission import Accepted, Door, Place, Refusal
+from streams.stage_batches import OFFSET, SESSION_KEY
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
 """Brings values that were framed in another way into single-object encoding."""

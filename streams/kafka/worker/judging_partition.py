@@ -23,7 +23,6 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import Record
-from streams.batches import StageBatch
 from streams.engine.session_queues import SessionQueues
 from streams.engine.stage_runs import FAILURES, stage_failed
 from streams.engine.turns import Turns
@@ -46,6 +45,7 @@ from streams.kafka.worker.ownership_guard import BrokerLease
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.recorded_calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place
+from streams.stage_batches import StageBatch
 
 CHUNK_TASKS = 10
 """Tasks of a chunk where a judge is asked: the offset moves on chunk by chunk, and each task may take minutes."""

@@ -19,7 +19,6 @@ from aiokafka.errors import KafkaError
 
 from schemas.errors import BrokerError
 from schemas.records import Judgement, Record, Reservation
-from streams.batches import StageBatch
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.recorded_judgements import Subject
 from streams.kafka import clients
@@ -29,6 +28,7 @@ from streams.kafka.state.deduplication import Window
 from streams.kafka.state.state_topic import StateTopic
 from streams.kafka.values.decoding import decode_chunk
 from streams.kafka.worker.processing import RawRecord
+from streams.stage_batches import StageBatch
 
 JUDGEMENTS = "judgements"
 MARGIN_MS = 5 * 60 * 1000

@@ -19,7 +19,6 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError, StoreError
 from schemas.records import Record
-from streams.batches import KEY, StageBatch
 from streams.engine.stage_runs import FAILURES, StageOutcome, StageRuns, stage_failed
 from streams.kafka.keys import key_of
 from streams.kafka.producing import Message, Sender
@@ -30,6 +29,7 @@ from streams.kafka.values.decoding import Reframe, conflict_of, decode_chunk, le
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.stage_batches import KEY, StageBatch
 from streams.topology import Stage
 
 RELEASE_SECONDS = 10.0

@@ -23,7 +23,6 @@ from schemas.errors import BoundsError, BusyError
 from schemas.records import Exchange, Judgement, Record
 from service.simulator import RunningJudge, running
 from service.simulator.scoring import simulated_answer
-from streams.batches import StageBatch
 from streams.engine.engine import Engine
 from streams.engine.engine_state import EngineLimits
 from streams.judges.protocol import Judge, Purse, Verdict
@@ -31,6 +30,7 @@ from streams.judging.judged_stages import SCORING
 from streams.judging.judging_task import Docket
 from streams.judging.task_judge import Tribunal
 from streams.log.admission import Accepted
+from streams.stage_batches import StageBatch
 from streams.steps.intake import IntakeStep
 
 T = TypeVar("T")

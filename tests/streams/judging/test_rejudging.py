@@ -24,12 +24,12 @@ from schemas.errors import RecordError
 from schemas.records import Record, ScoringTask
 from schemas.registry import schema_of
 from service.simulator import RunningJudge, running
-from streams.batches import StageBatch
 from streams.engine.embedded import UNFINISHED
 from streams.judging.judged_stages import SCORING
 from streams.judging.judging_task import Docket
 from streams.judging.recorded_judgements import recorded_in
 from streams.judging.rejudging import judging_requests, unscored
+from streams.stage_batches import StageBatch
 from streams.steps.intake import IntakeStep
 from streams.topology import derived_tables
 
