@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sites import DRIFTED, EVALUATED, QUIET, WORKING, Site
 
-from service.dashboard.links import Links
+from service.pages.links import Links
 
 LINKS = Links()
 

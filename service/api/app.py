@@ -53,7 +53,7 @@ from service.api.metrics import Metrics
 from service.api.parameters import refuse_unknown
 from service.api.requests import RequestRecord
 from service.api.settings import ApiSettings
-from service.dashboard import (
+from service.pages import (
     agent_health,
     entrance,
     exchange,
@@ -70,13 +70,9 @@ from service.dashboard import (
     run_files,
     sql,
 )
-from service.dashboard import (
-    evaluations as evaluation_pages,
-)
-from service.dashboard import (
-    telemetry as telemetry_page,
-)
-from service.dashboard.problems import add_problem_pages
+from service.pages import evaluations as evaluation_pages
+from service.pages import telemetry as telemetry_page
+from service.pages.problems import add_problem_pages
 from service.querying.desk import QueryDesk
 from service.rounding import rounded
 from service.version import version

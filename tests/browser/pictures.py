@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect
 from windows import browser
 
 from service.access import AccessStore, Holder, access_file
-from service.dashboard.links import Links
+from service.pages.links import Links
 from service.processes import serving
 from service.workspace import utc_now
 

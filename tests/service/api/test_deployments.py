@@ -14,8 +14,8 @@ from browsers import cookie, signed_in
 from watched import history, put, steady
 
 from analytics.store.store import Store
-from service.dashboard.charts import Chart, Point, bars, line
-from service.dashboard.links import Links
+from service.pages.charts import Chart, Point, bars, line
+from service.pages.links import Links
 
 PATH = "/api/audit/ops/deployments"
 AT = "2026-10-01T08:00:00Z"

@@ -1,0 +1,124 @@
+"""Agent health: how ready each agent of a project was, run by run, how far it could be trusted, and whether it fails in the same way again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup
+
+from analytics.queries import query_rows
+from audit.diagnosis.diagnosis import LOWEST_TRUST
+from service.api.context import Services
+from service.pages.charts import Chart, Point, line, sparkline
+from service.pages.rendering import page
+from service.pages.viewing import ShownProject, Viewer
+
+router = APIRouter(include_in_schema=False)
+Row = Mapping[str, Any]
+LENGTHS = (100, 250, 1000)
+_CHARTED, _LISTED = 40, 50
+"""Runs of an agent in its chart, and runs in the table."""
+_AGENTS = 12
+"""Agents that have a chart on the page of all; the others are in the table of agents, and have one on their own page."""
+_REACHES = (60, 100)
+"""What charts of trust show in any case: room below the lowest trust that there is, up to where nothing was found."""
+NAMELESS = "(no name)"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTrust:
+    """An agent over the runs that are shown."""
+
+    name: str
+    runs: int
+    newest: Row
+    change: float | None
+    """Of the newest run, from the one before."""
+    lowest: float | None
+    lowest_run: str | None
+    """Id of the newest run that has it."""
+    unsafe: int
+    repeated: int
+    """Runs with the failure of the run before."""
+    spark: Markup
+    chart: Markup
+
+
+@router.get("/projects/{project}/agents")
+async def agents(
+    request: Request,
+    _: Viewer,
+    project: ShownProject,
+    services: Services,
+    agent: Annotated[str | None, Query(max_length=512, description="Only this one.")] = None,
+    runs: Annotated[int, Query(ge=1, le=LENGTHS[-1], description="The newest so many of the project.")] = LENGTHS[0],
+) -> HTMLResponse:
+    """The newest runs by agent, the agent with the most unsafe runs first."""
+    rows = await services.ask(lambda cursor: query_rows(cursor, "run_history", {"project": project, "limit": runs}))
+    found = agents_of(rows)
+    chosen = [one for one in found if agent is None or one.name == agent]
+    listed = [row for row in rows if agent is None or row["agent"] == agent]
+    values = {
+        "project": project,
+        "agent": agent,
+        "agents": found,
+        "shown": chosen[:_AGENTS],
+        "without_chart": len(chosen) - len(chosen[:_AGENTS]),
+        "rows": listed[:_LISTED],
+        "left_out": len(listed) - len(listed[:_LISTED]),
+        "runs": runs,
+        "lengths": LENGTHS,
+        "is_whole": len(rows) < runs,
+        "nameless": NAMELESS,
+        "lowest_trust": LOWEST_TRUST,
+    }
+    return page(request, "agent_health.html", values)
+
+
+def agents_of(rows: Sequence[Row]) -> list[AgentTrust]:
+    """The agents of runs, newest run first: the one with the most unsafe runs first, of as many the one with the lowest trust lately."""
+    by_agent: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_agent[row["agent"]].append(row)
+    found = [_agent(name, runs, place) for place, (name, runs) in enumerate(sorted(by_agent.items()))]
+    return sorted(found, key=lambda one: (-one.unsafe, _worst_last(one.newest["mean_of_five"]), one.name))
+
+
+def _worst_last(mean: float | None) -> float:
+    return 1000.0 if mean is None else mean
+
+
+def _agent(name: str, runs: Sequence[Row], place: int) -> AgentTrust:
+    known = [row for row in runs if row["trust_score"] is not None]
+    worst = min(known, key=lambda row: row["trust_score"], default=None)
+    shown = name or NAMELESS
+    points = [Point(row["run_id"], row["trust_score"], row["run_id"].removeprefix("run_")) for row in reversed(runs[:_CHARTED])]
+    unsafe = frozenset(row["run_id"] for row in runs if row["readiness_level"] == "unsafe_for_production")
+    chart = Chart(
+        key=f"trust-{place}",
+        title=f"Trust of {shown} over its runs",
+        words=f"{len(points)} runs, the newest on the right; a diamond is a run that is unsafe for production.",
+        column="Trust",
+        first="Run",
+        digits=0,
+        limits=(0, 100),
+        reaches=_REACHES,
+        marked="unsafe",
+    )
+    return AgentTrust(
+        name=name,
+        runs=len(runs),
+        newest=runs[0],
+        change=runs[0]["change"],
+        lowest=worst["trust_score"] if worst else None,
+        lowest_run=worst["run_id"] if worst else None,
+        unsafe=len(unsafe),
+        repeated=sum(bool(row["repeated"]) for row in runs),
+        spark=sparkline([point.value for point in points], f"Trust of {shown} over its runs", _REACHES),
+        chart=line(chart, points, marked=unsafe),
+    )

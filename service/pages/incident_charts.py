@@ -1,0 +1,109 @@
+"""The chart of an incident: the tier, or the rate of anomalies, day by day before and since, with the days of the change marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import duckdb
+from markupsafe import Markup
+
+from analytics.queries import query_rows
+from schemas.records import Incident
+from service.deployment_documents import deployed_by_day
+from service.pages.change_days import days_of, expected_of
+from service.pages.charts import Band, Chart, Point, line
+from service.pages.incident_words import tier_name
+from service.pages.rendering import share
+from streams.upkeep.deployments import deployments
+from streams.watch.moves import seen_by_rules
+from streams.watch.run_measures import TRUST
+from streams.watch.run_rules import RUNS
+from streams.watch.states import is_live
+
+BEFORE, AFTER = timedelta(days=28), timedelta(days=21)
+"""Time that is shown before the change, and after an incident that was decided on."""
+MOST_DAYS = 120
+_LIMITS = {"tier3": (1.0, 5.0), TRUST: (0.0, 100.0)}
+_WEIGHTED = "sequential"
+"""The rule that weights exchanges by their sampling probability."""
+
+
+def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetime) -> Markup | None:
+    """The chart; None for an incident whose evidence does not say when it was."""
+    seen = seen_by_rules(incident)
+    told = seen.get(incident.rule) or next(iter(seen.values()), None)
+    if told is None:
+        return None
+    first, last = date.fromisoformat(told["since"]), date.fromisoformat(told["until"])
+    end = now if is_live(incident) else min(now, datetime.combine(last, datetime.min.time(), UTC) + AFTER)
+    days = min(max((end.date() - first + BEFORE).days + 1, 1), MOST_DAYS)
+    asked = {"project": incident.project, "as_of": end, "days": days}
+    values = _values(cursor, asked, incident)
+    known = sorted(values)
+    span = [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
+    points = [Point(f"{day}", values.get(day), f"{day:%m-%d}") for day in span]
+    marked = days_of(incident, {f"{day}": value for day, value in values.items()})
+    chart = _chart(incident, first, last, _deployed(cursor, incident.project, span))
+    return line(chart, points, band=_band(incident, told), marked=marked)
+
+
+def _values(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, float | None]:
+    if incident.rule == RUNS:
+        of_runs = {"agent": incident.agent or "", "series": incident.tier}
+        return {row["day"]: row["mean"] for row in query_rows(cursor, "run_days", {**asked, **of_runs})}
+    return _anomalies(cursor, asked) if incident.tier is None else _averages(cursor, asked, incident)
+
+
+def _deployed(cursor: duckdb.DuckDBPyConnection, project: str, span: list[date]) -> dict[str, str]:
+    """What was deployed on the days that are shown, in words, by day."""
+    if not span:
+        return {}
+    start, end = (datetime.combine(day, datetime.min.time(), UTC) for day in (span[0], span[-1] + timedelta(days=1)))
+    return deployed_by_day(deployments(cursor, project, start, end))
+
+
+def _chart(incident: Incident, first: date, last: date, deployed: Mapping[str, str]) -> Chart:
+    measure = "Anomalies" if incident.tier is None else tier_name(incident.tier)
+    kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_column(incident).lower()} of a day"
+    return Chart(
+        key="days",
+        title=f"{measure} by day",
+        words=f"{measure}, {kind}. The days that show the change are marked: its first day is {first}, the last one seen is {last}.",
+        column=_column(incident),
+        form=share if incident.tier is None or _is_share(incident) else None,
+        limits=_LIMITS.get(incident.tier or "", (0.0, 1.0)),
+        deployed=deployed,
+    )
+
+
+def _column(incident: Incident) -> str:
+    """What the numbers are: of exchanges that are sampled with different chances there are two means, and they differ."""
+    if incident.tier is None or _is_share(incident):
+        return "Share"
+    if incident.tier in ("tier1", TRUST):
+        return "Mean"
+    return "Weighted mean" if incident.rule == _WEIGHTED else "Mean as sampled"
+
+
+def _is_share(incident: Incident) -> bool:
+    """Whether it is about a share of runs."""
+    return incident.rule == RUNS and incident.tier != TRUST
+
+
+def _averages(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, float | None]:
+    column = "weighted_mean" if incident.rule == _WEIGHTED else "mean"
+    rows = query_rows(cursor, "daily_averages", asked)
+    return {row["day"]: row[column] for row in rows if row["tier"] == incident.tier}
+
+
+def _anomalies(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any]) -> dict[date, float | None]:
+    rows = query_rows(cursor, "trends", asked)
+    return {row["day"]: row["anomaly_count"] / row["exchange_count"] for row in rows if row["exchange_count"]}
+
+
+def _band(incident: Incident, told: Mapping[str, Any]) -> Band | None:
+    """What was to be expected."""
+    expected = expected_of(incident.rule, told)
+    return None if expected is None else Band(*expected)

@@ -1,0 +1,89 @@
+"""What the page of a project shows once it is there: all its figures, what judging cost, why exchanges were judged, runs, what is unscored.
+
+It is a page of its own, so that who has no script can read it, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+import duckdb
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.queries import query_rows
+from service.api.context import Services
+from service.documents import Document, project_summary
+from service.pages.charts import share_bar
+from service.pages.exchange_words import REASONS
+from service.pages.project_charts import cost_days, known_sum, model_costs
+from service.pages.project_days import costs_of, deployed_within, shown_window
+from service.pages.project_words import REMEDIES, SAMPLING_REASONS
+from service.pages.rendering import page
+from service.pages.viewing import ShownProject, Viewer
+from service.pages.window import Asked, AskedDays, Window
+from service.runs import run_page
+
+router = APIRouter(include_in_schema=False)
+Row = Mapping[str, Any]
+_RUNS = 8
+
+
+@router.get("/projects/{project}/details")
+async def details(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
+    """What is less urgent of a project, over the days that its page shows."""
+    today = services.engine.now().date()
+    summary, (window, costs, sampling, deployed), runs = await asyncio.gather(
+        services.ask(lambda reading: project_summary(reading, project)),
+        services.ask(lambda reading: _of_days(reading, project, asked, today)),
+        services.ask(lambda reading: run_page(reading, project, None, _RUNS)),
+    )
+    values = {
+        "project": project,
+        "summary": summary,
+        "has_data": bool(summary["exchanges"]["total"] or summary["scores"]["total"] or costs),
+        "window": window,
+        "runs": runs,
+        "sampling": [_sampling(row) for row in sampling],
+        "unscored": _unscored(summary),
+        "can_rejudge": "admin" in viewer.scopes,
+        "has_judge": services.engine.has_judge,
+        **_cost_values(window, costs, deployed),
+    }
+    return page(request, "project_details.html", values)
+
+
+def _cost_values(window: Window, costs: Sequence[Row], deployed: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "cost_chart": cost_days(window, costs, deployed) if costs else None,
+        "models": model_costs(costs),
+        "cost": known_sum(costs),
+        "simulated": sum(row["simulated"] for row in costs),
+    }
+
+
+def _of_days(
+    cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date
+) -> tuple[Window, list[dict[str, Any]], list[dict[str, Any]], dict[str, str]]:
+    """The days of the page of the project, what judging their exchanges cost, and why these were judged."""
+    window = shown_window(cursor, project, asked, today)
+    values = {"project": project, "from": window.start, "to": window.end}
+    sampling = query_rows(cursor, "project_sampling", values)
+    return window, costs_of(cursor, project, window), sampling, deployed_within(cursor, project, window)
+
+
+def _sampling(row: Row) -> dict[str, Any]:
+    words = SAMPLING_REASONS.get(row["sampling_reason"], row["sampling_reason"])
+    return {**row, "words": words, "bar": share_bar(row["share"], "" if row["disposition"] == "scored" else "left")}
+
+
+def _unscored(summary: Document) -> list[dict[str, Any]]:
+    """Why exchanges have no score of the judge, the most frequent reason first, and what helps."""
+    found = summary["exchanges"]["unscoredReasons"]
+    return [
+        {"reason": reason, "exchanges": count, "words": REASONS.get(reason, reason), "remedy": REMEDIES.get(reason, "")}
+        for reason, count in sorted(found.items(), key=lambda one: (-one[1], one[0]))
+    ]

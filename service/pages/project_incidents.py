@@ -1,0 +1,205 @@
+"""The incidents of a project, and one of them: what, since when, how sure, what moved it, and what people decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, Any
+
+import duckdb
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.queries import query_rows
+from audit.drift.consecutive_days import DAYS
+from schemas.records import Incident
+from service.api.context import Services
+from service.api.errors import ApiError
+from service.api.incidents import GivenStatus, IncidentType
+from service.api.models import Id
+from service.api.paging import Cursor, Place, after, page_of
+from service.api.projects import project_row
+from service.documents import Document
+from service.pages.exchange_words import SAMPLING
+from service.pages.incident_charts import chart_of
+from service.pages.incident_queries import found_again
+from service.pages.incident_words import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
+from service.pages.rendering import page
+from service.pages.viewing import ShownProject, Viewer
+from service.project_checks import check_by_hand, check_words
+from service.runs import Wanted, worst_runs
+from service.slice_view import deployments_of, which_part_of
+from service.watched import decisions_on, incident_records
+from streams.upkeep.reviewing import MAX_COMMENT
+from streams.watch.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
+from streams.watch.states import STATUSES, confidence_of, current_status, is_live
+
+router = APIRouter(include_in_schema=False)
+PAGE = 50
+"""Incidents of a page of the list."""
+FIRST_MOVED, MAX_REASON = 10, 300
+"""Exchanges that moved an incident which are shown at once, and characters of a reason there: the exchange's own page has all of it."""
+TYPES = ("drift", "anomaly_spike")
+USUAL = {
+    True: (
+        "We look into it.",
+        "The agent was changed; this is its effect.",
+        "The change is wanted.",
+        "It is fixed.",
+        "The judge changed, not the agent.",
+        "Test traffic.",
+    ),
+    False: ("It has come back.", "It is more than we thought.", "Decided by mistake."),
+}
+"""Usual reasons of a decision, on an incident that is live and on one that is decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What one rule saw of an incident."""
+
+    rule: str
+    name: str
+    explained: str
+    title: str
+    since: str
+    until: str
+    figures: list[Figure]
+    days: list[dict[str, Any]]
+    leads: bool
+    """Whether the incident is told by this rule."""
+
+
+@router.get("/projects/{project}/incidents")
+async def incidents(
+    request: Request,
+    viewer: Viewer,
+    project: ShownProject,
+    services: Services,
+    *,
+    status: Annotated[list[GivenStatus] | None, Query()] = None,
+    confirmed: Annotated[bool | None, Query()] = None,
+    kind: Annotated[IncidentType | None, Query(alias="type")] = None,
+    cursor: Cursor = None,
+) -> HTMLResponse:
+    """The incidents of a project, newest first."""
+    wanted = [current_status(one) for one in status or ()]
+
+    def asked(reading: duckdb.DuckDBPyConnection) -> list[Incident]:
+        confidence, place = confidence_of(confirmed=confirmed), after(cursor)
+        return incident_records(
+            reading, project, statuses=wanted, kind=kind, confidence=confidence, before=place, limit=PAGE + 1
+        )
+
+    row = await project_row(services, project)
+    shown, following = page_of(await services.ask(asked), PAGE, lambda one: Place(one.detected_at, one.incident_id))
+    values = {
+        "project": project,
+        "incidents": [(one, since_of(one)) for one in shown],
+        "following": following,
+        "is_first": cursor is None,
+        "asked": {"status": wanted, "type": kind, "confirmed": None if confirmed is None else f"{confirmed}".lower()},
+        "statuses": STATUSES,
+        "types": TYPES,
+        "rules": NAMES,
+        "may_check": "admin" in viewer.scopes,
+        "check": check_words(row),
+        "check_by_hand": check_by_hand(row),
+        "checked_days": DAYS,
+    }
+    return page(request, "incidents.html", values)
+
+
+@router.get("/projects/{project}/incidents/{incident_id}")
+async def incident(
+    request: Request, viewer: Viewer, project: ShownProject, services: Services, incident_id: Annotated[Id, Path()]
+) -> HTMLResponse:
+    """One incident."""
+    found = await services.watch.incident(project, incident_id)
+    if found is None:
+        raise ApiError(404, "not_found", "The project has no incident of this id.")
+    now = services.engine.now()
+    evidence = _evidence(found)
+    runs = _runs(found, evidence)
+
+    def asked(cursor: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+        return {
+            "decisions": decisions_on(cursor, incident_id),
+            "alerts": query_rows(cursor, "alerts_about", {"project": project, "subject": incident_id}),
+            "chart": chart_of(cursor, found, now),
+            "has_runs": bool(worst_runs(cursor, project, runs, None, 1)) if runs else False,
+            "first": next(iter(query_rows(cursor, "first_of_incident", {"project": project, "incident": incident_id})), None),
+        }
+
+    values = {
+        "project": project,
+        "incident": found,
+        "evidence": evidence,
+        "again": found_again(found, evidence),
+        "may_ask": "query" in viewer.scopes and viewer.project is None,
+        "runs": runs,
+        "usual": USUAL[is_live(found)],
+        "is_live": is_live(found),
+        "series": listed(moved_of(found), series_of(found), with_rules=False),
+        "sightings": _sightings(found),
+        "since": since_of(found),
+        "cause": cause_in_words(found.cause, evidence),
+        "tier": None if found.tier is None else tier_name(found.tier),
+        "agent": found.agent,
+        "deployed": deployments_of(evidence_of(found)),
+        "which_part": which_part_of(evidence_of(found)),
+        "sampling": SAMPLING,
+        "may_review": "review" in viewer.scopes,
+        "max_comment": MAX_COMMENT,
+        "first_moved": FIRST_MOVED,
+        "max_reason": MAX_REASON,
+        **await services.ask(asked),
+    }
+    return page(request, "incident.html", values)
+
+
+def since_of(incident: Incident) -> str | None:
+    """The first day of an incident as its rule has it; None where the evidence does not say."""
+    seen = seen_by_rules(incident)
+    found = seen.get(incident.rule) or next(iter(seen.values()), None)
+    return None if found is None else str(found["since"])
+
+
+def _runs(incident: Incident, evidence: Document) -> Wanted | None:
+    """The runs that ended in the days of an incident, of the agents that moved it; None where the evidence does not say which."""
+    seen = seen_by_rules(incident).values()
+    moved = [*evidence["exchanges"], *evidence["runs"]]
+    agents = sorted({one["agent"] for one in moved if isinstance(one.get("agent"), str)})
+    if not seen or not agents:
+        return None
+    since, until = min(one["since"] for one in seen), max(one["until"] for one in seen)
+    return Wanted(agents=agents, since=date.fromisoformat(since), until=date.fromisoformat(until))
+
+
+def _sightings(incident: Incident) -> list[Sighting]:
+    """What the rules saw, the one that tells of the incident first."""
+    made = [
+        Sighting(
+            rule=rule,
+            name=NAMES.get(rule, rule),
+            explained=EXPLAINED.get(rule, ""),
+            title=str(seen.get("title", "")),
+            since=str(seen["since"]),
+            until=str(seen["until"]),
+            figures=figures(rule, seen),
+            days=seen.get("days") or [],
+            leads=rule == incident.rule,
+        )
+        for rule, seen in seen_by_rules(incident).items()
+    ]
+    return sorted(made, key=lambda one: (not one.leads, one.rule))
+
+
+def _evidence(incident: Incident) -> Document:
+    """What else the incident carries, each part as empty as it may be."""
+    found = evidence_of(incident)
+    lists = {name: found.get(name) or [] for name in ("exchanges", "runs", "samplingMix", "flags", "queries")}
+    maps = {name: found.get(name) or {} for name in ("baseline", "madeWith", "policies", "cause")}
+    # What was erased since has left a mark in its place.
+    lists["runs"] = [one for one in lists["runs"] if isinstance(one, dict) and "runId" in one]
+    return {**lists, **maps, "note": found.get("note")}

@@ -1,0 +1,66 @@
+"""What the page of a project says of the reasons in the records: why exchanges were judged, and what helps where they were not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from service.pages.rendering import number, share
+from service.project_checks import check_words
+from service.project_health import ENOUGH, Reason, Row, anomalous_share
+
+SAMPLING_REASONS: Mapping[str, str] = {
+    "sampling_disabled": "Every exchange: sampling is off",
+    "first_turns": "First turns of a session",
+    "last_turns": "Last turns of a session",
+    "tier1_flags": "Flagged by Tier 1",
+    "disagreement": "The agent disagreed",
+    "long_response": "Long response",
+    "routine_sample": "Every n-th routine turn",
+    "sampling_skip": "Routine, left out",
+}
+"""By the sampling reason of a score."""
+_AGAIN = "Ask again: it may pass this time."
+REMEDIES: Mapping[str, str] = {
+    "no_judge": "Give the server a judge, then have them judged again.",
+    "cost_cap": "Raise costCapPerSession in the policy, then ask again for the reason cost_cap.",
+    "unknown_price": "Name a model whose price is known as judgeModel, or take the cap away.",
+    "refused": "Look at what was said; the same question is refused again.",
+    "invalid": _AGAIN,
+    "cut_off": _AGAIN,
+    "provider_error": _AGAIN,
+    "timeout": _AGAIN,
+    "interrupted": _AGAIN,
+}
+"""What helps, by the reason for which a tier stayed unscored."""
+
+
+def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
+    """Why a project is not healthy, in words, by the `reasons` of its row; its incidents are told of elsewhere. `days` is how many the last days are."""
+    unscored, unsafe = row["recent_unscored"], row["recent_unsafe_runs"]
+    wanted = row["recent_scored"] + unscored
+    words: Mapping[Reason, str] = {
+        "unscored": f"{number(unscored)} of {number(wanted)} due to be judged are unscored"
+        + ("" if has_judge else ": this server has no judge"),
+        "unsafe_runs": f"{number(unsafe)} unsafe run{'' if unsafe == 1 else 's'} in {days} days",
+        "anomalies": f"{number(row['recent_anomalies'])} anomalies, {share(anomalous_share(row))} of the exchanges",
+        "too_few": f"Not enough data: {_few(row, days)}",
+        "unchecked": check_words(row),
+    }
+    return [words[one] for one in row["reasons"] if one in words]
+
+
+def _few(row: Row, days: int) -> str:
+    """How many of what is needed there are: exchanges, or runs where there are only those."""
+    if row["scores"] or not row["runs"]:
+        return f"{number(row['recent_scores'])} of {ENOUGH} exchanges in {days} days"
+    return f"{number(row['runs'])} of {ENOUGH} runs"
+
+
+WRAP_STEPS: Mapping[str, str] = {
+    "version_bump": "Version bump",
+    "changelog": "Changelog",
+    "learnings": "Learnings",
+    "next_session_prime": "Next session",
+    "commit": "Commit",
+}
+"""The steps of a wrap-up."""

@@ -1,0 +1,110 @@
+"""From a template to a page: everything from outside is escaped and made visible, and the page may load nothing but our own files.
+
+Agents write texts that are shown here. So templates escape by themselves, characters that hide or turn text are shown as their codes,
+and the content security policy has no place for a script or a style of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from audit.prompts.prompt_quoting import hidden_parts
+from service.access import Holder
+from service.api.authentication import PAGE_MARK
+from service.pages.links import Links
+from service.pages.words import TERMS
+from service.sign_ins import mark_of
+from service.version import version
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_TEMPLATES = Path(__file__).parent.parent / "templates"
+_MARK = "page mark"
+"""Stands for the mark until the page is whole, which it depends on."""
+NOTHING = "\u2013"
+"""What is shown where nothing is known."""
+
+
+def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
+    """A page; `values` are plain values, and texts from anywhere."""
+    caller: Holder | None = getattr(request.state, "caller", None)
+    cookie: bytes = getattr(request.state, "cookie", b"")
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            **values,
+            caller=caller,
+            page_mark=_MARK if cookie else "",
+            page_mark_header=PAGE_MARK,
+            path=request.url.path,
+            now=request.app.state.context.engine.now(),
+        )
+    )
+    if cookie:
+        # Quotes of texts are escaped, so this is the place in the template and no other.
+        text = text.replace(f'content="{_MARK}"', f'content="{mark_of(cookie, text)}"', 1)
+    return HTMLResponse(text, status, {"Content-Security-Policy": POLICY})
+
+
+@cache
+def environment() -> Environment:
+    """The templates, with what all of them use."""
+    made = Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters |= {"moment": moment, "number": number, "share": share, "usd": usd, "shown": shown, "day": day}
+    made.globals |= {"links": Links(), "terms": TERMS, "version": version(), "nothing": NOTHING}
+    return made
+
+
+_CODE = Markup('<span class="code-point">U+{}</span>')
+
+
+def shown(text: object) -> Markup:
+    """A text from anywhere: escaped, with every character that cannot be seen or turns text around shown as its code."""
+    parts = hidden_parts(str(text))
+    return Markup("").join(
+        part for seen, hidden in parts for part in (escape(seen), _CODE.format(f"{ord(hidden):04X}") if hidden else "")
+    )
+
+
+def moment(at: datetime | None) -> Markup:
+    """A time, exact for machines and in UTC to the minute for people."""
+    if at is None:
+        return escape(NOTHING)
+    utc = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    return Markup('<time datetime="{}">{}</time>').format(utc.isoformat().replace("+00:00", "Z"), f"{utc:%Y-%m-%d %H:%M}")
+
+
+def day(at: datetime | None) -> str:
+    """The UTC day of a time."""
+    return NOTHING if at is None else f"{at:%Y-%m-%d}"
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """A number with a thin space between thousands."""
+    return NOTHING if value is None else f"{value:,.{digits}f}".replace(",", "\u202f")
+
+
+def share(value: float | None) -> str:
+    """A share of one, in percent."""
+    return NOTHING if value is None else f"{value:.1%}"
+
+
+def usd(value: float | None) -> str:
+    """An amount of money: to the cent where it is worth one, else exactly enough to be seen."""
+    if value is None:
+        return NOTHING
+    return f"${value:,.2f}" if value >= 1 or not value else f"${value:.4f}"

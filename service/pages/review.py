@@ -1,0 +1,123 @@
+"""The review queue: the exchange that is most worth a person's look, and how far people and the judge agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+import duckdb
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.queries import query_rows
+from audit.agreement import HIGHEST, LOWEST, MIN_EXCHANGES, MIN_SESSIONS
+from schemas.errors import PolicyError
+from service.api.context import ApiContext, Services
+from service.api.models import Id
+from service.pages.links import Links
+from service.pages.rendering import page
+from service.pages.texts import Excerpt, excerpt
+from service.pages.viewing import ShownProject, Viewer
+from service.people import agreement_document, next_to_review
+from streams.upkeep.reviewing import MAX_COMMENT, require_human_scores
+
+router = APIRouter(include_in_schema=False)
+SKIPPED_KEPT = 100
+"""Skipped ids that an address carries; of more the newest, and what was skipped before them comes again."""
+MAX_SKIPPED = 2 * SKIPPED_KEPT
+"""As many in a call: what is skipped, and what was scored a moment ago and may not have landed yet."""
+MARKS = {1: "Worst", 2: "Bad", 3: "So-so", 4: "Good", 5: "Best"}
+"""What each point means."""
+MAX_REASON = 500
+"""Characters of the judge's words on one thing: the exchange's own page has all of them."""
+WINDOWS = {30: "30 days", 90: "90 days", 0: "All time"}
+"""Days that the agreement looks back; 0 for all there is."""
+TEXTS = {"user_message": "userMessage", "agent_response": "agentResponse", "agent_thinking": "agentThinking"}
+"""Name of a text of an exchange, and of its field in what is to be reviewed."""
+_links = Links()
+Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED)]
+
+
+@router.get("/projects/{project}/review")
+async def review(
+    request: Request, viewer: Viewer, project: ShownProject, services: Services, *, blind: bool = False, skip: Skip = None
+) -> HTMLResponse:
+    """The next exchange for the operator who looks; `blind` leaves the judge's verdict out, `skip` passes over some."""
+    closed = _why_closed(services, project) if "review" in viewer.scopes else "scope"
+    skipped = skip or []
+
+    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+        times = services.score_times.of_people(cursor, project)
+        waiting = query_rows(cursor, "review_waiting", {"project": project, "rater": viewer.name, "times": times})
+        found = None if closed else next_to_review(cursor, project, viewer.name, skipped, blind=blind)
+        if found:
+            services.score_times.learn(project, found["scoreId"], datetime.fromisoformat(found["exchangeTimestamp"]))
+        return found, waiting
+
+    item, waiting = await services.ask(read)
+    here = _links.review(project)
+    values = {
+        "project": project,
+        "item": item,
+        "texts": _texts(project, item) if item else {},
+        "at": datetime.fromisoformat(item["exchangeTimestamp"]) if item else None,
+        "closed": closed,
+        "blind": blind,
+        "skipped": len(skipped),
+        "waiting": waiting,
+        "total": sum(row["waiting"] for row in waiting),
+        "mine": sum(row["mine"] for row in waiting),
+        "marks": {score: MARKS[score] for score in range(LOWEST, HIGHEST + 1)},
+        "max_comment": MAX_COMMENT,
+        "max_reason": MAX_REASON,
+        "skip_link": _address(here, [*skipped, item["scoreId"]], blind=blind) if item else None,
+        "other_link": _address(here, skipped, blind=not blind),
+        "afresh_link": _address(here, [], blind=blind),
+    }
+    return page(request, "review.html", values)
+
+
+@router.get("/projects/{project}/agreement")
+async def agreement(
+    request: Request, _: Viewer, project: ShownProject, services: Services, days: Literal["30", "90", "0"] = "30"
+) -> HTMLResponse:
+    """How far people and the judge agree on the exchanges of some days."""
+    back = int(days)
+    start = services.engine.now() - timedelta(days=back) if back else None
+    found = await services.ask(lambda cursor: agreement_document(cursor, project, start, times=services.score_times))
+    rows = [("All people", found["overall"]), *((one["rater"], one) for one in found["raters"])]
+    values = {
+        "project": project,
+        "found": found,
+        "rows": rows,
+        "days": back,
+        "windows": WINDOWS,
+        "needed": (MIN_EXCHANGES, MIN_SESSIONS),
+    }
+    return page(request, "agreement.html", values)
+
+
+def _texts(project: str, item: Mapping[str, Any]) -> dict[str, Excerpt]:
+    """What was said, by the name of its text; what has been deleted is not there."""
+    at = item["exchangeTimestamp"]
+    return {
+        name: excerpt(item[field], _links.exchange_text(project, item["scoreId"], name, at))
+        for name, field in TEXTS.items()
+        if item[field] is not None
+    }
+
+
+def _why_closed(services: ApiContext, project: str) -> PolicyError | None:
+    """Why the project takes no scores of people; None where it does."""
+    try:
+        require_human_scores(services.engine.policy, project)
+    except PolicyError as error:
+        return error
+    return None
+
+
+def _address(here: str, skipped: list[str], *, blind: bool) -> str:
+    asked = [*([("blind", "true")] if blind else []), *(("skip", one) for one in skipped[-SKIPPED_KEPT:])]
+    return f"{here}?{urlencode(asked)}" if asked else here

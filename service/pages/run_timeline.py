@@ -1,0 +1,64 @@
+"""The timeline of a run: which of its events are on the page that was asked for. The address says it: a type, only some, and an event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.pages.run_reading import RunEvents
+
+PAGE = 50
+"""Events of a page."""
+EVIDENCE, FAILED = "evidence", "failed"
+ONLY = (EVIDENCE, FAILED)
+"""What may be asked for alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which events are wanted."""
+
+    type: str | None = None
+    """Only those of a type."""
+    only: str | None = None
+    """One of ONLY."""
+    at: int = 1
+    """Number of an event, from 1: the page on which it is, or the first after it that fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A page of the timeline."""
+
+    places: tuple[int, ...]
+    """The events by their places."""
+    total: int
+    """How many events fit on all pages together."""
+    start: int
+    """How many of them are before this page."""
+    previous_at: int | None
+    """Number of the first event of the page before; None on the first page."""
+    next_at: int | None
+    """Number of the first event of the page after; None on the last page."""
+
+
+def timeline(events: RunEvents, asked: Asked, page: int = PAGE) -> Timeline:
+    """The page of the events that are asked for, which holds the event `at`."""
+    fitting = [place for place in _chosen(events, asked.only) if asked.type is None or events.types[place] == asked.type]
+    before = sum(place < asked.at - 1 for place in fitting)
+    start = min(before, max(0, len(fitting) - 1)) // page * page
+    shown = fitting[start : start + page]
+    return Timeline(
+        places=tuple(shown),
+        total=len(fitting),
+        start=start,
+        previous_at=fitting[start - page] + 1 if start else None,
+        next_at=fitting[start + page] + 1 if start + page < len(fitting) else None,
+    )
+
+
+def _chosen(events: RunEvents, only: str | None) -> range | list[int]:
+    if only == EVIDENCE:
+        return sorted(events.evidence)
+    if only == FAILED:
+        return sorted(events.failed)
+    return range(len(events.ids))

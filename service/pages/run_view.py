@@ -1,0 +1,256 @@
+"""What the template of a run is filled with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from audit.detectors.detectors import FAILURE_TYPES
+from audit.diagnosis.diagnosis import LOWEST_TRUST
+from audit.diagnosis.events import raw_event
+from schemas.errors import InputError
+from schemas.records import Diagnosis
+from service.pages.charts import Chart, Point, line
+from service.pages.graph_drawing import Addresses, draw
+from service.pages.graph_layout import GraphEvents, layout
+from service.pages.links import Links
+from service.pages.readiness_words import because
+from service.pages.run_reading import (
+    EVENTS_READ,
+    EXCHANGES_SHOWN,
+    HISTORY,
+    PAYLOAD_SHOWN,
+    RunEvents,
+    RunRead,
+    tells_of_failure,
+)
+from service.pages.run_timeline import ONLY, Asked, Timeline
+from service.pages.words import TERMS
+from service.runs import Row
+
+LISTED = 100
+"""Evidence events of a failure that the text beside the graph names."""
+GIST_SHOWN = 120
+"""Characters of what an event says in a line."""
+_IN_COLUMNS = frozenset({"event", "type", "event_id", "timestamp", "tool", "tool_name", "name", "session_id", "status"})
+"""Fields of an event that the timeline has in columns of their own."""
+_IN_COLUMNS_WRITTEN = re.compile(rf'"(?:{"|".join(sorted(_IN_COLUMNS))})":\s*"[^"]*",?\s*')
+_DEPTH = 2
+links = Links()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The part of a session that the graph shows: the numbers of its first and last event, from 1."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        """As an address has it."""
+        return f"{self.first}-{self.last}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """What the address of the page says."""
+
+    project: str
+    run_id: str
+    asked: Asked
+    graph: Window | None
+
+    def to(self, part: str = "", **changed: str | None) -> str:
+        """The same page with some of it changed; None leaves it out."""
+        said = {
+            "type": self.asked.type,
+            "only": self.asked.only,
+            "at": str(self.asked.at) if self.asked.at > 1 else None,
+            "graph": str(self.graph) if self.graph else None,
+        }
+        return links.run(self.project, self.run_id, part, **(said | changed))
+
+
+def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mapping[int, Row]) -> dict[str, Any]:
+    """Everything that the template shows."""
+    diagnosis, events = read.diagnosis, read.events
+    return {
+        "run": read.row,
+        "diagnosis": diagnosis,
+        "because": because(diagnosis),
+        "lowest_trust": LOWEST_TRUST,
+        "primary": _primary(diagnosis),
+        "causes": _by_impact(diagnosis),
+        "dimensions": _dimensions(diagnosis),
+        "dimension_of": {one.name: one.dimension for one in FAILURE_TYPES.values()},
+        "previous": read.previous,
+        "following": read.following,
+        "history": _history(read.history),
+        "exchanges": read.exchanges[-EXCHANGES_SHOWN:],
+        "has_more_exchanges": len(read.exchanges) > EXCHANGES_SHOWN,
+        "evaluations": read.evaluations,
+        "simulated": any(one["simulated"] for one in (*read.exchanges, *read.evaluations)),
+        "address": address,
+        "timeline": shown,
+        "only": ONLY,
+        "types": sorted(Counter(events.types).items()),
+        "rows": [_event(events, place, payloads) for place in shown.places],
+        "evidence_total": len(events.evidence),
+        "failed_total": len(events.failed),
+        "read_count": len(events.ids),
+        "is_cut": len(events.ids) == EVENTS_READ < diagnosis.event_count,
+        "is_changed": len(events.ids) != min(EVENTS_READ, diagnosis.event_count),
+        "graph": graph_values(events, address),
+    }
+
+
+def _primary(diagnosis: Diagnosis) -> Any:
+    """The cause with the largest penalty, the first of equals; None without any."""
+    return min(diagnosis.failure_causes, key=lambda cause: cause.impact_score, default=None)
+
+
+def _by_impact(diagnosis: Diagnosis) -> list[Any]:
+    return sorted(diagnosis.failure_causes, key=lambda cause: cause.impact_score)
+
+
+def _dimensions(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """Each with its score, its weight in percent, and the failure type that lowers it."""
+    return [
+        {"name": one.dimension, "score": getattr(diagnosis.scores, one.dimension), "weight": one.weight, "failure": one.name}
+        for one in FAILURE_TYPES.values()
+    ]
+
+
+def _history(runs: Sequence[Row]) -> dict[str, Any]:
+    """How the agent did up to this run."""
+    this, before = runs[0], runs[1:]
+    last = before[0] if before else None
+    known = [run["trust_score"] for run in before if run["trust_score"] is not None]
+    chart = Chart(
+        key="trust",
+        title="Trust of the agent's runs up to this one",
+        words=f"The last {len(runs)} runs of the agent; this one is the last point.",
+        column="Trust",
+        first="Run",
+        digits=0,
+        limits=(0, 100),
+        reaches=(0, 100),
+        marked="unsafe for production",
+    )
+    points = [Point(run["run_id"], run["trust_score"], run["run_id"].removeprefix("run_")) for run in reversed(runs)]
+    unsafe = {run["run_id"] for run in runs if run["readiness_level"] == "unsafe_for_production"}
+    return {
+        "last": last,
+        "change": _change(this["trust_score"], last["trust_score"] if last else None),
+        "is_repeated": last is not None and this["primary_failure_type"] in {last["primary_failure_type"]} - {None},
+        "mean": sum(known) / len(known) if known else None,
+        "runs": len(before),
+        "is_cut": len(runs) == HISTORY,
+        "chart": line(chart, points, marked=unsafe) if before else None,
+    }  # fmt: skip
+
+
+def _change(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else now - before
+
+
+def _event(events: RunEvents, place: int, payloads: Mapping[int, Row]) -> dict[str, Any]:
+    """A row of the timeline."""
+    kept = payloads.get(events.offsets[place], {"payload": "", "characters": 0})
+    is_cut = kept["characters"] > PAYLOAD_SHOWN
+    is_failed = place in events.failed or (not is_cut and tells_of_failure({"event": events.types[place], **kept}))
+    return {
+        "number": place + 1,
+        "id": events.ids[place],
+        "at": events.times[place],
+        "type": events.types[place],
+        "tool": events.tools[place],
+        "status": events.statuses[place],
+        "failures": events.evidence.get(place, ()),
+        "is_failed": is_failed,
+        "payload": kept["payload"] if is_cut else _indented(kept["payload"]),
+        "gist": _gist(kept["payload"], is_cut=is_cut),
+        "characters": kept["characters"],
+        "is_cut": is_cut,
+        "file": f"events/{events.offsets[place]}.json",
+    }
+
+
+def _gist(payload: str, *, is_cut: bool) -> str:
+    """What a payload says beside the columns of the timeline, in a line; nothing where it says no more, or is no JSON object."""
+    if is_cut:
+        text = _IN_COLUMNS_WRITTEN.sub("", payload)
+    else:
+        try:
+            told = {name: value for name, value in raw_event(payload).items() if name not in _IN_COLUMNS}
+        except InputError:
+            return ""
+        text = json.dumps(told, ensure_ascii=False)[:-1]
+    text = text.removeprefix("{").replace('"', "")
+    return text if len(text) <= GIST_SHOWN else f"{text[: GIST_SHOWN - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _indented(payload: str) -> str:
+    try:
+        return json.dumps(raw_event(payload), indent=_DEPTH, ensure_ascii=False)
+    except InputError:
+        return payload
+
+
+def graph_values(events: RunEvents, address: Address) -> dict[str, Any]:
+    """The graph of the part that is asked for, and the same in words."""
+    count = len(events.ids)
+    window = address.graph or Window(first=1, last=count)
+    chosen = range(window.first - 1, window.last)
+    evidence = {place: names for place, names in events.evidence.items() if place in chosen}
+    placed = layout(
+        GraphEvents(
+            types=events.types[chosen.start : chosen.stop],
+            first=chosen.start,
+            evidence=evidence,
+            failed=events.failed,
+            reinforcing=events.reinforcing,
+            failures=events.failures,
+        )
+    )
+    addresses = Addresses(
+        event=lambda place: _to_event(address, place),
+        block=lambda first, last: address.to("graph", graph=str(Window(first=first + 1, last=last + 1))),
+        failure=lambda name: f"#cause-{name}",
+    )
+    width = len(chosen)
+    return {
+        "window": window,
+        "is_part": width < count,
+        "before": _beside(window.first - width, width, count) if window.first > 1 else None,
+        "after": _beside(window.last + 1, width, count) if window.last < count else None,
+        "blocks": sum(column.is_block for column in placed.columns),
+        "images": draw(placed, events.told, _words, addresses) if count else None,
+        "evidence": {name: _listed(evidence, name) for name in events.failures},
+        "listed": LISTED,
+        "to_event": partial(_to_event, address),
+        "told": events.told,
+    }
+
+
+def _words(name: str) -> str:
+    return TERMS.get(name, name)
+
+
+def _to_event(address: Address, place: int) -> str:
+    """The timeline at an event, whatever it is narrowed to now."""
+    return address.to(f"event-{place + 1}", at=str(place + 1), type=None, only=None)
+
+
+def _beside(first: int, width: int, count: int) -> str:
+    start = max(1, first)
+    return str(Window(first=start, last=min(count, start + width - 1)))
+
+
+def _listed(evidence: Mapping[int, Sequence[str]], name: str) -> list[int]:
+    return [place for place, names in evidence.items() if name in names]

@@ -1,0 +1,45 @@
+"""SQL of analysts' own, with what there is to ask beside it. Statements go to the API, which alone answers them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import anyio.to_thread
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.sandbox.catalog import readable_catalogue
+from service.api.query import MAX_SQL
+from service.pages.rendering import page
+from service.pages.viewing import Viewer
+from service.querying.questions import DEFAULT_ROWS, MAX_ROWS
+from service.worked_examples import worked_examples
+
+router = APIRouter(include_in_schema=False)
+FIRST = "SELECT day, sum(exchanges) AS exchanges, sum(anomalies) AS anomalies\nFROM days\nGROUP BY day\nORDER BY day"
+"""What stands in the editor before anybody has written anything."""
+LIMITS = (100, 1000, DEFAULT_ROWS)
+"""Rows that a page asks for; a download has as many as the API gives."""
+Statement = Annotated[str, Query(max_length=MAX_SQL)]
+
+
+@router.get("/sql")
+async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1000) -> HTMLResponse:
+    """The editor with a statement, which is not run until somebody wants it; for others, why they see none.
+
+    A snapshot is made meanwhile, so that the first statement finds one.
+    """
+    if "query" not in viewer.scopes or viewer.project is not None:
+        why = "scope" if viewer.project is None else "project"
+        return page(request, "sql_closed.html", {"why": why}, 403)
+    request.app.state.desk.prepare()
+    values = {
+        "statement": q or FIRST,
+        "rows": rows if rows in LIMITS else LIMITS[1],
+        "limits": LIMITS,
+        "most": MAX_ROWS,
+        "max_length": MAX_SQL,
+        "catalogue": await anyio.to_thread.run_sync(readable_catalogue),
+        "examples": worked_examples(),
+    }
+    return page(request, "sql.html", values)

@@ -1,0 +1,89 @@
+"""Telemetry as a page: which sessions are alive, the longest silent first, and what people were told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.store.outbox import Outbox
+from audit.silence import Status
+from service.access import Holder
+from service.api.alerts import Status as AlertStatus
+from service.api.authentication import require_project
+from service.api.context import ApiContext, Services
+from service.api.models import ConnectionName
+from service.api.paging import Cursor, Place, after, page_of
+from service.pages.links import Links
+from service.pages.rendering import page
+from service.pages.viewing import Viewer
+from service.telemetry import Listed, listening_of, open_sessions
+
+router = APIRouter(include_in_schema=False)
+STATUSES: tuple[Status, ...] = ("red", "yellow", "green")
+MOST = 20_000
+"""Open sessions that are counted: the longest silent ones."""
+SHOWN = 100
+"""Sessions, and alerts, of a page."""
+
+
+@router.get("/telemetry")
+async def telemetry(
+    *,
+    request: Request,
+    viewer: Viewer,
+    services: Services,
+    project: ConnectionName | None = None,
+    status: Status | None = None,
+    cursor: Cursor = None,
+    alerts: AlertStatus | None = None,
+    alerts_from: Annotated[Cursor, Query(alias="alertsFrom")] = None,
+) -> HTMLResponse:
+    """The sessions that are watched, of one project or all, and the alerts for who sees every project."""
+    if project is not None:
+        require_project(viewer, project)
+    asked = {"project": project, "status": status, "alerts": alerts}
+    everything = await _sessions(services, viewer)
+    chosen = [one for one in everything if project in (None, one.session.project)]
+    counts = Counter(one.session.silence.status for one in chosen)
+    wanted = [one for one in chosen if status in (None, one.session.silence.status) and _is_after(one, cursor)]
+    shown, following = page_of(wanted[: SHOWN + 1], SHOWN, lambda one: Place(one.session.last_received, one.place))
+    values = {
+        "sessions": [one.session for one in shown],
+        "counts": {one: counts[one] for one in STATUSES},
+        "is_cut": len(everything) == MOST,
+        "projects": sorted({one.session.project for one in everything} | ({project} if project else set())),
+        "project": project,
+        "status": status,
+        "alert_status": alerts,
+        "listening": listening_of(services.engine),
+        "paged": cursor is not None,
+        "following": following and Links().watched(**asked, cursor=following),
+        "asked": asked,
+    }
+    told = None if viewer.project is not None else await _alerts(services, alerts, alerts_from)
+    values |= {"told": told and told[0], "told_following": told and told[1] and Links().watched(**asked, alertsFrom=told[1])}
+    return page(request, "telemetry.html", values)
+
+
+async def _sessions(services: ApiContext, viewer: Holder) -> list[Listed]:
+    engine = services.engine
+    now, listening = engine.now(), listening_of(engine)
+    return await services.ask(
+        lambda cursor: open_sessions(cursor, engine.policy, now, listening, project=viewer.project, limit=MOST)
+    )
+
+
+async def _alerts(
+    services: ApiContext, status: AlertStatus | None, start: Place | None
+) -> tuple[list[dict[str, Any]], str | None]:
+    outbox = Outbox(services.engine.store)
+    rows = await anyio.to_thread.run_sync(outbox.listed, status, SHOWN + 1, after(start))
+    return page_of(rows, SHOWN, lambda row: Place(row["created_at"], row["alert_id"]))
+
+
+def _is_after(listed: Listed, cursor: Place | None) -> bool:
+    return cursor is None or (listed.session.last_received, listed.place) > (cursor.at, cursor.id)

@@ -1,0 +1,47 @@
+"""Who looks at a page: an operator who has signed in, and may read; anybody else is led to the sign-in, and comes back from there."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import Depends, Path, Request
+
+from schemas.bounds.limits import NAME
+from service.access import Holder
+from service.api.authentication import require_project
+from service.api.context import Services
+from service.api.errors import ApiError
+from service.pages.links import Links
+
+
+def _viewer(request: Request) -> Holder:
+    caller: Holder | None = getattr(request.state, "caller", None)
+    if caller is None:
+        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        place = {"Location": f"{Links.sign_in}?next={quote(here, safe='')}"}
+        raise ApiError(HTTPStatus.SEE_OTHER, "signed_out", "sign in first", place)
+    if caller.kind != "operator" or "read" not in caller.scopes:
+        raise ApiError(HTTPStatus.FORBIDDEN, "scope_required", "the token lacks the scope read")
+    return caller
+
+
+Viewer = Annotated[Holder, Depends(_viewer)]
+"""The operator who looks; without one the answer leads to the sign-in."""
+
+
+async def _shown_project(viewer: Viewer, services: Services, project: Annotated[str, Path(pattern=f"^{NAME}$")]) -> str:
+    require_project(viewer, project)
+    await services.require_project(project)
+    return project
+
+
+ShownProject = Annotated[str, Depends(_shown_project)]
+"""The project in the address, which the viewer may see; 404 for one that is not known."""
+
+
+def local_path(address: str) -> str:
+    """Where to go on after the sign-in: the address when it is a path of this server, else the fleet. No other site can be meant."""
+    is_ours = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
+    return address if is_ours else Links.fleet

@@ -1,0 +1,164 @@
+"""Agent health and runs: who is trusted how far, run by run, and whether the same failure comes again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from api_server import NOW
+from builders import closing, exchange
+from finished import filled
+from watched import put
+
+from analytics.store.store import Store
+from schemas.records import CostAnalysis, Diagnosis, DimensionScores
+from service.pages.rendering import NOTHING
+
+Looks = Callable[..., str]
+LOOP = "infinite_tool_loop"
+
+
+def run(number: int, trust: int | None, agent: str | None = "scout", **fields: object) -> Diagnosis:
+    """The `number`-th run, an hour after the one before it."""
+    at = NOW - timedelta(days=30) + timedelta(hours=number)
+    values = {
+        "connection": "local", "project": "ops", "agent": agent, "session_id": f"s{number}", "revision": 0, "ended_at": at, "closed_at": at,
+        "closed_reason": "explicit", "trust_score": trust,
+        "readiness_level": "unsafe_for_production" if trust is not None and trust < 60 else "ready_for_runtime",
+        "scores": DimensionScores(), "failure_cause_count": 0, "event_count": 3, "event_type_count": 1, "rule_version": "r", "policy_digest": "0" * 16,
+        "cost_analysis": CostAnalysis(total_tokens=0, duplicate_calls=0, redundancy_score=0, token_waste=0, cost_efficiency=100),
+        "evidence_digest": "0" * 16,
+    }  # fmt: skip
+    return Diagnosis(**(values | fields))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def looks(look: Callable[..., str]) -> Looks:
+    """What a page shows; of the agents, unless another one is named."""
+
+    def page(path: str = "/projects/ops/agents") -> str:
+        return look(path)
+
+    return page
+
+
+def cells(page: str, caption: str) -> list[list[str]]:
+    """The rows of a table, as they are read."""
+    body = page.split(f">{caption}")[1].split("<tbody>")[1].split("</tbody>", maxsplit=1)[0]
+    rows = re.findall(r"<tr[ >].*?</tr>", body, re.DOTALL)
+    return [
+        [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)] for row in rows
+    ]
+
+
+def test_without_runs_the_page_says_when_there_will_be_some(looks: Looks) -> None:
+    """An empty table would look like a fault."""
+    assert "once its sessions end" in looks()
+
+
+def test_the_agent_with_the_most_unsafe_runs_comes_first(looks: Looks, store: Store) -> None:
+    """Among fifty agents the bad one must not have to be looked for, and an unsafe run may have a trust of 90."""
+    unsafe = {"readiness_level": "unsafe_for_production"}
+    put(store, "diagnoses", [run(1, 90), run(2, 95), run(3, 96, "rogue", **unsafe), run(4, 70, None)])
+    page = looks()
+    assert [
+        ["rogue", "Unsafe for production", "1", "1", "96", NOTHING, "", "96.0", "96", "0"],
+        ["(no name)", "Ready for runtime", "0", "1", "70", NOTHING, "", "70.0", "70", "0"],
+        ["scout", "Ready for runtime", "0", "2", "95", "▲ 5", "", "92.5", "90", "0"],
+    ] == cells(page, "Agents with their runs")
+    assert "and 73 at the least, whatever happened" in page
+
+
+def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> None:
+    """Better or worse, and the same failure again: that is what a person wants to know of a run."""
+    failing = {"primary_failure_type": LOOP}
+    put(store, "diagnoses", [run(1, 90), run(2, 50, **failing), run(3, 55, **failing)])
+    found = cells(looks(), "Runs beside the run of the same agent before")
+    assert [
+        ["run_003", "Unsafe for production", "55", "▲ 5", "65.0", "scout", "2026-09-01 15:00", "again"],
+        ["run_002", "Unsafe for production", "50", "▼ 40", "70.0", "scout", "2026-09-01 14:00", ""],
+        ["run_001", "Ready for runtime", "90", NOTHING, "90.0", "scout", "2026-09-01 13:00", ""],
+    ] == [[*row[:7], "again" if "again" in row[7] else ""] for row in found]
+    assert 2 == looks().count('href="/projects/ops/runs/run_003"') + 1
+
+
+def test_a_run_without_evidence_is_a_gap_and_no_zero(looks: Looks, store: Store) -> None:
+    """Nothing is known of it."""
+    put(store, "diagnoses", [run(1, 90), run(2, None, readiness_level="insufficient_evidence"), run(3, 80)])
+    page = looks()
+    assert NOTHING == cells(page, "Runs beside the run of the same agent before")[1][2]
+    chart = page.split('id="trust-0-title"')[1].split("</svg>")[0]
+    assert "<polyline" not in chart
+    assert 2 == chart.count("<circle")
+
+
+def test_one_agent_has_an_address(looks: Looks, store: Store) -> None:
+    """It can be sent to whoever looks after that agent."""
+    put(store, "diagnoses", [run(1, 90, "a&b"), run(2, 95, "other"), run(3, 20, "")])
+    page = looks()
+    assert 'href="/projects/ops/agents?agent=a%26b"' in page
+    one = looks("/projects/ops/agents?agent=a%26b")
+    assert ["run_001"] == [row[0] for row in cells(one, "Runs beside the run of the same agent before")]
+    assert 1 == one.count('<svg class="chart" ')
+    assert ["run_003"] == [
+        row[0] for row in cells(looks("/projects/ops/agents?agent="), "Runs beside the run of the same agent before")
+    ]
+    assert "is among these" in looks("/projects/ops/agents?agent=nobody")
+
+
+def test_many_agents_and_runs_stay_a_page(looks: Looks, store: Store) -> None:
+    """What is left out is said."""
+    put(store, "diagnoses", [run(number, 90, f"agent-{number % 40:02d}") for number in range(1, 201)])
+    page = looks("/projects/ops/agents?runs=250")
+    assert 12 == page.count('<svg class="chart" ')
+    assert "28 more agents" in page
+    assert "150 older runs are not listed" in page
+    assert len(page) < 300_000
+
+
+def test_the_project_shows_its_newest_runs(looks: Looks, store: Store) -> None:
+    """From there to what went wrong it is one step."""
+    put(store, "diagnoses", [run(1, 90), run(2, 50, primary_failure_type=LOOP)])
+    found = cells(looks("/projects/ops/details"), "Newest runs with their verdict")
+    assert ["run_002", "Unsafe for production", "50"] == found[0][:3]
+    assert ["run_001", "Ready for runtime", "90", "none", "scout", "2026-09-01 13:00"] == found[1]
+    assert 'href="/projects/ops/runs/run_002"' in looks("/projects/ops/details")
+
+
+def test_a_project_that_has_only_runs_shows_only_those(looks: Looks, store: Store) -> None:
+    """Charts and costs of exchanges that never came would be a page of nothing."""
+    put(store, "diagnoses", [run(1, 97)])
+    said = " ".join(re.sub(r"<[^>]+>", " ", looks("/projects/ops/details")).split())
+    assert "run_001 Ready for runtime 97" in said
+    for words in ("Nothing has come in yet", "Cost of judging", "Tier 1 ·", "Left out by sampling", "Newest sessions"):
+        assert words not in said
+
+
+def test_a_session_that_has_ended_is_not_called_unfinished(looks: Looks, store: Store) -> None:
+    """One of exchanges alone ends without becoming a run; one that goes on after its end is open again."""
+    ended = closing("s", 1)
+    filled(
+        store,
+        ("exchanges", exchange("s", 1)),
+        ("exchanges", ended),
+        ("exchanges", exchange("on", 1, occurred_at=ended.closed_at + timedelta(minutes=1))),
+        ("exchanges", closing("on", 1)),
+        ("exchanges", exchange("open", 1)),
+    )
+    page = looks("/projects/ops/wrap-quality")
+    state = {name: re.search(rf">{name}</td>.*?>(ended, no events|not finished)<", page)[1] for name in ("s", "on", "open")}  # type: ignore[index]
+    assert {"s": "ended, no events", "on": "not finished", "open": "not finished"} == state
+
+
+def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:
+    """Whoever sees a session without a proper end wants to know what happened in it."""
+    filled(store, ("exchanges", exchange("s", 1)), ("exchanges", exchange("t/u", 2)))
+    put(store, "diagnoses", [run(1, 97, session_id="t/u")])
+    page = looks("/projects/ops/wrap-quality")
+    assert ["/projects/ops/runs/run_001"] == re.findall(r'href="([^"]*/runs/[^"]*)"', page)
+    assert 1 == page.count("not finished")
+    one = looks("/projects/ops/wrap-quality?limit=1")
+    assert 1 == one.split("<tbody>")[1].count("<tr>")
+    assert 'href="/projects/ops/wrap-quality?limit=1&amp;cursor=' in one

@@ -1,0 +1,56 @@
+"""Which days show a change: those that lie where it went, and no others."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+
+import pytest
+from builders import incident
+
+from schemas.records import Incident
+from service.pages.change_days import before_of, days_of, marked_days
+
+DAYS = {"2026-10-01": 0.9, "2026-10-02": 0.86, "2026-10-03": 0.5, "2026-10-04": None, "2026-10-05": 0.97, "2026-10-06": 0.4}
+
+
+def seen(rule: str, **numbers: object) -> Incident:
+    """An incident of a rule that tells of the days from the second to the fifth."""
+    told = {"since": "2026-10-02", "until": "2026-10-05"} | numbers
+    return incident(rule=rule, metadata=json.dumps({"rules": {rule: told}}))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ({"meanBefore": 0.9, "sigma": 0.05, "change": -0.4}, {"2026-10-03"}),
+        ({"meanBefore": 0.9, "sigma": 0.5, "change": -0.06}, {"2026-10-02", "2026-10-03"}),
+        ({"meanBefore": 0.9}, {"2026-10-02", "2026-10-03"}),
+        ({}, {"2026-10-02", "2026-10-03", "2026-10-05"}),
+    ],
+)
+def test_a_day_is_off_by_a_sigma_or_by_half_of_the_change(numbers: dict[str, object], expected: set[str]) -> None:
+    """A small change of many scores is within one sigma of them; where nothing is known, every day that is named counts."""
+    assert expected == days_of(seen("sequential", **numbers), DAYS)
+
+
+def test_days_in_a_row_are_those_that_the_rule_saw() -> None:
+    """A bad day between them that came later was not what it found."""
+    told = seen("consecutive_days", mean=0.9, stddev=0.1, days=[{"day": "2026-10-03"}, {"day": "2026-10-05"}])
+    assert {"2026-10-03"} == days_of(told, DAYS)
+
+
+def test_a_rise_is_marked_above() -> None:
+    """The other direction is the other side."""
+    told = json.dumps({"rules": {"rate_ratio": {"since": "2026-10-01", "until": "2026-10-06", "baselineRate": 0.88}}})
+    risen = incident(rule="rate_ratio", type="anomaly_spike", tier=None, direction="up", metadata=told)
+    assert {"2026-10-01", "2026-10-05"} == marked_days("anomaly_spike", [risen], DAYS)
+    assert frozenset() == marked_days("tier2", [risen], DAYS)
+
+
+def test_where_a_tier_came_from_is_of_what_is_open() -> None:
+    """What was decided on is the level of today."""
+    told = seen("sequential", meanBefore=0.9)
+    assert (date(2026, 10, 2), 0.9) == before_of("tier2", [told])
+    assert before_of("tier1", [told]) is None
+    assert before_of("tier2", [incident(status="accepted", metadata=told.metadata)]) is None

@@ -1,0 +1,190 @@
+"""Evaluations as pages: the list, cases and models, and one result down to the judge's own words."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import timedelta
+
+import msgspec
+import pytest
+from api_server import Call, Tokens
+from browsers import cookie, signed_in
+from evaluated import AT, CLAUDE, HOSTILE, MINIMAX, REFUND, REPORT, SET, Made, evaluated
+from evaluations import request
+from watched import put
+
+from analytics.store.store import Store
+from schemas.records import DeadLetter, Evaluation, Heartbeat
+from service.access import AccessStore, Holder
+from service.pages import evaluations as pages
+from service.pages.texts import MAX_SHOWN
+
+LIST = "/projects/shop/evaluations"
+
+
+def landed(store: Store, *made: Made) -> list[Evaluation]:
+    """Evaluations in the log, each judged a minute after the one before."""
+    records = [
+        msgspec.structs.replace(evaluated(one).evaluation, evaluated_at=AT + timedelta(hours=1, minutes=number))
+        for number, one in enumerate(made)
+    ]
+    put(store, "evaluations", records)
+    return records
+
+
+def shown(call: Call, tokens: Tokens, path: str = LIST) -> str:
+    """A page as text."""
+    answer = call("GET", path, headers=cookie(signed_in(call, tokens.root)))
+    assert 200 == answer.status_code
+    return answer.text
+
+
+def listed(page: str) -> list[str]:
+    """The ids of the evaluations of a list, in its order."""
+    return [html.unescape(one) for one in re.findall(rf'<a href="{LIST}/([^"]+)">', page)]
+
+
+def test_every_evaluation_is_listed_the_last_first(call: Call, tokens: Tokens, store: Store) -> None:
+    """One that failed has no score, and says so."""
+    landed(store, *SET)
+    page = shown(call, tokens)
+    assert [one.session for one in reversed(SET)] == [one.partition("%3A")[0] for one in listed(page)]
+    assert re.findall(r'<td class="number" data-label="Score">(?:<strong>([\d.]+)</strong>|\s*<span class="pill (bad))', page)[:2] == [
+        ("", "bad"), ("9.50", ""),
+    ]  # fmt: skip
+
+
+def test_the_list_is_narrowed_to_a_case_and_a_model(call: Call, tokens: Tokens, store: Store) -> None:
+    """Both are links, and in the address."""
+    landed(store, *SET)
+    page = shown(call, tokens)
+    assert {f"{LIST}?case=monthly-report", f"{LIST}?model={MINIMAX.replace('/', '%2F')}"} <= set(
+        re.findall(r'href="([^"]+\?[^"]+)"', page)
+    )
+    found = listed(shown(call, tokens, f"{LIST}?case=refund-policy&model={CLAUDE}"))
+    assert ["2f1c7f0e-5b7a-4d35-9a0c-7c6b1f7f2a11%3Arefund-policy"] == found
+    assert "No evaluation is like that" in shown(call, tokens, f"{LIST}?case=refund-policy&model=nobody")
+
+
+def test_models_are_held_against_each_other_with_an_interval(call: Call, tokens: Tokens, store: Store) -> None:
+    """Two runs against one decide nothing, and the page says so."""
+    landed(store, *SET, Made(CLAUDE, REFUND, "s-9", (9.0, 9.5, 9.0)))
+    page = shown(call, tokens)
+    assert ">Few runs<" in page
+    assert "pair with too few runs" in page
+    assert re.search(
+        r"<strong>-\d\.\d\d</strong></td><td class=\"number\" data-label=\"95 % interval\">-\d+\.\d\d to \+\d+\.\d\d</td>", page
+    )
+
+
+def test_a_case_is_drawn_where_there_is_more_than_one_week(call: Call, tokens: Tokens, store: Store) -> None:
+    """One point is no course; the week's mean and interval are there all the same."""
+    first, *_ = landed(store, *SET)
+    assert "<svg" not in shown(call, tokens)
+    later = first.run_at and first.run_at + timedelta(days=21)
+    put(store, "evaluations", [msgspec.structs.replace(first, evaluation_id="x", session_id="s-later", run_at=later)])
+    page = shown(call, tokens)
+    assert 1 == page.count('<svg class="chart"')
+    assert "Mean final score of 4 runs" in page
+
+
+def test_pages_of_the_list_go_on_where_the_last_one_ended(
+    call: Call, tokens: Tokens, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every evaluation is on one page, and the filter stays."""
+    monkeypatch.setattr(pages, "SHOWN", 2)
+    landed(store, *SET)
+    path, seen = f"{LIST}?case=refund-policy", []
+    while path:
+        page = shown(call, tokens, path)
+        seen += listed(page)
+        following = re.findall(r'href="([^"]+)" rel="next"', page)
+        path = html.unescape(following[0]) if following else ""
+    assert (3, 3) == (len(seen), len(set(seen)))
+    assert "To the newest" in page
+
+
+def test_a_result_says_what_it_is_made_of(call: Call, tokens: Tokens, store: Store) -> None:
+    """Score, dimensions with their policies, checks, every answer as it came."""
+    landed(store, SET[0])
+    page = shown(call, tokens, f"{LIST}/s-0001:refund-policy")
+    dimensions = re.findall(r'<tr><th scope="row" title="[^"]+">(\w+)</th>(.*?)</tr>', page)
+    assert ["task", "process", "autonomy", "closeness", "efficiency", "spark"] == [name for name, _ in dimensions]
+    assert "75.0% judge, 25.0% checks" in dict(dimensions)["process"]
+    assert "8.50<small>of 10</small>" in page
+    assert 3 == page.count('<details id="answer-')
+    assert "&#34;overall&#34;" in page or "&quot;overall&quot;" in page
+    assert "names-the-amount" in page
+    assert "simulated judge" not in page
+
+
+def test_a_judge_that_failed_leaves_no_score_and_says_why(call: Call, tokens: Tokens, store: Store) -> None:
+    """Unknown is never 0."""
+    landed(store, SET[-1])
+    page = shown(call, tokens, f"{LIST}/s-0005:monthly-report")
+    assert "failed: no answer counts" in page
+    assert ["Provider error", "Provider error", "Timeout"] == re.findall(
+        r'<span class="pill bad"[^>]*>\s*([A-Za-z ]+?)\s*</span>', page
+    )
+    assert 3 == page.count("There is no answer.")
+    assert "of one answer there is none" in page
+
+
+def test_what_a_judge_was_made_to_say_is_text(call: Call, tokens: Tokens, store: Store) -> None:
+    """The run wrote it, through the judge."""
+    title = f"<b>{HOSTILE[2]}"
+    hostile = Made(
+        f"{HOSTILE[2]}\u202etxt.exe", {**REPORT, "title": title}, "s-h", (5.0, 5.0, 5.0), evidence=HOSTILE, simulated=True
+    )
+    landed(store, hostile)
+    for path in (LIST, f"{LIST}/s-h:monthly-report"):
+        page = shown(call, tokens, path)
+        assert "<script>alert" not in page
+        assert "&lt;script&gt;alert(1)" in page
+        assert '<span class="code-point">U+202E</span>txt.exe' in page
+        assert "simulated judge" in page
+
+
+def test_the_prompts_are_there_and_whole_as_files(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whoever doubts a score reads what the judge read; a page shows the beginning."""
+    landed(store, SET[0])
+    long = "<i>" + "x" * MAX_SHOWN
+    asked = request(evaluation_id="s-0001:refund-policy", project="shop", attempt=0, system_prompt="Judge.", user_prompt=long)
+    put(store, "evaluation-requests", [asked])
+    page = shown(call, tokens, f"{LIST}/s-0001:refund-policy")
+    links = re.findall(r'<a href="([^"]+)" download>', page)
+    assert [f"{LIST}/s-0001%3Arefund-policy/prompts/user"] == links
+    whole = call("GET", links[0], headers=cookie(signed_in(call, tokens.root)))
+    assert (long, "no-store") == (whole.text, whole.headers["cache-control"])
+    assert whole.headers["content-disposition"].startswith("attachment")
+    odd = f"{LIST}/s-0001:refund-policy/prompts/other"
+    assert 404 == call("GET", odd, headers=cookie(signed_in(call, tokens.root))).status_code
+
+
+def test_what_is_under_way_or_set_aside_says_so(call: Call, tokens: Tokens, store: Store) -> None:
+    """A link to an evaluation is there before its result is."""
+    put(store, "evaluation-requests", [request(evaluation_id="e1", project="shop", attempt=0)])
+    assert "The judge is being asked;" in shown(call, tokens, f"{LIST}/e1")
+    letter = DeadLetter(
+        dead_letter_id="l1", stage="evaluation", source="evaluation-requests", position=0, reason="it cannot be read",
+        detail="", digest="0" * 64, size=0, body=b"", rejected_at=AT,
+    )  # fmt: skip
+    put(store, "dead-letters", [letter])
+    assert "will not be judged: it cannot be read" in shown(call, tokens, f"{LIST}/e1")
+
+
+def test_a_project_without_evaluations_says_how_to_make_one(call: Call, tokens: Tokens, store: Store) -> None:
+    """The first thing a newcomer has."""
+    put(store, "heartbeats", [Heartbeat(connection="c", project="shop", session_id="s", occurred_at=AT, ingested_at=AT)])
+    assert "driftline evaluate --case" in shown(call, tokens)
+
+
+@pytest.mark.parametrize("path", [LIST, f"{LIST}/s-0001:refund-policy", f"{LIST}/s-0001:refund-policy/prompts/user"])
+def test_another_project_is_not_shown(call: Call, access: AccessStore, store: Store, path: str) -> None:
+    """Neither by its own address nor by that of a project one may see."""
+    landed(store, SET[0])
+    value = signed_in(call, access.add(Holder("operator", "other", "web")))
+    assert 403 == call("GET", path, headers=cookie(value)).status_code
+    if path != LIST:
+        assert 404 == call("GET", path.replace("/shop/", "/web/"), headers=cookie(value)).status_code

@@ -1,0 +1,35 @@
+"""The help: every word that a page leads to is there, once."""
+
+from __future__ import annotations
+
+import re
+
+from api_server import NOW, Call, Tokens
+from browsers import cookie, signed_in
+from watched import fallen, history, put
+
+from analytics.store.store import Store
+from service.pages.project_charts import TIERS
+
+
+def test_each_word_stands_there_once(call: Call, tokens: Tokens) -> None:
+    """A second one of the same name could not be linked to."""
+    page = call("GET", "/help", headers=cookie(signed_in(call, tokens.root))).text
+    words = re.findall(r'<dt id="([^"]+)"', page)
+    assert sorted(set(words)) == sorted(words)
+    assert set(TIERS) | {"gate", "baseline", "trust", "readiness", "wrap-up", "health", "sampling", "unscored"} <= set(words)
+    assert words == re.findall(r'<a href="#([^"]+)">', page.split('aria-label="Words"')[1])
+    assert "wrapQualityScoring: false" in page
+
+
+def test_what_pages_link_to_is_there(call: Call, tokens: Tokens, store: Store) -> None:
+    """A link that ends at the top of a long page explains nothing."""
+    put(store, "scores", history(fallen(0), 3, end=NOW))
+    value = cookie(signed_in(call, tokens.root))
+    words = set(re.findall(r'<dt id="([^"]+)"', call("GET", "/help", headers=value).text))
+    for path in ("/", "/?view=table", "/projects/ops", "/projects/ops/wrap-quality"):
+        page = call("GET", path, headers=value).text
+        assert '<a href="/help" >Help</a>' in page
+        assert set(re.findall(r'href="/help#([^"]+)"', page)) <= words, path
+    assert 'href="/help#tier2"' in call("GET", "/projects/ops", headers=value).text
+    assert 303 == call("GET", "/help").status_code

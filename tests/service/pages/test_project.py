@@ -1,0 +1,482 @@
+"""A project's page: what is open, how it did, what it cost, what was left out, and nothing of anybody else."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from html import unescape
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+import pytest
+from api_server import NOW, Call, Tokens
+from browsers import cookie, signed_in
+from builders import event, exchange, incident, judgement, score
+from finished import filled
+from watched import JUDGED, fallen, history, put
+
+from analytics.store.store import Store
+from schemas.records import Baseline, Incident, TierStatistics
+from service.access import AccessStore, Holder
+from service.pages.rendering import NOTHING
+
+HOSTILE = '"><img src=x onerror=alert(1)><script>alert(1)</script>\u202eexe'
+LATELY = timedelta(hours=6)
+
+
+@pytest.fixture
+def root(call: Call, tokens: Tokens) -> str:
+    """The cookie of an operator of everything."""
+    return signed_in(call, tokens.root)
+
+
+def looks(call: Call, value: str, path: str = "/projects/ops") -> httpx2.Response:
+    """A page, as a browser gets it."""
+    return call("GET", path, headers=cookie(value))
+
+
+def text(answer: httpx2.Response) -> str:
+    """What a page says, without its tags."""
+    assert 200 == answer.status_code, answer.text
+    return " ".join(re.sub(r"<[^>]+>", " ", answer.text).split())
+
+
+def drift(**fields: object) -> Incident:
+    """An open incident of drift since two days before now, with the evidence of its rule."""
+    days: list[dict[str, object]] = [
+        {"day": f"{(NOW - timedelta(days=back)).date()}", "average": 0.5, "count": 3} for back in (2, 1, 0)
+    ]
+    rules = {"sequential": {"since": days[0]["day"], "until": days[-1]["day"], "days": days}}
+    return incident(**({"metadata": json.dumps({"rules": rules}), "detected_at": NOW} | fields))
+
+
+def baseline(**fields: object) -> Baseline:
+    """A baseline of ops: Tier 2 is 0.85, give or take 0.1."""
+    tier = TierStatistics(mean=0.85, stddev=0.1, count=140)
+    none = TierStatistics(count=0)
+    values = {
+        "baseline_id": "b1", "project": "ops", "computed_at": NOW - LATELY, "window_start": NOW - timedelta(days=14),
+        "window_end": NOW, "tier1": none, "tier2": tier, "tier2_5": none, "tier3": none, "exchange_count": 140, "policy_digest": "0" * 16,
+    }  # fmt: skip
+    return Baseline(**(values | fields))  # type: ignore[arg-type]
+
+
+def test_a_project_without_anything_says_how_it_begins(call: Call, root: str) -> None:
+    """Its first page must not look broken."""
+    said = text(looks(call, root))
+    assert "Nothing has come in yet" in said
+    assert "driftline connections add" in said
+    assert "No data yet" in said
+    assert "Cost of judging" not in said
+
+
+def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
+    """Whoever is on call came for this."""
+    put(store, "scores", history(fallen(0), 2, end=NOW))
+    put(store, "incidents", [drift(cause="agent")])
+    page = looks(call, root).text
+    assert page.index("Tier 2 fell") < page.index('id="days"')
+    assert f'href="/projects/ops/incidents/{incident().incident_id}"' in page
+    row = re.search(r"<tr><td class=\"words\"><a [^>]*>Tier 2 fell.*?</tr>", page, re.DOTALL)
+    assert row
+    assert ["Tier 2 fell", "Critical", "2026-09-29", "The agent changed", "2026-10-01 12:00"] == re.findall(
+        r">([^<>]+)</(?:a|span|td|time)>", row[0]
+    )
+    assert "1 open incident" in text(looks(call, root))
+
+
+def test_a_cause_that_nobody_knows_is_said_to_be_not_known(call: Call, root: str, store: Store) -> None:
+    """A dash would look like no cause."""
+    put(store, "incidents", [drift()])
+    assert ">Not known</td>" in looks(call, root).text
+
+
+def test_incidents_that_began_on_one_day_lead_to_each_other(call: Call, root: str, store: Store) -> None:
+    """Of one the cause is known, of the other it is not: they may have the same."""
+    put(store, "incidents", [drift(), drift(incident_id="i2", tier="tier1", cause="agent")])
+    page = looks(call, root)
+    assert "Not known Moved on the same day: Tier 1 · structure" in text(page)
+    assert "The agent changed Moved on the same day: Tier 2 · semantics" in text(page)
+    assert 'Moved on the same day: <a href="/projects/ops/incidents/i2">' in page.text
+
+
+def test_a_project_of_which_nothing_is_known_is_none(call: Call, root: str) -> None:
+    """A name that was mistyped must not look like a project that is audited and has nothing to tell."""
+    answer = call("GET", "/projects/nope", headers=cookie(root) | {"accept": "text/html"})
+    assert 404 == answer.status_code
+    assert "there is no project nope; there are " in answer.text
+
+
+def test_what_an_address_asks_in_vain_is_said(call: Call, root: str) -> None:
+    """Somebody who asks for other days must not take these for them."""
+    assert "The address asks for <b> from, which this page does not know".replace("<b>", "&lt;b&gt;,") in text(
+        looks(call, root, "/projects/ops?from=2026-01-01&<b>=1")
+    )
+    assert "which this page does not know" not in text(looks(call, root, "/projects/ops?window=7d&until=2026-09-20"))
+
+
+def test_the_dearest_sessions_are_named_with_all_that_was_paid(call: Call, root: str, store: Store) -> None:
+    """Tokens from the cache are most of what is read, and cost money, too."""
+    at = NOW - timedelta(days=1)
+    filled(
+        store,
+        ("judgements", judgement("cheap", 1, judged_at=at, cost_usd=0.5)),
+        ("judgements", judgement("dear", 1, judged_at=at, cost_usd=2.5, cache_read_tokens=4_000, cache_write_tokens=70)),
+    )
+    models = looks(call, root, "/projects/ops/details").text.split(">Cost by model</caption>")[1].split("</table>")[0]
+    sessions = (
+        looks(call, root, "/projects/ops/costs?window=7d")
+        .text.split(">Most expensive sessions</caption>")[1]
+        .split("</table>")[0]
+    )
+    assert 'href="/projects/ops/costs?window=14d"' in looks(call, root, "/projects/ops/details").text
+    assert "The judge was not asked" in text(looks(call, root, "/projects/ops/costs?until=2026-01-01"))
+    assert sessions.index("dear") < sessions.index("cheap")
+    for table in (models, sessions):
+        assert re.search(r'data-label="Cache reads">4\s000<', table)
+        assert 'data-label="Cache writes">70<' in table
+
+
+def test_a_project_without_an_incident_may_still_need_a_look(call: Call, root: str, store: Store) -> None:
+    """Where no judge ever answered, no rule can find anything: that is no health."""
+    filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
+    said = text(looks(call, root))
+    assert "ops Audit Warning" in said
+    assert "1 of 1 due to be judged are unscored: this server has no judge" in said
+
+
+def test_what_was_decided_is_elsewhere(call: Call, root: str, store: Store) -> None:
+    """It must not look as if it were open, nor be lost; what was dismissed was no drift."""
+    put(store, "scores", history(fallen(3), 10, end=NOW))
+    put(store, "incidents", [drift(status="dismissed", resolved_at=NOW, resolved_by="ada")])
+    page = looks(call, root)
+    assert "Tier 2 fell" not in page.text
+    assert 'href="/projects/ops/incidents">All incidents' in page.text
+    assert "drift on" not in page.text
+
+
+def test_days_of_drift_are_marked_in_the_chart_of_their_tier(call: Call, root: str, store: Store) -> None:
+    """Where to look is the first thing that a chart has to say."""
+    put(store, "scores", history(fallen(3), 10, end=NOW))
+    put(store, "baselines", [baseline()])
+    put(store, "incidents", [drift()])
+    page = looks(call, root).text
+    tier2 = re.search(r'id="trend-tier2-title".*?</figure>', page, re.DOTALL)
+    assert tier2
+    assert 3 == tier2[0].count("<polygon")
+    assert '<rect class="band"' in tier2[0]
+    assert "drift on 3 days" in text(looks(call, root))
+    assert "Baseline 0.85 ± 0.10 over 140 scores, as sampled" in text(looks(call, root))
+    assert "<polygon" not in page.split('id="trend-tier1-title"')[1].split("</figure>")[0]
+
+
+def test_a_good_day_is_no_day_of_drift(call: Call, root: str, store: Store) -> None:
+    """Three good exchanges of today beneath a red mark would send somebody to look for what is not there."""
+    days = [f"{(NOW - timedelta(days=back)).date()}" for back in (2, 1, 0)]
+    seen = {"since": days[0], "until": days[-1], "meanBefore": 0.9, "sigma": 0.05, "change": -0.4}
+    level = {NOW - timedelta(days=2): 0.5, NOW - timedelta(days=1): 0.3, NOW: 0.92}
+    made = [score(f"s{at:%d}", 1, exchange_at=at, scored_at=NOW, **JUDGED, tier2_score=value) for at, value in level.items()]
+    put(store, "scores", made)
+    put(store, "incidents", [drift(metadata=json.dumps({"rules": {"sequential": seen}}))])
+    page = looks(call, root)
+    tier2 = page.text.split('id="trend-tier2-title"')[1].split("</figure>")[0]
+    assert 2 == tier2.count("<polygon")
+    assert f"Drift on {days[0]}, {days[1]}" in tier2
+    assert "drift on 2 days" in text(page)
+
+
+def test_where_a_tier_came_from_is_drawn_while_its_change_is_open(call: Call, root: str, store: Store) -> None:
+    """A baseline that holds the bad days already says nothing about how bad they are."""
+    seen = {
+        "since": f"{(NOW - timedelta(days=2)).date()}",
+        "until": f"{NOW.date()}",
+        "meanBefore": 0.9,
+        "sigma": 0.05,
+        "change": -0.4,
+    }
+    told = drift(metadata=json.dumps({"rules": {"sequential": seen}}))
+    put(store, "scores", history(fallen(3), 10, end=NOW))
+    put(store, "incidents", [told])
+    page = looks(call, root)
+    assert 1 == page.text.count('<line class="before"')
+    assert "before the change 0.90, dotted" in text(page)
+    put(store, "incidents", [msgspec.structs.replace(told, revision=1, status="accepted", resolved_at=NOW, resolved_by="ada")])
+    assert '<line class="before"' not in looks(call, root).text
+
+
+def test_a_day_has_one_mean_whatever_was_sampled(call: Call, root: str, store: Store) -> None:
+    """What was drawn one time in three stands for three: a mean that forgets this differs from the incident's, and from the views'."""
+    at = {"exchange_at": NOW - LATELY, "scored_at": NOW, **JUDGED}
+    put(store, "scores", [
+        score("s", 1, tier2_score=0.9, **at), score("s", 2, tier2_score=0.5, sampling_probability=1 / 3, **at),
+    ])  # fmt: skip
+    table = looks(call, root).text.split('id="trend-tier2-table"')[1].split("</table>")[0]
+    assert "Weighted mean" in table
+    assert ["0.60"] == re.findall(r">(0\.\d+)<", table)
+
+
+def test_days_of_drift_lead_to_their_incident(call: Call, root: str, store: Store) -> None:
+    """From the red days to what is known of them it is one step; where several tell of them, to all of those."""
+    put(store, "scores", history(fallen(3), 10, end=NOW))
+    put(store, "incidents", [drift()])
+    link = re.compile(r'href="([^"]*)">drift on 3 days')
+    assert ["/projects/ops/incidents/i1"] == link.findall(looks(call, root).text)
+    put(store, "incidents", [drift(incident_id="i2")])
+    assert ["/projects/ops/incidents?type=drift"] == link.findall(looks(call, root).text)
+
+
+def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, store: Store) -> None:
+    """A chart that draws today's baseline behind last week's days tells of drift that nobody could have seen."""
+    newer = TierStatistics(mean=0.65, stddev=0.1, count=90)
+    put(store, "scores", history(fallen(0), 10, end=NOW))
+    put(store, "baselines", [baseline(computed_at=NOW - timedelta(days=5)), baseline(baseline_id="b2", tier2=newer)])
+    page = looks(call, root)
+    assert 2 == page.text.split('id="trend-tier2-title"')[1].split("</figure>")[0].count('<rect class="band"')
+    assert "Baseline 0.65 ± 0.10 over 90 scores, as sampled" in text(page)
+    assert "up to 2026-09-26 that of this day, the first one" in text(page)
+
+
+def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store: Store) -> None:
+    """One line says what there is not."""
+    put(store, "scores", [score("s", 1, exchange_at=NOW - LATELY, scored_at=NOW)])
+    page = looks(call, root)
+    assert 'id="trend-tier1-title"' in page.text
+    assert 'id="trend-tier2-title"' not in page.text
+    assert "There is no score of Tier 2 · semantics, Tier 2.5 · thinking, Tier 3 · behaviour." in text(page)
+
+
+def test_of_many_open_incidents_the_worst_are_listed(call: Call, root: str, store: Store) -> None:
+    """The rest is one step away, and the days are not pushed off the page."""
+    made = [
+        drift(incident_id=f"i{n}", title=f"Number {n}", severity="warning", detected_at=NOW - timedelta(hours=n))
+        for n in range(20)
+    ]
+    put(store, "incidents", [*made, drift(incident_id="old", title="Old and grave", detected_at=NOW - timedelta(days=3))])
+    page = looks(call, root)
+    assert ["Old and grave", *(f"Number {n}" for n in range(7))] == re.findall(r"(Old and grave|Number \d+)</a>", page.text)
+    assert "All 21 open incidents" in text(page)
+    assert 'href="/projects/ops/incidents?status=open&amp;status=acknowledged"' in page.text
+
+
+def test_the_window_is_in_the_address(call: Call, root: str, store: Store) -> None:
+    """What one sees can be sent to somebody, and stays what it was."""
+    put(store, "scores", history(fallen(0), 20, end=NOW))
+    assert "2026-09-18 to 2026-10-01" in text(looks(call, root))
+    page = looks(call, root, "/projects/ops?window=7d&until=2026-09-20")
+    assert "2026-09-14 to 2026-09-20" in text(page)
+    assert 7 == page.text.split('id="exchanges-table"')[1].split("</table>")[0].count('<th scope="row">')
+    assert 'href="/projects/ops?window=30d&amp;until=2026-09-20"' in page.text
+    assert 'href="/projects/ops?window=7d&amp;until=2026-09-13"' in page.text
+    assert 'href="/projects/ops?window=7d&amp;until=2026-09-27"' in page.text
+
+
+def test_where_nothing_came_lately_the_days_end_with_what_came_last(call: Call, root: str, store: Store) -> None:
+    """Empty charts say nothing about a project that ended its work."""
+    put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
+    said = text(looks(call, root))
+    assert "No exchanges or events since 2026-08-02: the days end there." in said
+    assert "2026-07-20 to 2026-08-02" in said
+
+
+def test_a_baseline_of_one_score_has_no_spread(call: Call, root: str, store: Store) -> None:
+    """A baseline of 0.67 ± 0.01 over one score would be a band of which nobody knows how wide it is."""
+    one = TierStatistics(mean=0.667, stddev=0.0, count=1)
+    put(store, "scores", history(fallen(0), 1, end=NOW))
+    put(store, "baselines", [baseline(tier1=one, tier2=one, exchange_count=1)])
+    said = text(looks(call, root))
+    assert "Baseline so far 0.67, of 1 score" in said
+    assert "±" not in said.replace("mean ± one sigma", "")
+    tiers = call("GET", "/api/audit/ops/baseline", headers=cookie(root)).json()["baseline"]["dimensionAverages"]
+    assert {"avg": 0.667, "stddev": None, "count": 1} == tiers["tier1"]
+
+
+def test_a_project_without_new_exchanges_may_still_send_events(call: Call, root: str, store: Store) -> None:
+    """An agent that only acts is at work: it must not be said that nothing came while its runs go on."""
+    put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
+    filled(store, ("agent-events", event("run", 1)))
+    said = text(looks(call, root))
+    assert "No exchanges since 2026-08-02: the days end there. The newest event is of 2026-10-01." in said
+
+
+@pytest.mark.parametrize("query", ["window=1d", "window=14", "until=1999-01-01", "until=9999-12-31", "until=x"])
+def test_an_odd_address_is_refused(call: Call, root: str, query: str) -> None:
+    """It is answered with a page that says so, not with a fault."""
+    assert looks(call, root, f"/projects/ops?{query}").status_code in {400, 422}
+
+
+def test_costs_are_of_the_days_that_the_charts_beside_them_show(call: Call, root: str, store: Store) -> None:
+    """History that is judged today cost something on its own days: an empty chart beside scores of a judge would be a riddle."""
+    put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
+    then = NOW - timedelta(days=61)
+    filled(
+        store,
+        ("exchanges", exchange("old", 1, occurred_at=then)),
+        ("judgements", judgement("old", 1, judged_at=NOW, cost_usd=0.5)),
+    )
+    shown = text(looks(call, root))
+    details = looks(call, root, "/projects/ops/details")
+    assert "2026-07-20 to 2026-08-02" in shown
+    assert "$0.5000 for the exchanges from 2026-07-20 to 2026-08-02, by their days" in text(details)
+    assert "2026-08-01" in details.text.split('id="costs-table"')[1].split("</table>")[0]
+    assert "Most expensive sessions, 2026-07-20 to 2026-08-02" in text(looks(call, root, "/projects/ops/costs"))
+    assert "The judge was not asked" in text(looks(call, root, "/projects/ops/costs?until=2026-09-30"))
+
+
+def test_costs_of_what_is_no_exchange_are_of_the_days_on_which_the_judge_answered(call: Call, root: str, store: Store) -> None:
+    """What is not known is not nothing."""
+    at = NOW - timedelta(days=1)
+    filled(
+        store,
+        ("judgements", judgement("a", 1, judged_at=at)),
+        ("judgements", judgement("a", 2, judged_at=at, requested_model="dear", cost_usd=2.5)),
+        ("judgements", judgement("a", 3, judged_at=at, requested_model=HOSTILE, cost_usd=None)),
+    )
+    page = looks(call, root, "/projects/ops/details").text
+    table = page.split(">Cost by model")[1].split("</table>")[0]
+    assert ["dear", "$2.50"] == [cell.strip() for cell in re.findall(r"<td[^>]*>([^<]*)", table)[:7]][::6]
+    assert "1 unknown" in table
+    assert "<script>alert" not in page
+
+
+def test_what_stayed_unscored_is_told_with_what_helps(call: Call, root: str, tokens: Tokens, store: Store) -> None:
+    """The admin can do something about it; a reader only needs to know."""
+    filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
+    admin, reader = (looks(call, one, "/projects/ops/details") for one in (root, signed_in(call, tokens.ops_reader)))
+    assert "No judge is configured." in text(admin)
+    assert "driftline rejudge" in admin.text
+    assert 'data-post="/api/audit/ops/rejudge"' not in admin.text, "there is no judge to ask"
+    assert "No judge is configured." in text(reader)
+
+
+def test_what_is_less_urgent_comes_after_the_page(call: Call, root: str, store: Store) -> None:
+    """The browser asks for it next, with the same days; who has no script is led to it, and finds the same numbers there."""
+    put(store, "scores", history(fallen(0), 20, end=NOW))
+    page = looks(call, root, "/projects/ops?window=7d&until=2026-09-20").text
+    address = "/projects/ops/details?window=7d&amp;until=2026-09-20"
+    assert ["figures", "details"] == re.findall(f'data-load="{re.escape(address)}" data-take="([a-z]+)"', page)
+    assert f'<a href="{address}">What judging cost' in page
+    details = looks(call, root, unescape(address)).text
+    assert all(f'id="{name}" data-part' in details for name in ("figures", "details"))
+    for label in ("Exchanges", "Judged", "Anomalies"):
+        figure = f"<dt>{label}</dt><dd>([^<]*)<"
+        assert re.findall(figure, page) == re.findall(figure, details)
+    assert "There are no scores of these days" not in details
+
+
+def test_details_are_of_the_newest_days_where_nothing_came_lately(call: Call, root: str, store: Store) -> None:
+    """As on the page of the project."""
+    put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
+    assert "There are no scores of these days" not in text(looks(call, root, "/projects/ops/details"))
+
+
+def test_only_admins_are_told_how_to_spend_money(call: Call, access: AccessStore, store: Store) -> None:
+    """A button that answers 403 is worse than none."""
+    filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
+    token = access.add(Holder("operator", "looker", "ops", scopes=frozenset({"read"})))
+    page = looks(call, signed_in(call, token), "/projects/ops/details")
+    assert "No judge is configured." in text(page)
+    assert "driftline rejudge" not in page.text
+
+
+def test_the_sampling_mix_says_why(call: Call, root: str, store: Store) -> None:
+    """Who tunes sampling has to see what each rule takes."""
+    recent = {"exchange_at": NOW - LATELY, "scored_at": NOW}
+    put(
+        store,
+        "scores",
+        [score("s", 1, **recent), score("s", 2, sampling_reason="sampling_skip", disposition="sampling_skip", **recent)],
+    )
+    said = text(looks(call, root, "/projects/ops/details"))
+    assert "First turns of a session Unscored 1 50.0%" in said
+    assert "Routine, left out Left out by sampling 1 50.0%" in said
+
+
+def test_numbers_of_a_simulated_judge_are_called_that(call: Call, root: str, store: Store) -> None:
+    """Nobody may take a demonstration for a finding."""
+    put(store, "scores", history(fallen(0), 2, end=NOW, simulated=True))
+    assert "simulated judge" in text(looks(call, root))
+
+
+def test_the_banner_is_what_agents_are_told(call: Call, root: str) -> None:
+    """It is shown as it is sent."""
+    assert "Eval Audit Mode: Active\n" in looks(call, root).text
+    assert "Eval Audit Mode: Off\n" in looks(call, root, "/projects/dark").text
+
+
+def test_nothing_that_agents_wrote_is_markup(call: Call, root: str, store: Store) -> None:
+    """Titles of incidents quote, reasons of anomalies quote, sessions name themselves."""
+    at = {"exchange_at": NOW - LATELY, "scored_at": NOW}
+    bad = score("s", 1, anomaly=True, anomaly_reasons=(HOSTILE,), agent=HOSTILE, **at)
+    put(store, "scores", [msgspec.structs.replace(bad, session_id=HOSTILE)])
+    put(store, "incidents", [drift(title=HOSTILE, description=HOSTILE, cause=HOSTILE)])
+    for path in (
+        "/projects/ops",
+        "/projects/ops/details",
+        "/projects/ops/anomalies",
+        "/projects/ops/wrap-quality",
+        "/projects/ops/agents",
+        f"/projects/ops/agents?agent={quote(HOSTILE)}",
+    ):
+        page = looks(call, root, path).text
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+        assert "\u202e" not in page
+        assert [] == re.findall(r"\sstyle=|<style|<script(?! src=\"/static/)|(?:src|href)=\"(?!/|#)", page)
+
+
+PAGES = ("", "/details", "/anomalies", "/costs", "/wrap-quality", "/agents")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_nobody_sees_a_project_that_is_not_theirs(call: Call, tokens: Tokens, path: str) -> None:
+    """A token of ops opens ops."""
+    value = signed_in(call, tokens.ops_reader)
+    assert 200 == looks(call, value, f"/projects/ops{path}").status_code
+    assert 403 == looks(call, value, f"/projects/web{path}").status_code
+    assert 303 == call("GET", f"/projects/ops{path}").status_code
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_that_says_nothing_new_is_not_sent_again(call: Call, root: str, store: Store, path: str) -> None:
+    """Ten browsers on a wall ask every ten seconds."""
+    put(store, "scores", history(fallen(2), 5, end=NOW))
+    first = looks(call, root, f"/projects/ops{path}")
+    again = call("GET", f"/projects/ops{path}", headers=cookie(root) | {"if-none-match": first.headers["etag"]})
+    assert (304, b"") == (again.status_code, again.content)
+
+
+def test_anomalies_lead_to_their_exchanges_a_page_at_a_time(call: Call, root: str, store: Store) -> None:
+    """Newest first, each once, none lost."""
+    made = [
+        score("s", place, anomaly=True, anomaly_reasons=("bad",), exchange_at=NOW - timedelta(minutes=place), scored_at=NOW)
+        for place in range(1, 61)
+    ]
+    put(store, "scores", [*made, score("fine", 1, exchange_at=NOW - LATELY, scored_at=NOW)])
+    seen, path = [], "/projects/ops/anomalies"
+    while path:
+        page = looks(call, root, path).text
+        seen += re.findall(r'href="/projects/ops/exchanges/score%20s%3A(\d+)\?at=', page)
+        following = re.search(r'href="([^"]*cursor=[^"]*)"[^>]*>Older', page)
+        path = following[1] if following else ""
+    assert [f"{place}" for place in range(1, 61)] == seen
+    assert f"bad {NOTHING} 60" in text(looks(call, root, "/projects/ops/anomalies"))
+
+
+def test_a_long_reason_can_be_read_whole(call: Call, root: str, store: Store) -> None:
+    """What is cut off may be what matters."""
+    reason = "it said so " * 60 + "and then this"
+    put(store, "scores", [score("s", 1, anomaly=True, anomaly_reasons=(reason,), exchange_at=NOW - LATELY, scored_at=NOW)])
+    common = looks(call, root, "/projects/ops/anomalies").text.split('id="reasons"')[1]
+    assert "<summary>it said so" in common
+    assert reason in common
+
+
+def test_the_steps_of_a_wrap_up_are_told_by_session(call: Call, root: str, store: Store) -> None:
+    """A dash alone is not read out; what is missing is said."""
+    filled(store, ("exchanges", exchange("s", 1, response="I updated the changelog and committed it.")))
+    said = text(looks(call, root, "/projects/ops/wrap-quality"))
+    assert "On average 40.0% of them" in said
+    missing = f"{NOTHING} missing"
+    assert f"2 of 5 {missing} ✓ found {missing} {missing} ✓ found" in said

@@ -1,0 +1,284 @@
+"""The page of a run: the verdict first, why, what happened; and the runs of a project."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from api_server import Call, Tokens
+from browsers import HTML, cookie, signed_in
+from builders import START, event, score
+from evaluated import CLAUDE, REFUND, Made, evaluated
+from finished import filled
+from servers import until
+
+from analytics.store.store import Store
+from audit.detectors.thresholds import DEFAULTS
+from audit.detectors.thresholds import EVENTS as AS_EVENTS
+from audit.diagnosis.diagnosis import _readiness, diagnose
+from audit.diagnosis.diagnosis_record import to_record
+from audit.diagnosis.evidence import SessionEvidence
+from service.pages.readiness_words import because
+from service.pages.run_reading import PAYLOAD_SHOWN, read_events
+from service.pages.run_view import GIST_SHOWN
+from service.runs import events_of
+from streams.engine.engine import Engine
+
+RUNS = "/projects/ops/runs"
+RUN = f"{RUNS}/run_001"
+HOSTILE = "<script>alert(1)</script>\u202etxt.exe"
+LOOP: list[dict[str, Any]] = [
+    {"event": "session_start"},
+    *(
+        one
+        for _ in range(3)
+        for one in (
+            {"event": "tool_call", "tool": "search", "args": {"q": HOSTILE}},
+            {"event": "tool_output", "tool": "search", "result": HOSTILE, "is_error": True},
+        )
+    ),
+    {"event": HOSTILE, "tool": HOSTILE, "note": "x" * 2 * PAYLOAD_SHOWN},
+]
+Finished = Callable[..., None]
+
+
+@pytest.fixture
+def finished(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -> Finished:
+    """Sends the events of a session and ends it, so that there are so many runs of ops."""
+
+    def send(session: str, events: list[dict[str, Any]], runs: int) -> None:
+        timed = [{"timestamp": f"2026-10-01T09:00:{place % 60:02}Z", **one} for place, one in enumerate(events)]
+        body = {"session_id": session, "first_seq": 0, "events": timed}
+        assert 201 == call("POST", "/api/audit/events", tokens.ops, json=body).status_code
+        call("POST", f"/api/audit/sessions/{session}/finalize", tokens.ops)
+        loop.run(engine.drained())
+        until(lambda: runs == len(call("GET", "/api/audit/ops/runs", tokens.root).json()["runs"]), "the diagnoses")
+
+    return send
+
+
+def test_a_project_without_runs_says_how_a_run_comes_about(look: Callable[..., str]) -> None:
+    """The list is looked at before the first session has ended."""
+    assert "Exchanges alone make none" in look(RUNS)
+    assert "No such run" in look(f"{RUNS}?readiness=unsafe_for_production")
+    look(RUN, 404)
+    look(f"{RUNS}/run_1", 400)
+
+
+def test_the_verdict_comes_first(finished: Finished, look: Callable[..., str]) -> None:
+    """Readiness, the failure, its steps, trust after these, and what to do about it."""
+    finished("s1", LOOP, 1)
+    shown = look(RUN)
+    places = [
+        shown.index(text)
+        for text in ("<h1>run_001</h1>", "Review recommended", "Infinite tool loop", "loop flagged", 'data-copy="#fix"', ">96<", "Six dimensions")
+    ]  # fmt: skip
+    assert sorted(places) == places
+    assert 6 == shown.count("<meter")
+    assert "add retry caps" in re.search(r'id="fix">([^<]+)<', shown)[1]  # type: ignore[index]
+
+
+def test_evidence_and_failures_are_marked(finished: Finished, look: Callable[..., str]) -> None:
+    """Of many events one looks at those first."""
+    finished("s1", LOOP, 1)
+    shown = look(RUN)
+    rows = dict(re.findall(r'<tr id="event-(\d+)" (?:class="([^"]*)")?', shown))
+    assert {str(number): kind.split() for number, kind in ((1, ""), (2, "is-evidence"), (3, "is-failed"), (8, ""))} == {
+        number: rows[number].split() for number in ("1", "2", "3", "8")
+    }
+    assert ["2", "4", "6"] == re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?only=evidence"))
+    assert ["3", "5", "7"] == re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?only=failed"))
+    assert ["1"] == re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?type=session_start"))
+    assert "No event is like that" in look(f"{RUN}?type=session_start&only=failed")
+
+
+def test_the_timeline_says_in_a_line_what_each_event_says(finished: Finished, look: Callable[..., str]) -> None:
+    """Nobody opens fifty events to find the one that matters; what columns say is not said again, and no line is long."""
+    events = [
+        {"event": "tool_call", "tool": "search", "args": {"q": "order 7"}},
+        {"event": "decision"},
+        LOOP[-1],
+        {"event": "odd", "note": "y" * 200},
+    ]
+    finished("s1", events, 1)
+    shown = look(RUN)
+    gists = re.findall(r'<span class="gist">(.*?)</span></summary>', shown)
+    assert [
+        "args: {q: order 7}",
+        "note:" + "x" * (GIST_SHOWN - 6) + "\u2026",
+        "note: " + "y" * (GIST_SHOWN - 7) + "\u2026",
+    ] == gists
+    assert 1 == shown.count("characters</summary>")
+    assert f'href="{RUN}/session.json" download>The raw session, 4 events</a>' in shown
+
+
+def test_every_node_of_the_graph_leads_to_its_event(finished: Finished, look: Callable[..., str]) -> None:
+    """And the failure to its cause, which is on the page."""
+    finished("s1", LOOP, 1)
+    shown = look(RUN)
+    nodes = re.findall(r'<a class="node[^"]*" href="([^"]+)"', shown)
+    assert len(LOOP) == len(nodes)
+    assert f"{RUN}?at=8#event-8" == nodes[-1]
+    assert '<tr id="event-8"' in look(nodes[-1].split("#")[0])
+    assert 'href="#cause-infinite_tool_loop"' in shown
+    assert 'id="cause-infinite_tool_loop"' in shown
+
+
+def test_a_long_session_is_shown_in_parts(finished: Finished, look: Callable[..., str]) -> None:
+    """A block of the graph opens into its events; the timeline has pages."""
+    finished("s1", [{"event": "decision", "text": str(number)} for number in range(500)], 1)
+    shown = look(RUN)
+    blocks = [address for address in re.findall(r'<a class="node" href="([^"]+)"', shown) if "graph=" in address]
+    assert 100 == len(blocks)
+    part = look(blocks[3].split("#")[0])
+    assert ["16", "17", "18", "19", "20"] == re.findall(r'aria-label="Event (\d+): decision"', part)
+    assert "Events 16 to 20 of 500" in part
+    assert f"{RUN}?at=51#timeline" in shown
+    assert 50 == look(f"{RUN}?at=75").count('<tr id="event-')
+    look(f"{RUN}?graph=400-9999")
+    look(f"{RUN}?at=100000")
+
+
+def test_nothing_of_an_agent_is_markup(finished: Finished, look: Callable[..., str]) -> None:
+    """Types, tools, arguments and results are all written by whoever is audited."""
+    finished("s1", LOOP, 1)
+    for page in (look(RUN), look(f"{RUN}?type={HOSTILE}"), look(RUNS)):
+        assert "<script>alert" not in page
+        assert "\u202e" not in page
+        assert [] == re.findall(r"\son\w+=|\sstyle=", re.sub(r"&[a-z]+;|&#\d+;", "", page))
+
+
+def test_a_long_payload_is_cut_and_can_be_had_whole(finished: Finished, look: Callable[..., str]) -> None:
+    """A page stays small, whatever a tool answered."""
+    finished("s1", LOOP, 1)
+    address = re.search(r'href="([^"]+/events/\d+\.json)"', look(RUN))
+    assert address
+    assert "x" * 2 * PAYLOAD_SHOWN not in look(RUN)
+    assert "x" * 2 * PAYLOAD_SHOWN in look(address[1])
+    look(f"{RUN}/events/999999.json", 404)
+
+
+def test_the_files_of_a_run_are_kept_and_not_shown(
+    finished: Finished, call: Call, tokens: Tokens, store: Store
+) -> None:  # fmt: skip
+    """They hold what agents wrote: a browser saves them, and takes them for nothing else."""
+    finished("s1", LOOP, 1)
+    headers = cookie(signed_in(call, tokens.root))
+    session, diagnosis = (call("GET", f"{RUN}/{name}.json", headers=headers) for name in ("session", "diagnosis"))
+    assert {"session_id": "s1", "events": events_of(store.cursor(), "north", "s1")} == session.json()
+    assert call("GET", "/api/audit/ops/runs/run_001", tokens.root).json()["diagnosis"] == diagnosis.json()
+    for answer in (session, diagnosis):
+        assert ("application/json", "nosniff", "no-store") == tuple(
+            answer.headers[name] for name in ("content-type", "x-content-type-options", "cache-control")
+        )
+        assert answer.headers["content-disposition"].startswith('attachment; filename="ops-run_001-')
+
+
+def test_a_session_without_events_has_no_evidence(store: Store, look: Callable[..., str]) -> None:
+    """Nothing known is not 100 and ready; what was said in the session is there all the same."""
+    nothing = SessionEvidence()
+    record = to_record(
+        diagnose(nothing, AS_EVENTS), nothing, connection="local", project="ops", agent=None, session_id="quiet", revision=0,
+        started_at=None, ended_at=None, closed_at=START, closed_reason="explicit", policy_digest="", profile=DEFAULTS["events"],
+    )  # fmt: skip
+    filled(store, ("diagnoses", record), ("scores", score("quiet", 1)))
+    shown = look(RUN)
+    assert "No evidence to judge by" in shown
+    assert "Insufficient evidence" in shown
+    assert "<meter" not in shown
+    assert 'id="graph"' not in shown
+    assert "/projects/ops/exchanges/" in shown
+
+
+def test_a_run_stands_beside_the_runs_before_it(finished: Finished, look: Callable[..., str]) -> None:
+    """Whether it got worse, and where to go on."""
+    finished("good", [{"event": "session_start"}], 1)
+    finished("bad", LOOP, 2)
+    first, second = look(f"{RUNS}/run_001"), look(f"{RUNS}/run_002")
+    assert "first run of this agent" in first
+    assert f'href="{RUNS}/run_002" rel="next"' in first
+    assert re.search(r"▼ 4</span> worse than\s+<a[^>]*>run_001</a>", second)
+    assert "No failure was found" in first
+
+
+def test_the_same_failure_again_is_said(finished: Finished, look: Callable[..., str]) -> None:
+    """A fix that did not help is news."""
+    finished("bad", LOOP, 1)
+    finished("worse", LOOP * 2, 2)
+    assert "The same failure as before" in look(f"{RUNS}/run_002")
+
+
+def test_evaluations_of_the_run_lead_to_their_pages(finished: Finished, look: Callable[..., str], store: Store) -> None:
+    """Those of another connection's session of the same id are not its own."""
+    finished("s1", LOOP, 1)
+    assert "has not been held against a case" in look(RUN)
+    made = evaluated(Made(CLAUDE, REFUND, "s1", (8.0, 8.0, 8.0), simulated=True)).evaluation
+    mine = msgspec.structs.replace(made, project="ops")
+    other = msgspec.structs.replace(mine, connection="south", evaluation_id="other", case_title="Of another")
+    filled(store, ("evaluations", mine), ("evaluations", other))
+    shown = look(RUN)
+    assert "Refund within the policy" in shown
+    assert "Of another" not in shown
+    assert "simulated judge" in shown
+    assert 'href="/projects/ops/evaluations/s1%3Arefund-policy"' in shown
+
+
+def test_runs_are_listed_by_readiness(finished: Finished, look: Callable[..., str]) -> None:
+    """The newest first; the unsafe ones alone where one asks for them."""
+    finished("good", [{"event": "session_start"}], 1)
+    finished("bad", LOOP, 2)
+    listed = re.compile(r'<td class="words"><a href="[^"]+">(run_\d+)</a>')
+    assert ["run_002", "run_001"] == listed.findall(look(RUNS))
+    assert ["run_001"] == listed.findall(look(f"{RUNS}?readiness=ready_for_runtime"))
+    look(f"{RUNS}?readiness=odd", 400)
+
+
+def test_the_runs_of_another_project_are_not_there(
+    finished: Finished, look: Callable[..., str], call: Call, tokens: Tokens
+) -> None:
+    """Neither by their numbers nor for who may not see the project; without a sign-in the way leads there."""
+    finished("s1", LOOP, 1)
+    paths = ("", "/run_001", "/run_001/session.json", "/run_001/diagnosis.json", "/run_001/events/0.json")
+    assert "run_001" not in look("/projects/web/runs")
+    for path in paths[1:]:
+        look(f"/projects/web/runs{path}", 404)
+    reader = cookie(signed_in(call, tokens.ops_reader))
+    for path in paths:
+        assert 403 == call("GET", f"/projects/web/runs{path}", headers=reader).status_code
+        assert 303 == call("GET", f"{RUNS}{path}", headers=HTML).status_code
+
+
+def test_all_evidence_is_found_however_much_there_is(store: Store) -> None:
+    """A record names the first hundred events of a cause; the page marks every one."""
+    calls = [event("s", number, event="tool_call", tool="search", args={"q": 1}) for number in range(150)]
+    odd = event("s", 150, event="error_event", error="gone")
+    read = read_events(filled(store, *(("agent-events", one) for one in [*calls, odd])).cursor(), "local", "s")
+    loops = [place for place, names in read.evidence.items() if "infinite_tool_loop" in names]
+    assert list(range(150)) == loops
+    assert frozenset({150}) == read.failed
+    assert 149 == sum(edge.failure == "infinite_tool_loop" for edge in read.reinforcing)
+
+
+@pytest.mark.parametrize(
+    ("trust", "level", "severities", "words"),
+    [
+        (88, "unsafe_for_production", ("critical", "high"), "a failure is critical"),
+        (59, "unsafe_for_production", ("critical", "critical"), "trust is below 60 and 2 failures are critical"),
+        (59, "unsafe_for_production", (), "trust is below 60"),
+        (90, "review_recommended", ("high",), "a failure is of high severity"),
+        (79, "review_recommended", ("medium",), "trust is below 80"),
+        (95, "ready_for_runtime", ("medium",), ""),
+        (None, "insufficient_evidence", (), ""),
+    ],
+)
+def test_a_readiness_says_what_made_it(trust: int | None, level: str, severities: tuple[str, ...], words: str) -> None:
+    """88 of 100 and unsafe: without the reason one takes one of them for a mistake."""
+    assert level == _readiness(trust, [SimpleNamespace(severity=one) for one in severities])  # type: ignore[misc]
+    causes = [SimpleNamespace(severity=one) for one in severities]
+    made = SimpleNamespace(trust_score=trust, readiness_level=level, failure_causes=causes)
+    assert words == because(made)  # type: ignore[arg-type]

@@ -1,0 +1,117 @@
+"""The runs of a project as a list: in which order, of whom, from when, and why there may be none."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from html import unescape
+from pathlib import Path
+
+from api_server import Call, Tokens
+from builders import START
+from finished import diagnosed
+from watched import put
+
+from analytics.sandbox.adhoc import read_only_rows
+from analytics.sandbox.snapshots import copy_database
+from analytics.store.store import Store
+from schemas.bounds.limits import EARLIEST
+from service.api.paging import Place, encode_place
+from service.pages.links import Links
+from service.pages.run import PAGE
+
+LINKS = Links()
+RUNS = LINKS.runs("ops")
+
+
+def listed(page: str) -> list[str]:
+    """The runs of a list, in its order."""
+    return re.findall(r'<td class="words"><a href="/projects/ops/runs/(run_\d+)"', page)
+
+
+def test_runs_are_listed_the_worst_first_page_by_page(look: Callable[..., str], store: Store) -> None:
+    """The worst of three hundred runs is what one opens the list for; ties, and runs without a score, have one place each."""
+    trusts = [*(40 + number % 7 for number in range(2 * PAGE)), None, 12, None, 99]
+    put(store, "diagnoses", (diagnosed(f"s{number}", trust_score=trust) for number, trust in enumerate(trusts)))
+    place = [(math.inf if trust is None else trust, -number) for number, trust in enumerate(trusts, 1)]
+    read: list[str] = []
+    address: str | None = LINKS.runs("ops", sort="trust")
+    while address:
+        page = look(address)
+        read += listed(page)
+        link = re.search(r'rel="next" href="([^"]+)"|href="([^"]+)" rel="next"', page)
+        address = unescape(link[1] or link[2]) if link else None
+    assert [f"run_{-number:03}" for _, number in sorted(place)] == read
+    assert listed(look(RUNS))[0] == f"run_{len(trusts)}"
+    look(f"{RUNS}?sort=trust&cursor={encode_place(Place(EARLIEST, 'odd', 3))}", 400)
+
+
+def test_the_newest_runs_are_those_that_ended_last(look: Callable[..., str], store: Store) -> None:
+    """Transcripts are imported file by file: of what was imported last the session may be weeks old."""
+    ends = [datetime(2026, *day, tzinfo=UTC) for day in ((11, 1), (10, 5), (10, 20), (10, 5))]
+    put(store, "diagnoses", [diagnosed(f"s{number}", ended_at=at) for number, at in enumerate(ends)])
+    newest_first = ["run_001", "run_003", "run_004", "run_002"]
+    assert newest_first == listed(look(RUNS))
+    newest = look(LINKS.details("ops")).split("Newest runs with their verdict</caption>")[1].split("</table>")[0]
+    assert newest_first == re.findall(r">(run_\d+)</a>", newest)
+    assert [LINKS.run("ops", run) for run in ("run_004", "run_001")] == re.findall(
+        r'href="(/projects/ops/runs/run_00[14])" rel="(?:prev|next)"', look(LINKS.run("ops", "run_003"))
+    )
+
+
+def test_an_unsafe_run_is_worse_than_one_that_is_trusted_less(look: Callable[..., str], store: Store) -> None:
+    """Five duplicate refunds leave a trust of 90: by trust alone they would stand below what only deserves a look."""
+    levels = {"a": ("review_recommended", 88), "b": ("unsafe_for_production", 90), "c": ("ready_for_runtime", 86)}
+    put(store, "diagnoses", [diagnosed(name, readiness_level=at, trust_score=trust) for name, (at, trust) in levels.items()])
+    page = look(LINKS.runs("ops", sort="trust"))
+    assert ["run_002", "run_001", "run_003"] == listed(page)
+    assert re.search(r">Readiness</a></th>.*>Trust</a></th>", page)
+    assert "never below 73: go by the readiness" in look(LINKS.run("ops", "run_002"))
+
+
+def test_runs_are_narrowed_to_agents_and_days(look: Callable[..., str], store: Store) -> None:
+    """From an incident one goes to the runs of its agents in its days; the last day counts whole."""
+    ends = [datetime(2026, 10, day, 23, 59, tzinfo=UTC) for day in (1, 2, 3, 4)]
+    made = [
+        diagnosed(f"{agent}{at.day}", agent=agent, ended_at=at, trust_score=100 - at.day)
+        for at in ends
+        for agent in ("scout", "<b>other")
+    ]
+    put(store, "diagnoses", made)
+    asked = LINKS.runs("ops", agent=["scout"], since="2026-10-02", until="2026-10-03")
+    page = look(asked)
+    assert ["run_005", "run_003"] == listed(page)
+    assert "Runs of <bdi>scout</bdi> that ended since 2026-10-02 and until 2026-10-03." in page
+    both = look(LINKS.runs("ops", agent=["scout", "<b>other"], since="2026-10-04"))
+    assert ["run_008", "run_007"] == listed(both)
+    assert "<b>other" not in both
+    assert [] == listed(look(LINKS.runs("ops", agent=["nobody"])))
+    look(f"{RUNS}?since=odd", 400)
+
+
+def test_a_run_is_found_in_sql_by_the_id_that_pages_have(
+    call: Call, tokens: Tokens, look: Callable[..., str], store: Store, tmp_path: Path
+) -> None:
+    """Beside the server as in the file: whoever reads of run_002 asks for run_002."""
+    made = [diagnosed(f"s{number}", trust_score=90 + number) for number in range(3)]
+    put(store, "diagnoses", [*made, diagnosed("s1", trust_score=50, revision=1), diagnosed("w", project="web")])
+    assert ["run_003", "run_002", "run_001"] == listed(look(RUNS))
+    sql = "SELECT project, run_id, session_id, trust_score, day::VARCHAR AS day FROM runs ORDER BY ALL"
+    day = f"{START:%Y-%m-%d}"
+    wanted = [
+        ("ops", "run_001", "s0", 90, day), ("ops", "run_002", "s1", 50, day), ("ops", "run_003", "s2", 92, day), ("web", "run_001", "w", 100, day),
+    ]  # fmt: skip
+    rows = call("POST", "/api/audit/query", tokens.root, json={"sql": sql}).json()["rows"]
+    assert wanted == [tuple(row.values()) for row in rows]
+    copy_database(store, tmp_path / "copy.duckdb")
+    assert wanted == read_only_rows(tmp_path / "copy.duckdb", sql, 10)[1]
+
+
+def test_the_lowest_trust_of_an_agent_leads_to_its_run(look: Callable[..., str], store: Store) -> None:
+    """A number that one would have to look for among hundreds of runs is no use; of equals it is the newest."""
+    trusts = (90, 61, 61, None, 95)
+    put(store, "diagnoses", [diagnosed(f"s{number}", trust_score=trust) for number, trust in enumerate(trusts)])
+    (lowest,) = re.findall(r'data-label="Lowest"><a href="([^"]+)">61</a>', look(LINKS.agents("ops")))
+    assert LINKS.run("ops", "run_003") == lowest

@@ -1,0 +1,217 @@
+"""Signing in: a cookie that stands for a token, for a while, and that no other site can use."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from http.cookies import SimpleCookie
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from api_server import Call, Tokens
+from browsers import COOKIE, HTML, SIGN_IN, SIGN_OUT, cookie, from_page, signed_in
+from builders import incident
+from hypothesis import given
+from hypothesis import strategies as st
+from watched import put
+
+from analytics.store.store import Store
+from service.access import AccessStore, Holder
+from service.api.authentication import PAGE_MARK
+from service.api.cookies import cookie_name
+from service.api.settings import ApiSettings
+from service.pages.viewing import local_path
+from service.serving import api_settings
+from service.settings import Settings
+from service.sign_ins import LASTS, mark_of
+
+
+def looks(call: Call, value: str) -> httpx2.Response:
+    """The fleet, as a browser asks for it."""
+    return call("GET", "/", headers=cookie(value))
+
+
+def test_a_page_without_a_sign_in_leads_there_and_back(call: Call) -> None:
+    """A link in an alert must end at what it names, with one sign-in between."""
+    answer = call("GET", "/?q=a&sort=name", headers=HTML)
+    assert (303, "/sign-in?next=%2F%3Fq%3Da%26sort%3Dname") == (answer.status_code, answer.headers["location"])
+    shown = call("GET", answer.headers["location"], headers=HTML)
+    assert 200 == shown.status_code
+    assert 'data-then="/?q=a&amp;sort=name"' in shown.text
+
+
+def test_the_cookie_is_for_the_browser_alone(call: Call, tokens: Tokens) -> None:
+    """No script reads it, no other site sends it with a write, and it is not the token."""
+    answer = call("POST", SIGN_IN, tokens.root, json={})
+    (crumb,) = SimpleCookie(answer.headers["set-cookie"]).values()
+    assert (True, "lax", "/", str(int(LASTS.total_seconds()))) == (
+        crumb["httponly"], crumb["samesite"].lower(), crumb["path"], crumb["max-age"],
+    )  # fmt: skip
+    assert tokens.root not in answer.headers["set-cookie"]
+    assert 200 == looks(call, crumb.value).status_code
+
+
+def test_an_address_of_https_makes_the_cookie_secure(call: Call, tokens: Tokens) -> None:
+    """Behind TLS it must never travel without."""
+    assert "secure" in call("POST", f"https://localhost:8321{SIGN_IN}", tokens.root, json={}).headers["set-cookie"].lower()
+    assert "secure" not in call("POST", SIGN_IN, tokens.root, json={}).headers["set-cookie"].lower()
+
+
+class TestBehindAProxyThatSpeaksTls:
+    """The server under its public address, https://audit.example:8443; the proxy hands on plain HTTP."""
+
+    @pytest.fixture
+    def settings(self) -> ApiSettings:
+        """What serving makes of that address."""
+        return api_settings(Settings(public_url="https://Audit.example:8443/"), [])
+
+    @pytest.mark.parametrize("host", ["audit.example:8443", "AUDIT.example:8443"])
+    def test_the_cookie_is_for_encrypted_calls_to_this_host(self, call: Call, tokens: Tokens, host: str) -> None:
+        """The browser must not send it unencrypted, and no other host of the domain can set one of its name."""
+        set_cookie = call("POST", SIGN_IN, tokens.root, json={}, headers={"host": host}).headers["set-cookie"]
+        name, _, rest = set_cookie.partition("=")
+        assert ("__Host-driftline-8321", True) == (name, "; secure" in rest.lower())
+        value = rest.partition(";")[0]
+        assert 200 == call("GET", "/", headers={"host": host, "cookie": f"{name}={value}", **HTML}).status_code
+        assert 303 == call("GET", "/", headers={"host": host, "cookie": f"{COOKIE}={value}", **HTML}).status_code
+
+    def test_on_the_machine_itself_one_signs_in_without(self, call: Call, tokens: Tokens) -> None:
+        """Browsers keep no secure cookie that came unencrypted."""
+        value = signed_in(call, tokens.root)
+        assert 200 == looks(call, value).status_code
+
+
+def test_servers_on_one_machine_do_not_sign_each_other_s_people_out(call: Call, tokens: Tokens) -> None:
+    """Browsers keep the cookies of a host together, whatever the port."""
+    value = signed_in(call, tokens.root)
+    other = cookie_name(8400, encrypted=False)
+    assert 200 == call("GET", "/", headers={"cookie": f"{other}=abc; {COOKIE}={value}", **HTML}).status_code
+
+
+@pytest.mark.parametrize("token", [None, "dl_000000000000_x", "odd"])
+def test_nobody_signs_in_without_a_right_token(call: Call, token: str | None) -> None:
+    """The sign-in is no second door: it counts failures as every call does."""
+    answer = call("POST", SIGN_IN, token, json={})
+    assert (401, None) == (answer.status_code, answer.headers.get("set-cookie"))
+
+
+def test_a_connection_does_not_sign_in(call: Call, tokens: Tokens) -> None:
+    """Its token lies on machines of agents: it delivers, and looks at nothing."""
+    assert 403 == call("POST", SIGN_IN, tokens.ops, json={}).status_code
+
+
+def test_signing_out_ends_it_everywhere(call: Call, tokens: Tokens) -> None:
+    """A copy of the cookie opens nothing any more."""
+    value = signed_in(call, tokens.root)
+    answer = call("POST", SIGN_OUT, json={}, headers=from_page(value))
+    assert 204 == answer.status_code
+    assert 303 == looks(call, value).status_code
+    assert 401 == call("GET", "/api/audit/projects", headers=cookie(value)).status_code
+
+
+def test_revoking_the_token_ends_the_sign_in(call: Call, tokens: Tokens, access: AccessStore) -> None:
+    """Whoever takes a token away means it at once."""
+    value = signed_in(call, tokens.root)
+    assert 200 == looks(call, value).status_code
+    access.revoke("operator", "root")
+    assert 303 == looks(call, value).status_code
+
+
+def test_a_sign_in_ends_by_itself(tmp_path: Path) -> None:
+    """Twelve hours later a forgotten browser opens nothing; what has ended is forgotten with the next sign-in."""
+    now = [datetime(2026, 10, 1, tzinfo=UTC)]
+    with AccessStore(tmp_path / "fleet.access", lambda: now[0]) as access:
+        token = access.add(Holder("operator", "root", None))
+        prefix = token.split("_")[1]
+        first = access.sign_ins.begin(prefix).encode()
+        assert (Holder("operator", "root", None), prefix) == access.signed_in(first)
+        now[0] += LASTS - timedelta(seconds=1)
+        assert access.signed_in(first)
+        now[0] += timedelta(seconds=1)
+        assert access.signed_in(first) is None
+        access.sign_ins.begin(prefix)
+        assert first not in (tmp_path / "fleet.access").read_bytes()
+
+
+@pytest.mark.parametrize("value", ["", "x", "a" * 43, "ä" * 43, "a" * 10_000, '"; DROP TABLE sign_ins; --'])
+def test_a_made_up_cookie_opens_nothing(call: Call, value: str) -> None:
+    """Whatever its bytes."""
+    assert 303 == call("GET", "/", headers={"cookie": f"{COOKIE}={value}".encode(), **HTML}).status_code
+
+
+def test_two_cookies_open_nothing(call: Call, tokens: Tokens) -> None:
+    """Another host of the same site could have set one of them."""
+    value = signed_in(call, tokens.root)
+    assert 303 == call("GET", "/", headers={"cookie": f"{COOKIE}={value}; {COOKIE}=other"}).status_code
+
+
+FORGED = {
+    "no mark": {PAGE_MARK: ""},
+    "a wrong mark": {PAGE_MARK: "0" * 32},
+    "another origin": {"origin": "https://evil.example"},
+    "no origin that a browser names": {"origin": "null"},
+    "another site": {"sec-fetch-site": "cross-site"},
+    "another host of the site": {"sec-fetch-site": "same-site"},
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_a_write_that_no_page_of_ours_made_is_refused(call: Call, tokens: Tokens, store: Store, how: str) -> None:
+    """The browser sends the cookie along whoever made it call."""
+    put(store, "incidents", [incident()])
+    value = signed_in(call, tokens.root)
+    path = f"/api/audit/ops/incidents/{incident().incident_id}"
+    refused = call("PUT", path, json={"status": "dismissed"}, headers=from_page(value, **FORGED[how]))
+    assert (403, "forged") == (refused.status_code, refused.json()["code"])
+    taken = call("PUT", path, json={"status": "dismissed"}, headers=from_page(value))
+    assert (200, "dismissed") == (taken.status_code, taken.json()["incident"]["status"])
+
+
+def test_a_write_without_the_headers_of_browsers_is_refused(call: Call, tokens: Tokens) -> None:
+    """Every browser says where a write comes from; who does not is none, and has tokens."""
+    value = signed_in(call, tokens.root)
+    headers = {**cookie(value), PAGE_MARK: mark_of(value.encode(), "")}
+    assert 403 == call("POST", SIGN_OUT, json={}, headers=headers).status_code
+
+
+def test_the_cookie_sees_what_its_token_sees(call: Call, tokens: Tokens) -> None:
+    """An operator of one project signs in to that one."""
+    value = signed_in(call, tokens.ops_reader)
+    shown = looks(call, value).text
+    assert 'data-name="ops"' in shown
+    assert 'data-name="web"' not in shown
+    assert 403 == call("GET", "/api/audit/web/summary", headers=cookie(value)).status_code
+
+
+@given(st.text())
+def test_the_way_back_is_always_ours(address: str) -> None:
+    """Whoever makes somebody sign in with a link must not choose where that ends."""
+    kept = local_path(address)
+    assert kept.startswith("/")
+    assert not urlsplit(kept).netloc
+    assert not kept.startswith(("//", "/\\"))
+
+
+@pytest.mark.parametrize(
+    "address", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\n", "http://["]
+)
+def test_a_way_to_elsewhere_is_not_taken(address: str) -> None:
+    """It ends at the fleet."""
+    assert "/" == local_path(address)
+
+
+def test_pages_that_differ_share_no_mark(call: Call, tokens: Tokens) -> None:
+    """Pages are compressed: from the lengths of many that differ a mark that they share could be guessed, letter by letter."""
+    value = signed_in(call, tokens.root)
+    pages = [call("GET", f"/sql?q=SELECT+{number}", headers=cookie(value)).text for number in (1, 1, 2)]
+    first, again, other = (re.findall(r'<meta name="driftline-page" content="([0-9a-f]{64})"', page)[0] for page in pages)
+    assert first == again
+    assert first[:32] != other[:32]
+    assert first[32:] != other[32:]
+    written = [
+        call("POST", "/api/audit/sign-out", headers={**from_page(value), PAGE_MARK: mark}).status_code
+        for mark in (other[:-1] + "x", other)
+    ]
+    assert [403, 204] == written

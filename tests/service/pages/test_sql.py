@@ -1,0 +1,108 @@
+"""The page SQL: what there is to ask, from where it is defined, and for nobody who may not ask."""
+
+from __future__ import annotations
+
+import html
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from api_server import Call, Tokens
+from browsers import cookie, from_page, signed_in
+
+from analytics.sandbox.catalog import readable_catalogue
+from service.access import AccessStore, Holder
+from service.pages.sql import FIRST
+from service.worked_examples import worked_examples
+
+SQL = "/sql"
+HOSTILE = "</textarea><script>alert(1)</script> $x"
+
+
+def editor(page: str) -> str:
+    """The statement in the editor."""
+    (found,) = re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.DOTALL)
+    return html.unescape(found)
+
+
+def test_every_view_is_there_with_its_columns_and_comments(call: Call, tokens: Tokens) -> None:
+    """Nobody knows forty tables by heart."""
+    page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root))).text
+    named = re.findall(r'data-insert="([^"]+)"', page)
+    assert [column.name for one in readable_catalogue() for column in one.columns] == named
+    assert "Judge: scope and completeness, 0 to 1." in page
+    assert FIRST == editor(page)
+
+
+def test_the_examples_are_those_of_the_guide_and_links_of_their_own(call: Call, tokens: Tokens) -> None:
+    """What is tested there is what people run here."""
+    value = signed_in(call, tokens.root)
+    page = call("GET", SQL, headers=cookie(value)).text
+    links = re.findall(r'data-use href="([^"]+)"', page)
+    assert len(worked_examples()) == len(links)
+    first = worked_examples()[0]
+    assert ("Which agent got worse?", True) == (first.title, first.sql.startswith("WITH weeks AS ("))
+    assert [one.sql for one in worked_examples()] == [
+        editor(call("GET", html.unescape(link), headers=cookie(value)).text) for link in links
+    ]
+
+
+def test_what_is_the_readers_own_in_an_example_is_a_parameter_that_its_link_fills(call: Call, tokens: Tokens) -> None:
+    """The examples are about a fleet of their own; without that, whoever tries one would have to find what to change."""
+    page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root))).text
+    link = next(one for one in re.findall(r'data-use href="([^"]+)"', page) if "p.project" in one)
+    assert {"p.project": ["ops"], "p.agent": ["deployer"]} == {
+        name: value for name, value in parse_qs(urlsplit(html.unescape(link)).query).items() if name != "q"
+    }
+    assert [{}] == [one.parameters for one in worked_examples() if one.title == "What came late?"]
+    assert "/* $" not in " ".join(one.sql for one in worked_examples())
+
+
+def test_a_shared_statement_is_text_and_is_not_run(call: Call, tokens: Tokens) -> None:
+    """Whoever sends a link chooses what stands in the editor, and nothing else."""
+    page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root)), params={"q": HOSTILE, "rows": 100}).text
+    assert HOSTILE == editor(page)
+    assert "<script>alert" not in page
+    assert '<option value="100" selected>' in page
+
+
+def test_the_page_asks_the_api_with_the_cookie_and_its_mark(call: Call, tokens: Tokens) -> None:
+    """The same rules as for every program; without the mark another site could ask."""
+    value = signed_in(call, tokens.root)
+    body = {"sql": "SELECT 1 AS one", "format": "json", "limit": 100}
+    asked = call("POST", "/api/audit/query", json=body, headers=from_page(value))
+    assert (200, [{"one": 1}]) == (asked.status_code, asked.json()["rows"])
+    assert 403 == call("POST", "/api/audit/query", json=body, headers=cookie(value)).status_code
+
+
+@pytest.mark.parametrize(
+    ("holder", "words"),
+    [
+        (
+            Holder("operator", "reader", None, scopes=frozenset({"read", "review"})),
+            "the scope <code>query</code>, which reader",
+        ),
+        (Holder("operator", "opsonly", "ops"), "opsonly is for the project ops alone"),
+    ],
+)
+def test_whoever_may_not_ask_is_told_why(call: Call, access: AccessStore, holder: Holder, words: str) -> None:
+    """And sees no editor, and no name of a column."""
+    answer = call("GET", SQL, headers=cookie(signed_in(call, access.add(holder))))
+    assert 403 == answer.status_code
+    assert words in answer.text
+    assert "<textarea" not in answer.text
+    assert ">SQL</a>" not in answer.text
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1,\n  oops FROM turns", "SELECT 1\nFROM no_such_table", "SELECT 1,\n  , 2"])
+def test_a_refusal_says_in_which_line(call: Call, tokens: Tokens, sql: str) -> None:
+    """The editor goes there."""
+    told = call("POST", "/api/audit/query", tokens.root, json={"sql": sql}).json()["error"]
+    assert re.search(r"^LINE 2: ", told, re.MULTILINE)
+
+
+@pytest.mark.parametrize("query", [f"q={'x' * 50_001}", "rows=many"])
+def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, query: str) -> None:
+    """A link that was cut, or made longer than a statement may be."""
+    answer = call("GET", f"{SQL}?{query}", headers=cookie(signed_in(call, tokens.root)))
+    assert (400, "text/html; charset=utf-8") == (answer.status_code, answer.headers["content-type"])

@@ -1,0 +1,146 @@
+"""The page Telemetry: who is alive, and what people were told, for whom it is."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import timedelta
+
+import pytest
+from api_server import NOW, Call, Tokens
+from browsers import cookie, signed_in
+
+from analytics.store.outbox import Outbox
+from analytics.store.store import Store
+from schemas.codec.single_object import encode
+from schemas.records import Alert, Heartbeat
+from service.pages import telemetry as page_module
+
+PAGE = "/telemetry"
+HOSTILE = "<img src=x onerror=alert(1)>\u202e"
+
+
+def beat(store: Store, session: str, minutes: float, connection: str = "north", project: str = "ops") -> None:
+    """A sign of life so many minutes ago."""
+    at = NOW - timedelta(minutes=minutes)
+    sign = Heartbeat(connection=connection, project=project, session_id=session, occurred_at=at, ingested_at=at)
+    with store.transaction() as transaction:
+        transaction.append("heartbeats", [encode(sign)])
+
+
+def alert(number: int, **said: object) -> Alert:
+    """An alert on an incident, made so many minutes before now."""
+    at = NOW - timedelta(minutes=number)
+    neutral: dict[str, object] = {
+        "alert_id": f"a{number}", "channel": "webhook", "kind": "incident", "subject_id": f"i{number}", "project": "ops",
+        "severity": "critical", "body": "{}", "created_at": at, "not_before": at, "attempts": 1, "status": "delivered",
+        "settled_at": at,
+    }  # fmt: skip
+    return Alert(**(neutral | said))  # type: ignore[arg-type]
+
+
+def shown(call: Call, token: str, query: str = "") -> str:
+    """The page as text."""
+    answer = call("GET", PAGE + query, headers=cookie(signed_in(call, token)))
+    assert 200 == answer.status_code
+    return answer.text
+
+
+def listed(page: str) -> list[tuple[str, str]]:
+    """Status and session of each row."""
+    return re.findall(r'<tr><td>\s*<span class="pill \w+" title="(\w+)">.*?</td><td class="words">(.*?)</td>', page, re.DOTALL)
+
+
+def figures(page: str) -> list[str]:
+    """Red, yellow, green."""
+    return re.findall(r"<dd>(\d+)</dd>", page)
+
+
+def test_the_longest_silent_comes_first_and_all_are_counted(call: Call, tokens: Tokens, store: Store) -> None:
+    """Who has stopped is what one comes here for."""
+    for session, minutes in (("fresh", 1), ("late", 6), ("gone", 15.1), ("lost", 25)):
+        beat(store, session, minutes)
+    page = shown(call, tokens.root)
+    assert [("red", "lost"), ("red", "gone"), ("yellow", "late"), ("green", "fresh")] == listed(page)
+    assert ["2", "1", "1"] == figures(page)
+    assert '<a href="/projects/ops">ops</a>' in page
+
+
+def test_the_list_is_narrowed_by_links(call: Call, tokens: Tokens, store: Store) -> None:
+    """By status and project, in the address; the counts are those of the project."""
+    beat(store, "fresh", 1)
+    beat(store, "gone", 20)
+    beat(store, "other", 20, "south", "web")
+    page = shown(call, tokens.root)
+    assert {"/telemetry?status=red", "/telemetry?project=web"} <= set(re.findall(r'href="(/telemetry[^"]*)"', page))
+    red = shown(call, tokens.root, "?project=ops&status=red")
+    assert ([("red", "gone")], ["1", "0", "1"]) == (listed(red), figures(red))
+    assert "is like that" in shown(call, tokens.root, "?project=web&status=green")
+
+
+def test_pages_of_sessions_go_on_where_the_last_one_ended(
+    call: Call, tokens: Tokens, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every session is on one page, those of one moment too."""
+    monkeypatch.setattr(page_module, "SHOWN", 2)
+    for number in range(5):
+        beat(store, f"s{number}", 1 + number // 3)
+    query, seen = "?project=ops", []
+    while query:
+        page = shown(call, tokens.root, query)
+        seen += [session for _, session in listed(page)]
+        following = re.findall(r'href="/telemetry(\?[^"]*)" rel="next"', page)
+        query = html.unescape(following[0]) if following else ""
+    assert ([f"s{number}" for number in range(5)], 5) == (sorted(seen), len(seen))
+    assert "To the longest silent" in page
+
+
+def test_alerts_say_how_far_they_came_and_why_not_further(call: Call, tokens: Tokens, store: Store) -> None:
+    """An alert nobody got is found here, with what the channel answered."""
+    failed = {"status": "waiting", "last_error": "the answer was 503", "settled_at": None, "attempts": 3}
+    silence = {"kind": "telemetry", "subject_id": f"north/{HOSTILE}"}
+    Outbox(store).put([alert(1), alert(2, **failed), alert(3, status="given_up", **silence)])
+    page = shown(call, tokens.root)
+    assert ["Delivered", "Waiting", "Given up"] == re.findall(
+        r'<tr><td>\s*<span class="pill \w+" title="\w+">(.*?)</span>', page
+    )
+    assert "the answer was 503" in page
+    assert '<a href="/projects/ops/incidents/i1">' in page
+    assert "<img src=x" not in page
+    waiting = shown(call, tokens.root, "?alerts=waiting")
+    assert ("i2" in waiting, "i1" in waiting) == (True, False)
+
+
+def test_an_operator_of_one_project_sees_that_one_and_no_alerts(call: Call, tokens: Tokens, store: Store) -> None:
+    """Alerts name every project."""
+    beat(store, "mine", 1)
+    beat(store, "theirs", 1, "south", "web")
+    Outbox(store).put([alert(1, project="web")])
+    page = shown(call, tokens.ops_reader)
+    assert [("green", "mine")] == listed(page)
+    assert "for operators of every project" in page
+    assert "i1" not in page
+    assert 403 == call("GET", f"{PAGE}?project=web", headers=cookie(signed_in(call, tokens.ops_reader))).status_code
+
+
+def test_an_empty_server_says_what_is_watched(call: Call, tokens: Tokens) -> None:
+    """Nothing open is the usual state at night."""
+    page = shown(call, tokens.root)
+    assert ["0", "0", "0"] == figures(page)
+    assert "A session is watched from its first exchange" in page
+    assert "Nobody was told of anything yet" in page
+
+
+def test_hostile_ids_are_text(call: Call, tokens: Tokens, store: Store) -> None:
+    """Agents name their sessions."""
+    beat(store, HOSTILE, 1)
+    page = shown(call, tokens.root)
+    assert "<img src=x" not in page
+    assert '&lt;img src=x onerror=alert(1)&gt;<span class="code-point">U+202E</span>' in page
+
+
+@pytest.mark.parametrize("query", ["?status=blue", "?cursor=!", "?alertsFrom=!", "?project=%3Cx%3E"])
+def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, query: str) -> None:
+    """People edit addresses."""
+    answer = call("GET", PAGE + query, headers=cookie(signed_in(call, tokens.root)))
+    assert (400, "text/html; charset=utf-8") == (answer.status_code, answer.headers["content-type"])
