@@ -25,9 +25,9 @@ from benchmarks.measure import print_table, started
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access import AccessStore, Holder, access_file
-from service.api.models import IngestBody
-from service.api.serving import server_of
-from service.api.settings import INGEST, ApiSettings
+from service.http.models import IngestBody
+from service.http.serving import server_of
+from service.http.settings import INGEST, ApiSettings
 from service.processes import serving
 from service.workspace import utc_now
 from streams.log.log_writer import INTAKE, SCORING

@@ -25,9 +25,9 @@ from audit.redaction.redactor import Redactor
 from benchmarks.measure import best_seconds, print_table
 from schemas.records import Exchange, SessionClosed
 from service.access import Holder
-from service.api.ingest import exchange_of
-from service.api.models import IngestBody
 from service.dialogues import PROJECTS, dialogues
+from service.http.ingest import exchange_of
+from service.http.models import IngestBody
 from service.processes import serving
 from service.savings import VARIANTS, Answers, bill
 from streams.engine.engine import Engine

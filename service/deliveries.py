@@ -15,8 +15,8 @@ import httpx2
 
 from schemas.errors import DriftlineError
 from service.access import AccessStore, Holder, access_file
-from service.api.settings import API, EVENTS, INGEST
 from service.dialogues import Session
+from service.http.settings import API, EVENTS, INGEST
 from service.processes import serving
 from service.settings import Settings
 from service.workspace import Clock, utc_now

@@ -15,8 +15,8 @@ from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.store import Store
 from service.access import AccessStore
-from service.api.app import create_app
-from service.api.settings import ApiSettings
+from service.http.app import create_app
+from service.http.settings import ApiSettings
 from streams.engine.engine import Engine
 
 

@@ -16,9 +16,9 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from service.access import AccessStore, Holder
-from service.api.app import create_app
-from service.api.serving import server_of
-from service.api.settings import ApiSettings
+from service.http.app import create_app
+from service.http.serving import server_of
+from service.http.settings import ApiSettings
 from service.querying.questions import QueryLimits
 from service.serving import listen
 from streams.engine.engine import Engine

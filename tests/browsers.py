@@ -8,8 +8,8 @@ from http.cookies import SimpleCookie
 
 from api_server import Call
 
-from service.api.authentication import PAGE_MARK
-from service.api.cookies import cookie_name
+from service.http.authentication import PAGE_MARK
+from service.http.cookies import cookie_name
 from service.sign_ins import mark_of
 
 SIGN_IN, SIGN_OUT = "/api/audit/sign-in", "/api/audit/sign-out"

@@ -21,9 +21,9 @@ from audit.cost.prices import nano_of
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from service.access import AccessStore, Holder
-from service.api.app import create_app
-from service.api.context import ApiContext
-from service.api.settings import ApiSettings
+from service.http.app import create_app
+from service.http.context import ApiContext
+from service.http.settings import ApiSettings
 from service.simulator import RunningJudge, running
 from streams.engine.engine import Engine
 from streams.watch.rounds import WatchRounds

@@ -10,8 +10,8 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
-from service.api.compression import VARIES, packed, takes_gzip
-from service.api.errors import ApiError
+from service.http.compression import VARIES, packed, takes_gzip
+from service.http.errors import ApiError
 from service.pages.rendering import page
 from service.pages.viewing import local_path
 

@@ -16,12 +16,12 @@ from markupsafe import Markup
 from analytics.queries import query_rows
 from audit.evaluation.dimensions import HIGHEST, LOWEST, MEANINGS
 from audit.evaluation.results.report import LATER_ATTEMPT_FAILED
-from service.api.context import ApiContext, Services
-from service.api.errors import ApiError
-from service.api.models import Id
-from service.api.paging import Cursor, Place, after, page_of
 from service.documents import Document
 from service.evaluation_documents import EvaluationState, evaluation_page, evaluation_state
+from service.http.context import ApiContext, Services
+from service.http.errors import ApiError
+from service.http.models import Id
+from service.http.paging import Cursor, Place, after, page_of
 from service.pages.charts import Chart, Point, line
 from service.pages.links import Links
 from service.pages.rendering import page

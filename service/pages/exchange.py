@@ -10,9 +10,9 @@ import duckdb
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from service.api.context import ApiContext, Services
-from service.api.errors import ApiError
-from service.api.models import Id, QueryMoment
+from service.http.context import ApiContext, Services
+from service.http.errors import ApiError
+from service.http.models import Id, QueryMoment
 from service.pages.exchange_parts import TEXTS, calls_of, texts_of, tiers_of, whole_text
 from service.pages.exchange_record import ExchangeRecord, exchange_record
 from service.pages.exchange_words import OUTCOMES, SAMPLING

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from service.api.context import Services
-from service.api.projects import project_rows
+from service.http.context import Services
+from service.http.projects import project_rows
 from service.pages.links import Links
 from service.pages.project_words import reason_words
 from service.pages.rendering import page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from service.api.paging import Place, page_of
+from service.http.paging import Place, page_of
 
 Row = Mapping[str, Any]
 

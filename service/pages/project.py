@@ -15,9 +15,9 @@ from fastapi.responses import HTMLResponse
 from analytics.queries import query_records
 from audit.drift.consecutive_days import DAYS
 from schemas.records import Baseline, Incident
-from service.api.context import ApiContext, Services
-from service.api.projects import project_rows, row_of
 from service.banner import banner_text
+from service.http.context import ApiContext, Services
+from service.http.projects import project_rows, row_of
 from service.pages.change_days import marked_days, telling
 from service.pages.links import Links
 from service.pages.project_charts import (

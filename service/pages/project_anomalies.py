@@ -10,10 +10,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
-from service.api.context import Services
-from service.api.paging import Cursor
-from service.api.reading import score_place
 from service.documents import Document, Wanted, project_scores
+from service.http.context import Services
+from service.http.paging import Cursor
+from service.http.reading import score_place
 from service.pages.charts import share_bar
 from service.pages.paged import linked
 from service.pages.rendering import page

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import run_query
-from service.api.context import Services
+from service.http.context import Services
 from service.pages.project_days import shown_window
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer

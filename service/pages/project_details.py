@@ -15,8 +15,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
-from service.api.context import Services
 from service.documents import Document, project_summary
+from service.http.context import Services
 from service.pages.charts import share_bar
 from service.pages.exchange_words import REASONS
 from service.pages.project_charts import cost_days, known_sum, model_costs

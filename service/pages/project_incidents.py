@@ -13,13 +13,13 @@ from fastapi.responses import HTMLResponse
 from analytics.queries import query_rows
 from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
-from service.api.context import Services
-from service.api.errors import ApiError
-from service.api.incidents import GivenStatus, IncidentType
-from service.api.models import Id
-from service.api.paging import Cursor, Place, after, page_of
-from service.api.projects import project_row
 from service.documents import Document
+from service.http.context import Services
+from service.http.errors import ApiError
+from service.http.incidents import GivenStatus, IncidentType
+from service.http.models import Id
+from service.http.paging import Cursor, Place, after, page_of
+from service.http.projects import project_row
 from service.pages.exchange_words import SAMPLING
 from service.pages.incident_charts import chart_of
 from service.pages.incident_queries import found_again

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from audit.policy.policy import Policy
-from service.api.context import Services
-from service.api.paging import Cursor, Place, after
-from service.api.trends import session_place
+from service.http.context import Services
+from service.http.paging import Cursor, Place, after
+from service.http.trends import session_place
 from service.pages.charts import share_bar
 from service.pages.paged import linked
 from service.pages.project_words import WRAP_STEPS

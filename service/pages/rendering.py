@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 
 from audit.prompts.prompt_quoting import hidden_parts
 from service.access import Holder
-from service.api.authentication import PAGE_MARK
+from service.http.authentication import PAGE_MARK
 from service.pages.links import Links
 from service.pages.words import TERMS
 from service.sign_ins import mark_of

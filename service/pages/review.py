@@ -14,8 +14,8 @@ from fastapi.responses import HTMLResponse
 from analytics.queries import query_rows
 from audit.agreement import HIGHEST, LOWEST, MIN_EXCHANGES, MIN_SESSIONS
 from schemas.errors import PolicyError
-from service.api.context import ApiContext, Services
-from service.api.models import Id
+from service.http.context import ApiContext, Services
+from service.http.models import Id
 from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.texts import Excerpt, excerpt

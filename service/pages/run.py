@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from schemas.bounds.limits import EARLIEST
-from service.api.context import Services
-from service.api.errors import ApiError
-from service.api.paging import NO_CURSOR, Cursor, Place, page_of
-from service.api.runs import RunId
+from service.http.context import Services
+from service.http.errors import ApiError
+from service.http.paging import NO_CURSOR, Cursor, Place, page_of
+from service.http.runs import RunId
 from service.pages.rendering import page
 from service.pages.run_reading import PAYLOAD_SHOWN, RunRead, payloads_of, read_run
 from service.pages.run_timeline import ONLY, Asked, Timeline, timeline

@@ -12,9 +12,9 @@ from fastapi.responses import StreamingResponse
 from analytics.queries import query_rows
 from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
-from service.api.context import ApiContext, Services
-from service.api.errors import ApiError
-from service.api.runs import RunId
+from service.http.context import ApiContext, Services
+from service.http.errors import ApiError
+from service.http.runs import RunId
 from service.pages.run import NO_RUN
 from service.pages.run_reading import payloads_of
 from service.pages.viewing import ShownProject

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.sandbox.catalog import readable_catalogue
-from service.api.query import MAX_SQL
+from service.http.query import MAX_SQL
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.querying.questions import DEFAULT_ROWS, MAX_ROWS

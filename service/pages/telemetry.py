@@ -12,11 +12,11 @@ from fastapi.responses import HTMLResponse
 from analytics.store.outbox import Outbox
 from audit.silence import Status
 from service.access import Holder
-from service.api.alerts import Status as AlertStatus
-from service.api.authentication import require_project
-from service.api.context import ApiContext, Services
-from service.api.models import ConnectionName
-from service.api.paging import Cursor, Place, after, page_of
+from service.http.alerts import Status as AlertStatus
+from service.http.authentication import require_project
+from service.http.context import ApiContext, Services
+from service.http.models import ConnectionName
+from service.http.paging import Cursor, Place, after, page_of
 from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.viewing import Viewer

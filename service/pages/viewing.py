@@ -10,9 +10,9 @@ from fastapi import Depends, Path, Request
 
 from schemas.bounds.limits import NAME
 from service.access import Holder
-from service.api.authentication import require_project
-from service.api.context import Services
-from service.api.errors import ApiError
+from service.http.authentication import require_project
+from service.http.context import Services
+from service.http.errors import ApiError
 from service.pages.links import Links
 
 

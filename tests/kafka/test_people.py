@@ -15,8 +15,8 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.registry import topics
 from service.access import AccessStore, Holder
-from service.api.app import create_app
-from service.api.settings import ApiSettings
+from service.http.app import create_app
+from service.http.settings import ApiSettings
 from streams.kafka.connection import KafkaConnection
 from streams.upkeep.anchors import choose, run_round, withdraw
 

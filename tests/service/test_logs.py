@@ -31,10 +31,10 @@ def stream() -> Iterator[io.StringIO]:
 
 def test_a_record_is_one_json_line_with_what_was_logged_beside_it(stream: io.StringIO) -> None:
     """Programs read logs; an id that cannot be searched for is none."""
-    logging.getLogger("service.api").info("a %s", "request\nof two lines", extra={"route": "/x", "status": 200})
+    logging.getLogger("service.http").info("a %s", "request\nof two lines", extra={"route": "/x", "status": 200})
     [line] = stream.getvalue().splitlines()
     fields = json.loads(line)
-    assert ("INFO", "service.api", "a request\nof two lines", "/x", 200) == tuple(
+    assert ("INFO", "service.http", "a request\nof two lines", "/x", 200) == tuple(
         fields[name] for name in ("level", "logger", "message", "route", "status")
     )
     assert fields["time"].startswith("20")

@@ -19,10 +19,10 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access import Holder
-from service.api.ingest import exchange_of
-from service.api.models import IngestBody
 from service.commands.demo import POLICY
 from service.dialogues import dialogues
+from service.http.ingest import exchange_of
+from service.http.models import IngestBody
 from service.savings import VARIANTS, Bill, Savings, bill, records_of
 from service.simulator import running
 from streams.engine.engine import Engine

@@ -11,8 +11,8 @@ import msgspec
 from fastapi import FastAPI
 
 from reference.markdown import code, fenced, page, table, words
-from service.api.app import ROUTERS
-from service.api.description import JSON, describe
+from service.http.app import ROUTERS
+from service.http.description import JSON, describe
 
 _GROUPS = {
     "records": "Deliver records", "sessions": "Sessions", "telemetry": "Telemetry", "alerts": "Alerts", "reading": "Read",

@@ -18,7 +18,7 @@ from analytics.sandbox.adhoc import read_only_rows
 from analytics.sandbox.snapshots import copy_database
 from analytics.store.store import Store
 from schemas.bounds.limits import EARLIEST
-from service.api.paging import Place, encode_place
+from service.http.paging import Place, encode_place
 from service.pages.links import Links
 from service.pages.run import PAGE
 

@@ -19,9 +19,9 @@ from watched import put
 
 from analytics.store.store import Store
 from service.access import AccessStore, Holder
-from service.api.authentication import PAGE_MARK
-from service.api.cookies import cookie_name
-from service.api.settings import ApiSettings
+from service.http.authentication import PAGE_MARK
+from service.http.cookies import cookie_name
+from service.http.settings import ApiSettings
 from service.pages.viewing import local_path
 from service.serving import api_settings
 from service.settings import Settings

@@ -1,0 +1,70 @@
+"""What people were told, for operators of every project."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import anyio.to_thread
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from analytics.store.outbox import Outbox
+from service.documents import iso_time
+from service.http.answers import Answer
+from service.http.authentication import Reader, require_project
+from service.http.context import Services
+from service.http.errors import documented
+from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
+from service.http.project_answers import Moment
+from service.http.settings import API
+
+router = APIRouter(tags=["alerts"])
+Status = Literal["waiting", "delivered", "given_up"]
+
+
+class AlertAnswer(Answer):
+    """An alert, and how far it has come."""
+
+    id: str = Field(description="The same for the same cause and channel.")
+    channel: Literal["webhook", "slack"]
+    kind: Literal["incident", "telemetry"]
+    subject: str = Field(description="Id of the incident, or connection and id of the session.")
+    project: str | None
+    severity: Literal["warning", "critical"]
+    status: Status
+    created_at: Moment
+    not_before: Moment = Field(description="When it is tried next, or was last: later in quiet hours and after a failure.")
+    attempts: int
+    settled_at: Moment | None = Field(description="When it was delivered or given up.")
+    last_error: str | None = Field(description="Why the last try failed.", examples=["the answer was 503"])
+
+
+class AlertsAnswer(Answer):
+    """Alerts, newest first."""
+
+    alerts: list[AlertAnswer]
+    count: int
+    next_cursor: NextCursor
+
+
+@router.get(f"{API}/alerts", responses=documented(400))
+async def alerts(
+    *,
+    caller: Reader,
+    services: Services,
+    status: Annotated[Status | None, Query(description="Only those.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> AlertsAnswer:
+    """List the alerts on incidents and silent sessions of every project, newest first."""
+    require_project(caller, None)
+    outbox = Outbox(services.engine.store)
+    rows = await anyio.to_thread.run_sync(outbox.listed, status, limit + 1, after(cursor))
+    shown, following = page_of(rows, limit, lambda row: Place(row["created_at"], row["alert_id"]))
+    return AlertsAnswer(alerts=[_answer(row) for row in shown], count=len(shown), next_cursor=following)
+
+
+def _answer(row: dict[str, Any]) -> AlertAnswer:
+    times = {name: iso_time(row[name]) for name in ("created_at", "not_before", "settled_at")}
+    rest = {name: row[name] for name in ("channel", "kind", "project", "severity", "status", "attempts", "last_error")}
+    return AlertAnswer(id=row["alert_id"], subject=row["subject_id"], **times, **rest)

@@ -1,0 +1,162 @@
+"""Anchors over HTTP: which exchanges are judged again and again, and what that says of the judge."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import Field, model_validator
+
+from schemas.errors import InputError
+from service.anchors import anchor_document, anchors_document
+from service.documents import iso_time
+from service.http.answers import Answer
+from service.http.authentication import Admin, Reader, Reviewer, VisibleProject
+from service.http.bodies import JsonRoute
+from service.http.context import ApiContext, Services, durable_or_refused
+from service.http.errors import ApiError, documented
+from service.http.models import ConnectionName, Id, OperatorBody
+from service.http.project_answers import Moment
+from service.http.settings import API
+from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
+
+router = APIRouter(route_class=JsonRoute, tags=["anchors"])
+ANCHORS_PATH = f"{API}/{{project}}/anchors"
+MOST = 500
+
+
+class AnchorsBody(OperatorBody):
+    """Which exchanges become anchors: those that are named, or so many that spread over the range of what the judge says."""
+
+    exchange_ids: Annotated[list[Id], Field(min_length=1, max_length=MOST)] | None = Field(None, alias="exchangeIds")
+    connection: ConnectionName | None = Field(None, description="Whose exchanges they are, where two connections use one id.")
+    count: Annotated[int, Field(ge=1, le=MOST)] | None = Field(None, description="How many; without it what the policy says.")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> AnchorsBody:
+        if self.exchange_ids is not None and self.count is not None:
+            raise ValueError("exchangeIds and count: give one or the other")
+        return self
+
+
+class AnchorAnswer(Answer):
+    """An exchange that is judged again and again."""
+
+    id: str
+    connection: str
+    exchange_id: str
+    active: bool = Field(description="Whether it is judged in the next round.")
+    chosen_by: str = Field(description="Who chose it, or withdrew it.")
+    chosen_at: Moment
+
+
+class RoundAnswer(Answer):
+    """One round: how many anchors were judged, how many of them have a score, and what it cost."""
+
+    at: Moment
+    anchors: int
+    scored: int
+    cost_usd: float | None
+
+
+class JudgeAnswer(Answer):
+    """What the anchors say of the judge of a tier; sizes are parts of its scale, 0 to 1."""
+
+    tier: str
+    changed: bool
+    direction: Literal["up", "down"] | None
+    since: Moment | None = Field(description="The round that shows the change first, at the likeliest.")
+    evidence: float = Field(description="What a fair bet against a judge that never changes has come to; 200 is the proof.")
+    size: float | None
+    low: float | None
+    high: float | None
+    anchors: int
+    rounds: int
+
+
+class AnchorsAnswer(Answer):
+    """The anchors of a project, their rounds, newest first, and the judge of each tier."""
+
+    anchors: list[AnchorAnswer]
+    rounds: list[RoundAnswer]
+    judge: list[JudgeAnswer]
+
+
+class ChosenAnswer(Answer):
+    """The anchors that were asked for."""
+
+    anchors: list[AnchorAnswer]
+    count: int
+
+
+class OneAnchorAnswer(Answer):
+    """An anchor."""
+
+    anchor: AnchorAnswer
+
+
+class BegunAnswer(Answer):
+    """The round that is on its way; no anchors where it had begun already."""
+
+    round: Moment
+    anchors: int
+
+
+@router.get(ANCHORS_PATH, responses=documented(400, 404))
+async def anchors(project: VisibleProject, _: Reader, services: Services) -> AnchorsAnswer:
+    """List the anchors of a project, and say whether its judge has changed."""
+    return AnchorsAnswer.model_validate(await services.ask(lambda cursor: anchors_document(cursor, project)))
+
+
+@router.post(ANCHORS_PATH, status_code=201, responses=documented(400, 404, 408, 413, 415))
+async def choose_anchors(
+    project: VisibleProject, caller: Reviewer, services: Services, body: AnchorsBody | None = None
+) -> ChosenAnswer:
+    """Choose anchors. Each is judged again in every round, which costs at most the cap of one session."""
+    chosen = await _wanted(services, project, body or AnchorsBody())
+    try:
+        with durable_or_refused():
+            made = await choose(services.engine, project, chosen, caller.name)
+    except InputError as error:
+        raise ApiError(400, "invalid", str(error)) from None
+    return ChosenAnswer(anchors=[AnchorAnswer.model_validate(anchor_document(one)) for one in made], count=len(made))
+
+
+@router.delete(f"{ANCHORS_PATH}/{{anchor_id}}", responses=documented(400, 404))
+async def withdraw_anchor(
+    project: VisibleProject,
+    anchor_id: Annotated[Id, Path(description="Id of the anchor.")],
+    caller: Reviewer,
+    services: Services,
+) -> OneAnchorAnswer:
+    """Judge an anchor no more; what was said of it stays."""
+    with durable_or_refused():
+        found = await withdraw(services.engine, project, anchor_id, caller.name)
+    if found is None:
+        raise ApiError(404, "not_found", "the project has no anchor of this id")
+    return OneAnchorAnswer(anchor=AnchorAnswer.model_validate(anchor_document(found)))
+
+
+@router.post(f"{ANCHORS_PATH}/run", status_code=202, responses=documented(400, 404, 408, 409, 413, 415))
+async def begin_round(project: VisibleProject, _: Admin, services: Services) -> BegunAnswer:
+    """Have the anchors judged again now, at most once a minute. 409 without a judge, or where the project is not audited."""
+    engine = services.engine
+    if not engine.has_judge:
+        raise ApiError(409, "no_judge", "this server has no judge to ask")
+    if not engine.policy.for_project(project).settings.enabled:
+        raise ApiError(409, "not_audited", "the audit of this project is switched off")
+    with durable_or_refused():
+        begun = await run_round(engine, project)
+    return BegunAnswer.model_validate({"round": iso_time(begun.at), "anchors": begun.exchanges})
+
+
+async def _wanted(services: ApiContext, project: str, body: AnchorsBody) -> list[tuple[str, str]]:
+    """Connection and id of the exchanges that are meant; 400 for one that the project does not have."""
+    ids = body.exchange_ids
+    if ids is None:
+        count = body.count or services.engine.policy.for_project(project).settings.anchors.count
+        return await services.ask(lambda cursor: candidates(cursor, project, count))
+    try:
+        return await services.ask(lambda cursor: named(cursor, project, ids, body.connection))
+    except InputError as error:
+        raise ApiError(400, "invalid", f"exchangeIds: {error}") from None

@@ -1,0 +1,187 @@
+"""The application: endpoints, and around them what every request goes through, from the outside in.
+
+record and error answers → host → token → requests in flight → body limits → ETags → audit log → endpoints. A request without a
+right token costs no more than a look at its head.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+from schemas.errors import BrokerError, BusyError
+from service.access import AccessStore
+from service.http import (
+    alerts,
+    anchors,
+    audit_log,
+    baselines,
+    costs,
+    deployments,
+    docs,
+    evaluations,
+    events,
+    exchanges,
+    incidents,
+    ingest,
+    judging,
+    operations,
+    people,
+    projects,
+    query,
+    reading,
+    retention,
+    runs,
+    sessions,
+    sign_in,
+    telemetry,
+    tokens,
+    trends,
+)
+from service.http.audit_trail import AuditTrail, keep_write
+from service.http.authentication import Authentication
+from service.http.context import ApiContext
+from service.http.description import describe
+from service.http.errors import ApiError, add_error_answers, error_response
+from service.http.etags import Etags
+from service.http.limits import BodyLimits, HostCheck, InFlight
+from service.http.metrics import Metrics
+from service.http.parameters import refuse_unknown
+from service.http.requests import RequestRecord
+from service.http.settings import ApiSettings
+from service.pages import (
+    agent_health,
+    entrance,
+    exchange,
+    fleet,
+    help_page,
+    project,
+    project_anomalies,
+    project_costs,
+    project_details,
+    project_incidents,
+    project_wrap_quality,
+    review,
+    run,
+    run_files,
+    sql,
+)
+from service.pages import evaluations as evaluation_pages
+from service.pages import telemetry as telemetry_page
+from service.pages.problems import add_problem_pages
+from service.querying.desk import QueryDesk
+from service.rounding import rounded
+from service.version import version
+from streams.engine.record_intake import Auditing
+
+RETRY_AFTER = "2"
+"""Seconds after which a sender may try again when the log was busy."""
+RETRY_BROKER = "5"
+"""Seconds after which a sender may try again when Kafka took nothing."""
+ROUTERS = (
+    ingest,
+    events,
+    sessions,
+    telemetry,
+    alerts,
+    projects,
+    reading,
+    exchanges,
+    trends,
+    baselines,
+    incidents,
+    costs,
+    runs,
+    people,
+    anchors,
+    deployments,
+    judging,
+    retention,
+    tokens,
+    audit_log,
+    query,
+    evaluations,
+    sign_in,
+    operations,
+    docs,
+    entrance,
+    fleet,
+    project,
+    project_anomalies,
+    project_costs,
+    project_details,
+    project_wrap_quality,
+    agent_health,
+    review,
+    project_incidents,
+    exchange,
+    sql,
+    run,
+    run_files,
+    telemetry_page,
+    evaluation_pages,
+    help_page,
+)
+"""The modules with the endpoints and the pages."""
+log = logging.getLogger(__name__)
+
+
+def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> FastAPI:
+    """The application over an engine that was started, and the tokens that open it."""
+    app = FastAPI(
+        title="Driftline",
+        version=version(),
+        summary="Continuous audit of AI agent fleets.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        default_response_class=RoundedJson,
+        dependencies=[Depends(refuse_unknown), Depends(keep_write)],
+        generate_unique_id_function=_operation_id,
+    )
+    metrics = Metrics()
+    app.state.context = ApiContext(engine, access, settings, metrics)
+    app.state.desk = QueryDesk(engine.store, engine.now, settings.queries)
+    for part in ROUTERS:
+        app.include_router(part.router)
+    describe(app)
+    add_error_answers(app)
+    add_problem_pages(app)
+    app.add_exception_handler(BusyError, _busy)
+    app.add_exception_handler(BrokerError, _without_broker)
+    app.add_middleware(AuditTrail, access=access)
+    app.add_middleware(Etags)
+    app.add_middleware(BodyLimits, settings=settings)
+    app.add_middleware(InFlight, settings=settings)
+    app.add_middleware(Authentication, access=access, settings=settings)
+    app.add_middleware(HostCheck, settings=settings)
+    app.add_middleware(RequestRecord, metrics=metrics)
+    return app
+
+
+class RoundedJson(JSONResponse):
+    """An answer in JSON, its numbers rounded to what they mean."""
+
+    def render(self, content: Any) -> bytes:
+        """The content as JSON."""
+        return super().render(rounded(content))
+
+
+async def _busy(_: Request, error: Exception) -> JSONResponse:
+    return error_response(ApiError(503, "busy", str(error), {"Retry-After": RETRY_AFTER}))
+
+
+async def _without_broker(_: Request, error: Exception) -> JSONResponse:
+    # What the error says of brokers and addresses is for whoever runs the server.
+    log.warning("a record was not taken: %s", error)
+    words = "the log takes no records at the moment"
+    return error_response(ApiError(503, "log_unavailable", words, {"Retry-After": RETRY_BROKER}))
+
+
+def _operation_id(route: APIRoute) -> str:
+    """What an endpoint is called in clients that are made from the description: its subject and its function."""
+    return "_".join([*map(str, route.tags[:1]), route.name])

@@ -1,0 +1,239 @@
+"""Who calls: the token of a request, before its body is read. Nothing under /api is answered without one.
+
+1. The token is in the Authorization header (`Bearer dl_…`), never in the address. A browser has a cookie instead, after signing in.
+2. A cookie comes along whoever made the browser call. So with one, what writes has to come from a page of ours: it carries the
+   page's mark, and the browser says no other origin.
+3. Each address may fail so many times a minute; beyond that it is told to wait (429). A right token is always let in: no failures
+   of others behind the same proxy lock it out, and 256 random bits need no lock.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections import OrderedDict
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Request, Security
+from fastapi.security import HTTPBearer, SecurityScopes
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from schemas.bounds.limits import NAME
+from service.access import AccessStore, Holder
+from service.http.context import Services
+from service.http.cookies import cookie_of
+from service.http.errors import ApiError, refuse
+from service.http.limits import header_values, is_same_origin
+from service.http.settings import ApiSettings
+from service.sign_ins import is_mark
+from service.tokens import prefix_of
+
+WINDOW = 60.0
+"""Seconds over which failures are counted."""
+MAX_ADDRESSES = 10_000
+"""Addresses whose failures are remembered: those that failed last."""
+METRICS = "/metrics"
+PAGE_MARK = "X-Driftline-Page"
+"""Header in which a page repeats its mark with everything it writes."""
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+NEEDED = "a Bearer token is needed: Authorization: Bearer dl_…"
+CHALLENGE = {"WWW-Authenticate": 'Bearer realm="driftline"'}
+
+
+class Failures:
+    """How often each address has failed within the last minute; the clock is monotonic, in seconds."""
+
+    def __init__(self, limit: int, clock: Any = time.monotonic) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def count(self, address: str) -> int:
+        """Count one failure; answers how many seconds the address has to wait, 0 while it has not failed too often."""
+        now = self._clock()
+        start, failed = self._counts.pop(address, (now, 0))
+        if now - start >= WINDOW:
+            start, failed = now, 0
+        self._counts[address] = start, failed + 1
+        while len(self._counts) > MAX_ADDRESSES:
+            self._counts.popitem(last=False)
+        return 0 if failed < self._limit else int(start + WINDOW - now) + 1
+
+
+class Authentication:
+    """Finds whose token a request brings, and refuses the others."""
+
+    def __init__(self, app: ASGIApp, access: AccessStore, settings: ApiSettings) -> None:
+        self._app = app
+        self._access = access
+        self._encrypted_hosts = settings.encrypted_hosts
+        self._failures = Failures(settings.max_failures)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its caller, or refuse it with 401 or 429."""
+        if scope["type"] == "http":
+            given = list(header_values(scope, b"authorization"))
+            cookie = cookie_of(scope, self._encrypted_hosts)
+            error = self._by_token(scope, given) if given or not cookie else self._by_cookie(scope, cookie)
+            if error is not None:
+                await refuse(error, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _by_token(self, scope: Scope, given: list[bytes]) -> ApiError | None:
+        """Note who calls by the Authorization headers; the refusal where one is needed and none opens."""
+        if not (_is_api(scope) or (scope["path"] == METRICS and given)):
+            return None
+        token = _token(given)
+        caller = self._access.find(token)
+        if caller is None:
+            return self._refusal(scope, given)
+        scope.setdefault("state", {}).update(caller=caller, token=prefix_of(token))
+        return None
+
+    def _by_cookie(self, scope: Scope, cookie: bytes) -> ApiError | None:
+        """Note who calls by the cookie; the refusal where it opens nothing, or where no page of ours can have made the call."""
+        found = self._access.signed_in(cookie)
+        if found is None:
+            return ApiError(401, "signed_out", "the sign-in has ended; sign in again") if _is_api(scope) else None
+        caller, prefix = found
+        if scope["method"] not in _READS and not _is_from_page(scope, cookie):
+            return ApiError(403, "forged", "the call does not come from a page of this server; reload the page")
+        scope.setdefault("state", {}).update(caller=caller, token=prefix, cookie=cookie)
+        return None
+
+    def _refusal(self, scope: Scope, given: list[bytes]) -> ApiError:
+        wait = self._failures.count(client_address(scope))
+        if wait:
+            return ApiError(429, "too_many_failures", f"too many wrong tokens; wait {wait} s", {"Retry-After": str(wait)})
+        return ApiError(401, "unauthorized", _why(given), CHALLENGE)
+
+
+def client_address(scope: Scope) -> str:
+    """Where a request comes from: the address, of IPv6 the network of one client (64 bits)."""
+    host = scope["client"][0] if scope.get("client") else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return str(host)[:64]
+    return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
+
+
+def _token(values: list[bytes]) -> bytes:
+    """The token of the one Authorization header; nothing where there is none, or several."""
+    scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+def _is_api(scope: Scope) -> bool:
+    return bool(scope["path"].startswith("/api/"))
+
+
+def _is_from_page(scope: Scope, cookie: bytes) -> bool:
+    """Whether a page of ours made the call: it carries the mark, and the browser names no other origin."""
+    marks = list(header_values(scope, PAGE_MARK.lower().encode()))
+    return len(marks) == 1 and is_mark(marks[0], cookie) and is_same_origin(scope)
+
+
+def _why(values: list[bytes]) -> str:
+    """Why these Authorization headers open nothing, in words."""
+    if not values:
+        return NEEDED
+    if len(values) > 1:
+        return "Authorization: is there more than once"
+    scheme = values[0].partition(b" ")[0].lower()
+    return "the token is wrong, expired or revoked" if scheme == b"bearer" else f"{NEEDED}; no other scheme is taken"
+
+
+def caller_of(request: Request) -> Holder:
+    """Who calls; 401 when nobody has said."""
+    caller: Holder | None = getattr(request.state, "caller", None)
+    if caller is None:
+        raise ApiError(401, "unauthorized", NEEDED, CHALLENGE)
+    return caller
+
+
+_CONNECTION = HTTPBearer(scheme_name="connectionToken", description="Token of a connection.", auto_error=False)
+_OPERATOR = HTTPBearer(scheme_name="operatorToken", description="Token of an operator.", auto_error=False)
+
+
+def _connection(request: Request, _: Annotated[Any, Security(_CONNECTION)]) -> Holder:
+    caller = caller_of(request)
+    if caller.kind != "connection":
+        raise ApiError(403, "connection_token_required", "this takes the token of a connection")
+    return caller
+
+
+def _holds(caller: Holder, scope: str) -> Holder:
+    if caller.kind != "operator":
+        raise ApiError(403, "operator_token_required", "this takes the token of an operator")
+    if scope not in caller.scopes:
+        raise ApiError(403, "scope_required", f"the token lacks the scope {scope}")
+    return caller
+
+
+def _either(
+    request: Request, _: Annotated[Any, Security(_CONNECTION)], __: Annotated[Any, Security(_OPERATOR, scopes=["admin"])]
+) -> Holder:
+    caller = caller_of(request)
+    return caller if caller.kind == "connection" else _holds(caller, "admin")
+
+
+def _operator(request: Request, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
+    caller = caller_of(request)
+    if caller.kind != "operator":
+        raise ApiError(403, "operator_token_required", "this takes the token of an operator")
+    return caller
+
+
+def _scoped(request: Request, needed: SecurityScopes, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
+    caller = caller_of(request)
+    for scope in needed.scopes:
+        _holds(caller, scope)
+    return caller
+
+
+def _everywhere(caller: Annotated[Holder, Depends(_scoped)]) -> Holder:
+    require_project(caller, None)
+    return caller
+
+
+Connection = Annotated[Holder, Depends(_connection)]
+"""The connection that calls; 403 for an operator."""
+Caller = Annotated[Holder, Depends(_either)]
+"""Whoever calls: a connection, or an operator with the scope admin."""
+Operator = Annotated[Holder, Depends(_operator)]
+"""The operator that calls, whatever its scopes; 403 for a connection."""
+Reader = Annotated[Holder, Security(_scoped, scopes=["read"])]
+"""An operator who may read."""
+Reviewer = Annotated[Holder, Security(_scoped, scopes=["review"])]
+"""An operator who may score and decide as a person."""
+Admin = Annotated[Holder, Security(_scoped, scopes=["admin"])]
+"""An operator who may change, purge and judge again, in the projects the token is for."""
+FleetAdmin = Annotated[Holder, Security(_everywhere, scopes=["admin"])]
+"""An operator who may do so in every project, and give access."""
+Querier = Annotated[Holder, Security(_everywhere, scopes=["query"])]
+"""An operator of every project who may ask SQL of their own: it sees all there is."""
+
+
+def require_project(caller: Holder, project: str | None) -> None:
+    """403 when the caller may not see the project; `None` stands for all of them. Whether it exists is not told."""
+    if caller.project is not None and caller.project != project:
+        raise ApiError(403, "other_project", "the token is for another project")
+
+
+async def _visible_project(
+    caller: Operator,
+    services: Services,
+    project: Annotated[str, Path(pattern=f"^{NAME}$", description="Name of the project.", examples=["ops"])],
+) -> str:
+    require_project(caller, project)
+    await services.require_project(project)
+    return project
+
+
+VisibleProject = Annotated[str, Depends(_visible_project)]
+"""The project in the address, which the operator may see; 404 for one that is not known.
+
+What may be done there another dependency says: Reader, Reviewer, Admin.
+"""

@@ -1,0 +1,90 @@
+"""Baselines over HTTP: what is normal for a project."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from schemas.records import Baseline
+from service.http.answers import Answer
+from service.http.authentication import Admin, Reader, VisibleProject
+from service.http.bodies import JsonRoute
+from service.http.context import ApiContext, Services, durable_or_refused
+from service.http.errors import documented
+from service.http.models import OperatorBody
+from service.http.project_answers import Moment, ProjectAnswer, Share
+from service.http.settings import API
+from service.watched import NO_BASELINE, baseline_document
+
+router = APIRouter(route_class=JsonRoute, tags=["baselines"])
+BASELINE = f"{API}/{{project}}/baseline"
+
+
+class WindowBody(OperatorBody):
+    """How far back a baseline goes."""
+
+    window: Annotated[str, Field(pattern="^[1-9][0-9]{0,2}d$", examples=["14d"])] | None = Field(
+        None, description="Days, such as 14d, 999d at most; without it what the policy says."
+    )
+
+
+class TierAnswer(Answer):
+    """Distribution of one tier, rounded to three decimals; the deviation is of the population."""
+
+    avg: float | None
+    stddev: float | None
+    count: int
+
+
+class AveragesAnswer(ProjectAnswer):
+    """The tiers of a baseline and its rate of anomalies."""
+
+    tier1: TierAnswer
+    tier2: TierAnswer
+    tier2_5: TierAnswer
+    tier3: TierAnswer
+    anomaly_rate: Share | None
+
+
+class BaselineAnswer(ProjectAnswer):
+    """What is normal for a project."""
+
+    id: str
+    project: str
+    computed_at: Moment
+    window_start: Moment
+    window_end: Moment
+    dimension_averages: AveragesAnswer
+    exchange_count: int
+    schema_version: str = Field(description="Version of the methodology.")
+
+
+class OneBaselineAnswer(Answer):
+    """The latest baseline, or why there is none."""
+
+    baseline: BaselineAnswer | None
+    message: str | None = Field(None, description="Why there is none.")
+
+
+@router.get(BASELINE, responses=documented(404), response_model_exclude_unset=True)
+async def baseline(_: Reader, project: VisibleProject, services: Services) -> OneBaselineAnswer:
+    """The latest baseline of a project. One is computed after scores came, and again when it is older than a day."""
+    return _answer(services, project, await services.watch.baseline(project))
+
+
+@router.post(f"{BASELINE}/recompute", responses=documented(400, 404, 408, 413, 415), response_model_exclude_unset=True)
+async def recompute(_: Admin, project: VisibleProject, services: Services, body: WindowBody | None = None) -> OneBaselineAnswer:
+    """Compute a baseline over a window that ends now, and measure by it from now on."""
+    window = None if body is None or body.window is None else int(body.window.removesuffix("d"))
+    with durable_or_refused():
+        return _answer(services, project, await services.watch.recompute(project, window))
+
+
+def _answer(services: ApiContext, project: str, found: Baseline | None) -> OneBaselineAnswer:
+    version = services.engine.policy.for_project(project).methodology.version
+    document = baseline_document(found, version)
+    if document is None:
+        return OneBaselineAnswer(baseline=None, message=NO_BASELINE)
+    return OneBaselineAnswer(baseline=BaselineAnswer.model_validate(document))

@@ -1,0 +1,65 @@
+"""Bodies as JSON values: read strictly, because what JSON readers disagree about is where attacks live.
+
+1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are no JSON.
+2. Half a surrogate pair, escaped, becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not get out of its
+   audit by one. In an id it is refused, because two ids would become one (`service.http.models`).
+3. At most MAX_DEPTH levels of nesting, unless an endpoint looks at each part by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from schemas.bounds.limits import MAX_DEPTH, is_too_deep
+from schemas.bounds.messages import decoding_words
+from service.http.errors import ApiError
+from streams.sources.lines import decode_json
+
+
+class StrictJsonRequest(Request):
+    """A request whose body is read by the rules above."""
+
+    max_depth: int | None = MAX_DEPTH
+
+    async def json(self) -> Any:
+        """The value of the body; ApiError (400) when it is none."""
+        return decode_body(await self.body(), self.max_depth)
+
+
+class JsonRoute(APIRoute):
+    """An endpoint that reads its body by the rules above."""
+
+    max_depth: int | None = MAX_DEPTH
+    """Levels of nesting; None where the endpoint looks at each part by itself."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, given requests of ours."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            ours = StrictJsonRequest(request.scope, request.receive)
+            ours.max_depth = self.max_depth
+            return await handler(ours)
+
+        return strict
+
+
+def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH) -> Any:
+    """The JSON value of a body; ApiError (400) that says what is wrong, without repeating it."""
+    try:
+        value = decode_json(body)
+    except UnicodeDecodeError as error:
+        raise ApiError(400, "not_utf8", f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise ApiError(400, "too_deep", "the body nests far too deep") from None
+    except msgspec.DecodeError as error:
+        raise ApiError(400, "not_json", f"the body is not JSON: {decoding_words(error)}") from None
+    # Counting brackets is cheap and rules out depth for most bodies; the walk is for the rest.
+    if max_depth is not None and body.count(b"{") + body.count(b"[") > max_depth and is_too_deep(value, max_depth):
+        raise ApiError(400, "too_deep", f"the body nests deeper than {max_depth} levels")
+    return value

@@ -1,0 +1,94 @@
+"""What endpoints work with, put together once for an application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
+
+import anyio
+import anyio.to_thread
+import duckdb
+from fastapi import Depends, Request
+
+from schemas.errors import StoreError
+from service.access import AccessStore
+from service.http.errors import ApiError
+from service.http.metrics import Metrics
+from service.http.settings import ApiSettings
+from service.known_projects import is_known, known_projects, named_projects, nearest
+from service.score_times import ScoreTimes
+from streams.engine.record_intake import Auditing
+from streams.watch.watching import Watch
+
+Found = TypeVar("Found")
+_STRIPES = 64
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class ApiContext:
+    """Engine, tokens, metrics, and what bounds their use."""
+
+    engine: Auditing
+    access: AccessStore
+    settings: ApiSettings
+    metrics: Metrics
+    watch: Watch = field(init=False)
+    """Checks the projects, and takes what people decide on incidents."""
+    evaluating: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    """Who holds it asks for evaluations."""
+    score_times: ScoreTimes = field(init=False, default_factory=ScoreTimes)
+    """When the exchanges were that people have scored."""
+    _readers: anyio.CapacityLimiter = field(init=False)
+    _sessions: tuple[asyncio.Lock, ...] = field(
+        init=False, default_factory=lambda: tuple(asyncio.Lock() for _ in range(_STRIPES))
+    )
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.engine)
+        self._readers = anyio.CapacityLimiter(self.settings.max_readers)
+
+    async def ask(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
+        """What a function reads with a cursor of its own, in a thread; not more than so many at once."""
+
+        def asked() -> Found:
+            with contextlib.closing(self.engine.store.cursor()) as cursor:
+                return question(cursor)
+
+        return await anyio.to_thread.run_sync(asked, limiter=self._readers)
+
+    async def require_project(self, project: str) -> None:
+        """ApiError (404) that names the nearest project when nothing is known of the one asked for."""
+        named = named_projects(self.engine.policy, self.access)
+        if project in named or await self.ask(lambda cursor: is_known(cursor, project, named)):
+            return
+        known = await self.ask(lambda cursor: known_projects(cursor, named))
+        said = nearest(project, known) or "nothing is stored yet"
+        raise ApiError(404, "not_found", f"there is no project {project}; {said}")
+
+    def turn_of(self, connection: str, session_id: str) -> asyncio.Lock:
+        """The lock under which a session's batches take turns; sessions may share one."""
+        return self._sessions[hash((connection, session_id)) % _STRIPES]
+
+
+@contextlib.contextmanager
+def durable_or_refused() -> Iterator[None]:
+    """What keeps a record from being made durable, such as a full disk, as a 503: the sender may send it again later."""
+    try:
+        yield
+    except (StoreError, duckdb.Error):
+        log.exception("the log did not take a record")
+        raise ApiError(503, "log_unavailable", "the log takes no records at the moment", {"Retry-After": "30"}) from None
+
+
+def _services(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
+    return context
+
+
+Services = Annotated[ApiContext, Depends(_services)]
+"""The context of the application."""

@@ -1,0 +1,122 @@
+"""Deployments over HTTP: what was released when, so that charts and incidents can name it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from schemas.bounds.limits import MAX_LABEL
+from schemas.errors import InputError
+from service.deployment_documents import deployment_document
+from service.http.answers import Answer
+from service.http.authentication import Reader, Reviewer, VisibleProject
+from service.http.bodies import JsonRoute
+from service.http.context import Services, durable_or_refused
+from service.http.errors import ApiError, documented
+from service.http.models import Id, Moment, OperatorBody, QueryMoment, Text
+from service.http.project_answers import Moment as AnsweredMoment
+from service.http.settings import API
+from streams.upkeep.deployments import DEFAULT_LABEL, MAX_COMMENT, MAX_URL, MOST, TOPIC, deployment, deployments, known_already
+
+router = APIRouter(route_class=JsonRoute, tags=["deployments"])
+PATH = f"{API}/{{project}}/deployments"
+
+
+class DeploymentBody(OperatorBody):
+    """A version that was deployed."""
+
+    version: Annotated[Id, Field(max_length=MAX_LABEL, examples=["2.0.0"])]
+    label: str = Field(DEFAULT_LABEL, description="Label of the exchanges that has the version as its value.")
+    agent: Id | None = Field(None, description="Agent that it is of; left out, it is of the whole project.")
+    at: Moment | None = Field(
+        None, description="When; left out, it is now, unless this version is the newest of label and agent already."
+    )
+    by: Id | None = Field(None, description="Who deployed it; left out, it is the name of the token.")
+    comment: Annotated[Text, Field(max_length=MAX_COMMENT)] | None = None
+    url: Annotated[str, Field(max_length=MAX_URL)] | None = Field(None, examples=["https://example.org/releases/2.0.0"])
+
+
+class DeploymentAnswer(Answer):
+    """A deployment."""
+
+    id: str
+    project: str
+    label: str
+    version: str
+    agent: str | None
+    at: AnsweredMoment
+    by: str
+    comment: str | None
+    url: str | None
+
+
+class OneDeploymentAnswer(Answer):
+    """A deployment that was told of; `known` where it had been before."""
+
+    deployment: DeploymentAnswer
+    known: bool
+
+
+class DeploymentsAnswer(Answer):
+    """Deployments, newest first."""
+
+    deployments: list[DeploymentAnswer]
+    count: int
+
+
+@router.post(
+    PATH,
+    status_code=201,
+    responses={
+        200: {"model": OneDeploymentAnswer, "description": "It was told of before"},
+        **documented(400, 404, 408, 413, 415),
+    },
+)
+async def add_deployment(
+    project: VisibleProject, caller: Reviewer, services: Services, response: Response, body: DeploymentBody
+) -> OneDeploymentAnswer:
+    """Tell of a deployment. Sent again, it changes nothing; charts mark it, and an incident that began with it names it."""
+    engine = services.engine
+    try:
+        made = deployment(
+            project=project,
+            version=body.version,
+            by=body.by or caller.name,
+            now=engine.now(),
+            redactor=engine.redactor,
+            label=body.label,
+            agent=body.agent,
+            at=body.at,
+            comment=body.comment,
+            url=body.url,
+        )
+    except InputError as error:
+        raise ApiError(400, "invalid", str(error)) from None
+    before = None if body.at is not None else await asyncio.to_thread(known_already, engine.store, made)
+    if before is not None:
+        response.status_code = 200
+        return OneDeploymentAnswer(deployment=DeploymentAnswer.model_validate(deployment_document(before)), known=True)
+    with durable_or_refused():
+        published = await engine.publish(TOPIC, [made])
+        await engine.landed(TOPIC)
+    response.status_code = 200 if published.known else 201
+    shown = deployment_document(msgspec.structs.asdict(made))
+    return OneDeploymentAnswer(deployment=DeploymentAnswer.model_validate(shown), known=bool(published.known))
+
+
+@router.get(PATH, responses=documented(400, 404))
+async def list_deployments(
+    project: VisibleProject,
+    _: Reader,
+    services: Services,
+    since: QueryMoment | None = None,
+    until: QueryMoment | None = None,
+) -> DeploymentsAnswer:
+    """List the deployments of a project, newest first, at most a thousand; `since` is inclusive, `until` is not."""
+    rows = await services.ask(lambda cursor: deployments(cursor, project, since, until, MOST))
+    listed = [DeploymentAnswer.model_validate(deployment_document(row)) for row in rows]
+    return DeploymentsAnswer(deployments=listed, count=len(listed))

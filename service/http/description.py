@@ -1,0 +1,66 @@
+"""The description of the API in OpenAPI, completed with what endpoints do not say themselves.
+
+1. What middleware does to every endpoint: polling by ETag.
+2. An example of every body and answer.
+3. Not that a wrong body is answered 422: it is answered 400, as everything that is wrong with a request.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+
+from service.http.examples import example_of
+from service.http.settings import API
+
+Json = dict[str, Any]
+JSON = "application/json"
+_IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "maxLength": 1024},
+    "description": "The ETag of an earlier answer: where nothing has changed, 304 is answered and no body.",
+}
+_ETAG = {"ETag": {"schema": {"type": "string"}, "description": "Digest of this answer; changes exactly when the answer does."}}
+_NOT_MODIFIED = {"description": "The answer is still the one of this ETag", "headers": _ETAG}
+_UNUSED = ("HTTPValidationError", "ValidationError")
+
+
+def describe(app: FastAPI) -> None:
+    """Complete the application's description; it is made once, when somebody asks for it."""
+    described = app.openapi
+
+    @functools.cache
+    def complete() -> Json:
+        document = described()
+        schemas = document["components"]["schemas"]
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                operation["responses"].pop("422", None)
+                for content in _contents(operation):
+                    content["example"] = example_of(content["schema"], schemas)
+                if method == "get" and path.startswith(f"{API}/"):
+                    _add_polling(operation)
+        for name in _UNUSED:
+            schemas.pop(name, None)
+        return document
+
+    app.openapi = complete  # type: ignore[method-assign]
+
+
+def _contents(operation: Json) -> Iterator[Json]:
+    """The JSON of an endpoint: of its body and of its answers."""
+    for part in (operation.get("requestBody", {}), *operation["responses"].values()):
+        content = part.get("content", {}).get(JSON)
+        if content and content.get("schema"):
+            yield content
+
+
+def _add_polling(operation: Json) -> None:
+    operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
+    operation["responses"]["200"]["headers"] = _ETAG
+    operation["responses"]["304"] = _NOT_MODIFIED

@@ -1,0 +1,129 @@
+"""What is answered of evaluations, field by field; `service.evaluation_documents` says where each value comes from."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from service.http.answers import Answer
+from service.http.paging import NextCursor
+from service.http.project_answers import Moment
+
+
+class EstimateAnswer(Answer):
+    """What evaluations take, found out without asking anybody."""
+
+    evaluations: int = Field(description="Evaluations that are made.")
+    reused: int = Field(description="Evaluations that were there.")
+    taken_up: int = Field(description="Of those that are made: how many were asked for before, and wait for the judge.")
+    left_over: int = Field(description="Evaluations beside these that were asked for before, and wait for the judge, too.")
+    calls: int = Field(description="Questions that the judge is asked.")
+    answered: int = Field(description="Questions that it has answered before, for this evaluation or another.")
+    not_asked: int = Field(description="Questions that are not asked: no answer is recorded, no price known, or no room left.")
+    unpriced: int = Field(description="Calls whose price nobody knows; they count in no sum.")
+    expected_usd: float | None = Field(description="null where nothing is known.")
+    at_most_usd: float | None = Field(description="With every answer as long as it may be.")
+
+
+class AskedAnswer(Answer):
+    """An evaluation that was asked for."""
+
+    id: str = Field(description="Its id: the same for the same run, case, judge and prompt.")
+    attempt: int = Field(description="The revision that its result will have; if it fails, an earlier finished one stays.")
+    connection: str
+    project: str
+    session_id: str
+    case_id: str
+    judge_run_id: str
+    repetition: int = Field(description="Number of the run among those of its model.")
+    reused: bool = Field(description="Whether it is there already, so that nobody is asked.")
+
+
+class EvaluateAnswer(Answer):
+    """What was asked for, and what it takes."""
+
+    sessions: int
+    estimate: EstimateAnswer
+    evaluations: list[AskedAnswer]
+
+
+class EvaluatedDimension(Answer):
+    """How one dimension got its score; scores are 0 to 10, null where there is none."""
+
+    policy: str = Field(examples=["judge_only"])
+    source: str = Field(description="judge, deterministic, weighted or missing.", examples=["judge"])
+    deterministic: float | None
+    judge: float | None
+    final: float | None
+    spread: float | None = Field(description="Largest less smallest score over the repetitions.")
+
+
+class EvaluationAnswer(Answer):
+    """What a run is worth against a case."""
+
+    id: str
+    revision: int
+    project: str
+    connection: str
+    session_id: str
+    agent: str | None
+    model: str | None = Field(description="Model of the audited agent.")
+    case_id: str
+    case_title: str
+    tags: list[str] = Field(description="Of the case.")
+    judge_run_id: str
+    judge_model: str
+    yardstick: str = Field(description="Digest of what scores are measured by; those of another are not compared.")
+    repetition: int
+    status: Literal["completed", "failed"]
+    final_score: float | None = Field(description="0 to 10; null where every answer of the judge failed.")
+    overall_spread: float | None
+    dimensions: dict[str, EvaluatedDimension]
+    configured_repetitions: int
+    successful_iterations: int
+    aggregation_method: str = Field(examples=["median"])
+    warnings: list[str]
+    anomaly_reasons: list[str] = Field(description="Attempts of the run to sway the judge, in words.")
+    run_at: Moment | None = Field(description="When the run ended.")
+    run_seconds: float | None
+    run_input_tokens: int | None
+    run_output_tokens: int | None
+    run_cost_usd: float | None
+    cost_usd: float | None = Field(description="What the calls of the judge cost.")
+    simulated: bool = Field(description="Whether a simulated judge was asked.")
+    evaluated_at: Moment
+
+
+class WholeEvaluationAnswer(EvaluationAnswer):
+    """An evaluation with everything that the judge said."""
+
+    request_id: str
+    fingerprint: str
+    judgement_ids: list[str]
+    rule_version: str
+    final_result: dict[str, Any] = Field(description="docs/schemas/evaluation-result.schema.json")
+    judge_result: dict[str, Any] = Field(description="docs/schemas/judge-result.schema.json: every answer as it came.")
+
+
+class EvaluationsAnswer(Answer):
+    """Evaluations, the one that was judged last first."""
+
+    evaluations: list[EvaluationAnswer]
+    count: int
+    next_cursor: NextCursor
+
+
+class OneEvaluationAnswer(Answer):
+    """An evaluation as it is now, and whether it is under way."""
+
+    id: str
+    pending: bool = Field(description="Whether the judge is to be asked, or asked again, and there is no result of that yet.")
+    attempt: int = Field(description="How often it was asked for before the last time.")
+    set_aside: str | None = Field(description="Why it could not be judged at all; null where it could.")
+    failed_attempt: int | None = Field(
+        description="A later attempt that failed, so that the evaluation shown is an earlier one; null where there is none."
+    )
+    evaluation: WholeEvaluationAnswer | None = Field(description="null while there is no result.")
+    system_prompt: str | None = Field(description="What the judge was sent; null while it is under way.")
+    user_prompt: str | None = Field(description="What the judge was sent; null while it is under way.")

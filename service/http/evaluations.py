@@ -1,0 +1,196 @@
+"""Evaluations over HTTP: runs are held against cases, and what came of it is read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from analytics.queries import query_rows
+from schemas.errors import InputError, SettingsError
+from schemas.records import Evaluation, EvaluationRequest
+from service.evaluation_documents import evaluation_page, evaluation_state
+from service.http.audit_trail import name_subject
+from service.http.authentication import Admin, Reader, VisibleProject
+from service.http.bodies import JsonRoute
+from service.http.context import ApiContext, Services, durable_or_refused
+from service.http.errors import ApiError, documented
+from service.http.evaluation_answers import (
+    AskedAnswer,
+    EstimateAnswer,
+    EvaluateAnswer,
+    EvaluationAnswer,
+    EvaluationsAnswer,
+    OneEvaluationAnswer,
+)
+from service.http.evaluation_bodies import MAX_EVALUATIONS, EvaluateBody, Terms, terms_of
+from service.http.models import Id
+from service.http.paging import Cursor, Limit, Place, after, page_of
+from service.http.settings import EVALUATIONS
+from service.judge_models import refuse_unconfigured
+from service.judging import LIVE
+from streams.evaluations.preparing import Prepared, prepare
+from streams.evaluations.selecting import FinishedSession, Wanted, finished_sessions
+from streams.judging.judged_stages import EVALUATION
+
+router = APIRouter(route_class=JsonRoute, tags=["evaluations"])
+AT_ONCE = 50
+"""Requests that are published together; each holds prompts of some hundred kilobytes."""
+READ_FIRST = ("exchanges", "agent-events", "judgements", EVALUATION.sink, EVALUATION.source)
+"""Topics that say which sessions have ended and what was judged already: what is not seen there would be paid for again."""
+DIAGNOSED_SECONDS = 5.0
+"""Seconds that a session which has just ended is given to be diagnosed; later ones are evaluated without a diagnosis."""
+_LOOK = 0.1
+EvaluationId = Annotated[Id, Path(description="Id of the evaluation.")]
+Of = Annotated[Id | None, Query()]
+
+
+@router.post(EVALUATIONS, status_code=202, responses=documented(408, 409, 413, 415))
+async def evaluate(
+    caller: Admin, services: Services, body: EvaluateBody, request: Request, response: Response
+) -> EvaluateAnswer:
+    """Have finished sessions held against cases and judged, in the background. 409 without a judge, where somebody is to be asked.
+
+    What was evaluated before is reused. With dryRun (200) nothing is done but to say what it would take. Batch judges are refused:
+    a call would wait for hours.
+    """
+    terms = await anyio.to_thread.run_sync(terms_of, body)
+    wanted = body.wanted(caller)
+    name_subject(request, ", ".join(case.case_id for case in terms.cases))
+    # One after the other: of two that ask for the same the second finds what the first has asked for.
+    async with services.evaluating:
+        prepared = await _prepared(services, terms, wanted, retry_failed=body.retry_failed)
+        if prepared.estimate.calls or prepared.estimate.not_asked:
+            _refuse_unconfigured(services, terms)
+        if body.dry_run:
+            response.status_code = 200
+        elif prepared.estimate.calls and not services.engine.has_judge:
+            raise ApiError(409, "no_judge", "this server has no judge to ask; what is recorded or reused needs none")
+        else:
+            with durable_or_refused():
+                for start in range(0, len(prepared.requests), AT_ONCE):
+                    await services.engine.publish(EVALUATION.source, prepared.requests[start : start + AT_ONCE])
+            # Whoever is told an id may read it at once.
+            await services.engine.landed(EVALUATION.source)
+    return EvaluateAnswer(
+        sessions=prepared.sessions,
+        estimate=EstimateAnswer.model_validate(prepared.estimate.document()),
+        evaluations=_asked(prepared),
+    )
+
+
+@router.get("/api/audit/{project}/evaluations", responses=documented(404))
+async def evaluations(
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    *,
+    case: Of = None,
+    model: Of = None,
+    session: Of = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> EvaluationsAnswer:
+    """List the evaluations of a project, the one that was judged last first; `model` is that of the audited agent."""
+    found = await services.ask(
+        lambda reading: evaluation_page(
+            reading, project, case=case, model=model, session=session, before=after(cursor), limit=limit + 1
+        )
+    )
+    shown, following = page_of(found, limit, lambda one: Place(datetime.fromisoformat(one["evaluatedAt"]), one["id"]))
+    return EvaluationsAnswer(
+        evaluations=[EvaluationAnswer.model_validate(one) for one in shown], count=len(shown), next_cursor=following
+    )
+
+
+@router.get(f"{EVALUATIONS}/{{evaluation_id}}", responses=documented(404))
+async def evaluation(
+    caller: Reader, services: Services, evaluation_id: EvaluationId, response: Response
+) -> OneEvaluationAnswer:
+    """One evaluation: its result, every answer of the judge, and what the judge was sent."""
+    found = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
+    if found is None or (caller.project is not None and caller.project != found.project):
+        raise ApiError(404, "not_found", "there is no evaluation of this id")
+    # The prompt quotes what agents were told and did.
+    response.headers["Cache-Control"] = "no-store"
+    return OneEvaluationAnswer.model_validate(found.document)
+
+
+async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry_failed: bool) -> Prepared:
+    """What is to be evaluated; 400 for sessions that cannot be, and for too many at once."""
+    for topic in READ_FIRST:
+        await services.engine.landed(topic)
+    try:
+        sessions = await services.ask(lambda cursor: finished_sessions(cursor, wanted))
+        _check_number(sessions, terms)
+        await _diagnosed(services, sessions)
+        return await anyio.to_thread.run_sync(
+            partial(
+                prepare,
+                services.engine.store,
+                services.engine.policy,
+                terms.cases,
+                terms.plans,
+                terms.system_prompt,
+                wanted,
+                services.engine.now(),
+                retry_failed=retry_failed,
+                takes_simulated=services.engine.judge_name != LIVE,
+            )
+        )
+    except InputError as error:
+        raise ApiError(400, "invalid", str(error)) from None
+
+
+def _refuse_unconfigured(services: ApiContext, terms: Terms) -> None:
+    """400 for a judge of another maker that would never be asked. Where the judge is, only the process that asks it knows."""
+    try:
+        refuse_unconfigured(terms.plans, services.engine.policy, "")
+    except SettingsError as error:
+        raise ApiError(400, "invalid", f"profile.judges: {error}. {error.hint}") from None
+
+
+def _check_number(sessions: Sequence[FinishedSession], terms: Terms) -> None:
+    if not sessions:
+        raise ApiError(400, "invalid", "sessions: no finished session is like that")
+    number = len(sessions) * len(terms.cases) * len(terms.plans)
+    if number > MAX_EVALUATIONS:
+        words = (
+            f"{len(sessions)} sessions by {len(terms.cases)} cases and {len(terms.plans)} judge runs are {number} evaluations"
+        )
+        raise ApiError(400, "invalid", f"limit: {words}; {MAX_EVALUATIONS} can be asked for at once")
+
+
+async def _diagnosed(services: ApiContext, sessions: Sequence[FinishedSession]) -> None:
+    """Wait until the sessions have their diagnoses, for a while: checks and the view rest on them."""
+    asked: dict[str, Any] = {"sessions": [{"connection": one.connection, "session_id": one.session_id} for one in sessions]}
+    for _ in range(int(DIAGNOSED_SECONDS / _LOOK)):
+        if not await services.ask(lambda cursor: query_rows(cursor, "undiagnosed_sessions", asked)):
+            return
+        await asyncio.sleep(_LOOK)
+
+
+def _asked(prepared: Prepared) -> list[AskedAnswer]:
+    """Every evaluation of what was prepared, in its order."""
+    reused = [_answer(one.evaluation, one.evaluation.revision, reused=True) for one in prepared.reused]
+    asked = [_answer(one, one.attempt, reused=False) for one in prepared.asked]
+    return sorted((*reused, *asked), key=lambda one: prepared.order[one.id])
+
+
+def _answer(one: Evaluation | EvaluationRequest, attempt: int, *, reused: bool) -> AskedAnswer:
+    return AskedAnswer(
+        id=one.evaluation_id,
+        attempt=attempt,
+        connection=one.connection,
+        project=one.project,
+        session_id=one.session_id,
+        case_id=one.case_id,
+        judge_run_id=one.judge_run_id,
+        repetition=one.repetition,
+        reused=reused,
+    )

@@ -1,0 +1,184 @@
+"""Taking runtime events in: a batch of one session's events as records, each by itself.
+
+Sending a batch twice changes nothing. For that an event is told by its own event_id, or by its place: the batch says at which
+position of the session it begins. An event that cannot be taken is set aside with its bytes, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+from fastapi import APIRouter
+
+from analytics.identity.duplicate_matching import contradictions
+from analytics.queries import query_rows
+from audit.diagnosis.duplicate_rules import named_differences
+from audit.surrogates import json_bytes
+from schemas.codec.single_object import decode
+from schemas.errors import RecordError
+from schemas.records import AgentEvent
+from service.access import Holder
+from service.http.answers import EventsAnswer, RefusedEvent
+from service.http.authentication import Connection
+from service.http.bodies import JsonRoute
+from service.http.context import ApiContext, Services, durable_or_refused
+from service.http.errors import ApiError, documented
+from service.http.ingest import agent_of, filed_elsewhere, require_audit
+from service.http.models import NO_MOMENT, EventsBody
+from service.http.settings import EVENTS
+from streams.engine.record_intake import Auditing
+from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal, admissible
+from streams.sources.event_records import Owner, SessionEvents
+from streams.sources.lines import Problem
+from streams.sources.source import ReadingContext
+
+
+class EventsRoute(JsonRoute):
+    """One event that nests too deep stops no other."""
+
+    max_depth = None
+
+
+router = APIRouter(route_class=EventsRoute, tags=["records"])
+TOPIC = "agent-events"
+_EXPLAINED = 10
+"""Events of a batch in conflict with the log of which it is told what differs: for each of them the log is searched."""
+
+
+@dataclass
+class Batch:
+    """What a body came to: records with their places in it, and what was refused with its dead letters."""
+
+    source: str
+    first: int
+    records: list[AgentEvent] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    refused: list[RefusedEvent] = field(default_factory=list)
+    letters: Accepted = field(default_factory=Accepted)
+
+    def refuse(self, index: int, raw: Any, problem: Problem, door: Door) -> None:
+        """Set an event aside."""
+        self.refused.append(RefusedEvent(index=index, error=problem.detail))
+        place, refusal = Place(self.source, self.first + index), Refusal("http", problem.reason, problem.detail)
+        door.set_aside(self.letters, place, refusal, json_bytes(raw))
+
+
+@router.post(EVENTS, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
+async def take_events(body: EventsBody, caller: Connection, services: Services) -> EventsAnswer:
+    """Take a batch of one session's runtime events in. It is durable when this is answered."""
+    engine = services.engine
+    require_audit(engine, caller)
+    if body.first_seq is None:
+        require_own_ids(body.events)
+    batch = await anyio.to_thread.run_sync(read_batch, body, caller, engine)
+    async with services.turn_of(caller.name, body.session_id):
+        if body.first_seq is None and batch.records:
+            batch.records = await _continued(services, caller, body.session_id, batch.records)
+        with durable_or_refused():
+            published = await engine.publish(TOPIC, batch.records)
+    door = Door(engine.redactor, engine.now())
+    for number, place in enumerate(published.conflicts):
+        index = batch.places[place]
+        ask = partial(contradictions, topic=TOPIC, record=batch.records[place])
+        differing = await services.ask(ask) if number < _EXPLAINED else ()
+        batch.refuse(index, body.events[index], _conflict(body, index, differing), door)
+    with durable_or_refused():
+        await engine.publish(DEAD_LETTERS, [decode(letter) for letter in batch.letters.messages.get(DEAD_LETTERS, [])])
+    refused = sorted(batch.refused, key=lambda one: one.index)
+    services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(refused)})
+    more = filed_elsewhere(body.project, caller)
+    return EventsAnswer(accepted=published.written, known=published.known, refused=refused, **more)
+
+
+def require_own_ids(events: Sequence[Any]) -> None:
+    """ApiError when an event of a batch without positions has no id of its own: sent again it would be another one."""
+    seen: set[str] = set()
+    for index, event in enumerate(events):
+        if not isinstance(event, dict):
+            continue  # refused by itself, with or without an id
+        given = own_id(event)
+        if given is None:
+            words = f"events[{index}].event_id: is missing; give every event an id of its own, or the batch its first_seq"
+            raise ApiError(400, "invalid", words)
+        if given in seen:
+            words = f"events[{index}].event_id: was given to another event of the batch; make it unique, or send first_seq"
+            raise ApiError(400, "invalid", words)
+        seen.add(given)
+
+
+def own_id(event: Mapping[str, Any]) -> str | None:
+    """The id that an event was given; None for what is none."""
+    given = event.get("event_id")
+    if isinstance(given, bool) or not isinstance(given, str | int | float) or not str(given)[:1024].strip():
+        return None
+    return str(given)
+
+
+def read_batch(body: EventsBody, caller: Holder, engine: Auditing) -> Batch:
+    """The records of a body, each event without secrets; their positions count from `first_seq`, else from 0."""
+    now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
+    agent = agent_of(caller, body.agent, engine.redactor)
+    owner = Owner(caller.name, caller.project or "", agent, body.session_id)
+    context = ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
+    door, batch = Door(engine.redactor, now), Batch(f"http:{caller.name}/{body.session_id}", body.first_seq or 0)
+    session = SessionEvents()
+    session.skip(batch.first)
+    for index, raw in enumerate(body.events):
+        record = session.record(raw, f"events[{index}]", owner, context)
+        problem = _told(record, index) if isinstance(record, Problem) else _unwritable(record, index)
+        if problem is not None:
+            batch.refuse(index, raw, problem, door)
+        elif isinstance(record, AgentEvent):
+            batch.records.append(record)
+            batch.places.append(index)
+    return batch
+
+
+def _conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem:
+    """What is wrong with an event whose id the log has with another content: the id it was given, or the place that made it."""
+    if body.first_seq is None or own_id(body.events[index]) is not None:
+        fields = named_differences(differing)
+        words = f"events[{index}].event_id: the log has an event of this id with another content{fields}"
+        return Problem("conflicting_id", words)
+    place = body.first_seq + index
+    words = f"the log has another event at place {place} of the session (first_seq {body.first_seq})"
+    return Problem("conflicting_id", f"events[{index}]: {words}")
+
+
+def _told(problem: Problem, index: int) -> Problem:
+    """The problem without the time that was given, which may be a secret in the wrong place."""
+    if problem.reason != "bad_timestamp":
+        return problem
+    return problem._replace(detail=f"events[{index}].timestamp: {NO_MOMENT}")
+
+
+def _unwritable(record: AgentEvent, index: int) -> Problem | None:
+    """Why the record may not be written, where it may not."""
+    try:
+        admissible(record)
+    except RecordError as error:
+        return Problem(error.code, f"events[{index}]{str(error).removeprefix('AgentEvent')}")
+    return None
+
+
+async def _continued(services: ApiContext, caller: Holder, session_id: str, records: Sequence[AgentEvent]) -> list[AgentEvent]:
+    """The records with the positions that follow on what was taken in of the session; those that were keep what they have there."""
+    # Asked first: what lands between the two is in both.
+    under_way = services.engine.events_under_way(caller.name, session_id)
+    ids = [record.event_id for record in records]
+    values = {"connection": caller.name, "session": session_id, "event_ids": ids}
+    rows = await services.ask(lambda cursor: query_rows(cursor, "session_positions", values))
+    known, position = (set(rows[0]["known"]), rows[0]["next_seq"]) if rows else (set(), 0)
+    known.update(under_way)
+    position = max(position, 1 + max(under_way.values(), default=-1))
+    placed = []
+    for record in records:
+        placed.append(msgspec.structs.replace(record, seq=position))
+        position += record.event_id not in known
+    return placed

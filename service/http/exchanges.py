@@ -1,0 +1,126 @@
+"""One exchange as it was taken in: its texts without secrets, what it scored, and what the judge was asked about it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import duckdb
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import Field
+
+from analytics.queries import query_rows
+from service.documents import Document, iso_time, score_by_id
+from service.http.answers import Answer
+from service.http.authentication import Reader, VisibleProject
+from service.http.context import Services
+from service.http.errors import ApiError, documented
+from service.http.models import ConnectionName, Id
+from service.http.project_answers import Moment, ScoreAnswer
+from service.http.reading import PROJECT
+
+router = APIRouter(tags=["reading"])
+ExchangeId = Annotated[
+    Id, Path(description="Id that its sender gave it; slashes need no escaping.", examples=["deploy-0114:7"])
+]
+OfConnection = Annotated[
+    ConnectionName | None,
+    Query(description="Whose exchange is meant: ids are a connection's own. Needed where several have it."),
+]
+Row = dict[str, Any]
+
+
+class ExchangeAnswer(Answer):
+    """One user message with the agent's answer."""
+
+    id: str
+    connection: str
+    project: str
+    agent: str | None
+    session_id: str
+    turn_number: int | None
+    timestamp: Moment
+    ingested_at: Moment
+    user_message: str = Field(description="Secrets are taken out.")
+    agent_response: str
+    agent_thinking: str | None
+    agent_model: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    outcome: str = Field(examples=["answered", "no_response"])
+    tags: list[str]
+    labels: dict[str, str] = Field(description="What its sender tells it apart by.", examples=[{"agent_version": "1.4.0"}])
+
+
+class JudgementAnswer(Answer):
+    """A question to the judge, and how it ended."""
+
+    id: str
+    purpose: str = Field(examples=["tier2", "thinking", "tier3"])
+    model: str
+    outcome: str = Field(examples=["answered", "refused", "timeout"])
+    attempts: int
+    judged_at: Moment
+    cost_usd: float | None
+    simulated: bool
+
+
+class ExchangeDetailAnswer(Answer):
+    """An exchange and everything about it; the score is null until there is one."""
+
+    exchange: ExchangeAnswer
+    score: ScoreAnswer | None
+    judgements: list[JudgementAnswer]
+
+
+@router.get(f"{PROJECT}/exchanges/{{exchange_id:path}}", responses=documented(404, 409))
+async def exchange(
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    response: Response,
+    exchange_id: ExchangeId,
+    connection: OfConnection = None,
+) -> ExchangeDetailAnswer:
+    """One exchange with its texts, its score and its judgements. 409 where several connections of the project have the id."""
+    asked = {"project": project, "exchange": exchange_id, "connection": connection}
+    found = await services.ask(lambda cursor: _found(cursor, asked))
+    response.headers["Cache-Control"] = "no-store"
+    return found
+
+
+def _found(cursor: duckdb.DuckDBPyConnection, asked: Row) -> ExchangeDetailAnswer:
+    rows = query_rows(cursor, "exchange_detail", asked)
+    if not rows:
+        raise ApiError(404, "not_found", "the project has no exchange of this id")
+    if len(rows) > 1:
+        names = ", ".join(row["connection"] for row in rows[:5])
+        raise ApiError(409, "ambiguous", f"connection: is missing; several have an exchange of this id: {names}")
+    [row] = rows
+    score: Document | None = row["score_id"] and score_by_id(cursor, asked["project"], row["score_id"], row["occurred_at"])
+    subject = [{"connection": row["connection"], "subject_id": row["exchange_id"]}]
+    judgements = query_rows(cursor, "judgements_of", {"subjects": subject})
+    return ExchangeDetailAnswer(
+        exchange=_exchange(row),
+        score=ScoreAnswer.model_validate(score) if score else None,
+        judgements=[_judgement(one) for one in judgements],
+    )
+
+
+def _exchange(row: Row) -> ExchangeAnswer:
+    same = {name: row[name] for name in ExchangeAnswer.model_fields if name in row and name != "ingested_at"}
+    labels = {one["name"]: one["value"] for one in row["labels"]}
+    times = {"timestamp": iso_time(row["occurred_at"]), "ingested_at": iso_time(row["ingested_at"])}
+    return ExchangeAnswer.model_validate({**same, **times, "id": row["exchange_id"], "labels": labels})
+
+
+def _judgement(row: Row) -> JudgementAnswer:
+    return JudgementAnswer(
+        id=row["judgement_id"],
+        purpose=row["purpose"],
+        model=row["requested_model"],
+        outcome=row["outcome"],
+        attempts=row["attempts"],
+        judged_at=iso_time(row["judged_at"]) or "",
+        cost_usd=row["cost_usd"],
+        simulated=row["simulated"],
+    )

@@ -1,0 +1,229 @@
+"""Taking exchanges in: from a body to a record, and from what became of the record to an answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Response
+
+from analytics.identity.duplicate_matching import contradictions
+from audit.exchanges.labels import labels_json, read_labels
+from audit.fingerprints import canonical_json, digest
+from audit.redaction.redactor import Redactor
+from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
+from schemas.errors import BoundsError
+from schemas.records import Exchange, Label, Redaction
+from service.access import Holder
+from service.http.answers import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
+from service.http.authentication import Connection
+from service.http.bodies import JsonRoute
+from service.http.context import Services, durable_or_refused
+from service.http.errors import ApiError, documented
+from service.http.models import IngestBody
+from service.http.settings import INGEST
+from streams.engine.record_intake import Auditing
+from streams.log.ingest_outcome import QUEUED, Taken
+from streams.sources.openclaw.answer import outcome_of
+from streams.sources.openclaw.reader import MAX_TEXT
+from streams.sources.openclaw.text import answer_tags, cut_bytes, question_tags, unwrap
+
+router = APIRouter(route_class=JsonRoute, tags=["records"])
+TOPIC = "exchanges"
+MAX_TEXTS = MAX_ADMITTED_BYTES - 16 * 1024
+"""Bytes of an exchange's texts; what is left of a record is for its ids and names."""
+_SENT_AS = {
+    "session_id": "session_id",
+    "agent": "agent",
+    "multi_user": "multi_user",
+    "occurred_at": "exchange.timestamp",
+    "user_message": "exchange.user_message.content",
+    "agent_response": "exchange.agent_response.content",
+    "agent_thinking": "exchange.agent_response.thinking",
+    "agent_model": "exchange.agent_response.model",
+    "input_tokens": "exchange.agent_response.usage.input_tokens",
+    "output_tokens": "exchange.agent_response.usage.output_tokens",
+    "stop_reason": "exchange.agent_response.stop_reason",
+    "turn_number": "exchange.turn_number",
+    "labels": "exchange.labels",
+}
+"""Where a sender said what a record holds. What it has in no field of its own is not named."""
+IngestAnswer = ScoredAnswer | LeftOutAnswer | QueuedAnswer
+_DUPLICATE: dict[int | str, dict[str, Any]] = {
+    200: {"model": IngestAnswer, "description": "The log had the exchange: what was answered the first time"}
+}
+
+
+@router.post(
+    INGEST,
+    status_code=201,
+    response_model=IngestAnswer,
+    response_model_exclude_unset=True,
+    responses=_DUPLICATE | documented(400, 408, 409, 413, 415),
+)
+async def ingest(body: IngestBody, caller: Connection, services: Services, response: Response) -> IngestAnswer:
+    """Take an exchange in. It is durable when this is answered; 409 when its id is known with another content."""
+    engine = services.engine
+    require_audit(engine, caller)
+    exchange = await anyio.to_thread.run_sync(exchange_of, body, caller, engine.redactor, engine.now())
+    with durable_or_refused():
+        taken = await engine.take_exchange(exchange)
+    services.metrics.ingested(taken.fate if taken.fate != "written" else _answered(taken))
+    if taken.fate == "conflict":
+        differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
+        raise ApiError(409, "conflict", conflict_words(differing))
+    response.status_code = 201 if taken.fate == "written" else 200
+    return answer_of(exchange.exchange_id, taken, filed_elsewhere(body.project, caller))
+
+
+def require_audit(engine: Auditing, caller: Holder) -> str:
+    """The project that the caller's records are filed under; 403 when the policy switches its audit off."""
+    project = caller.project or ""
+    if not engine.policy.for_project(project).settings.enabled:
+        raise ApiError(403, "audit_disabled", f"the policy switches the audit of project {project} off")
+    return project
+
+
+def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datetime) -> Exchange:
+    """The record of an exchange: unwrapped and without secrets, filed as the token says.
+
+    ApiError for a time to come (400), and where markers of secrets have made it too large for a record (413).
+    """
+    given = body.exchange
+    if given.timestamp > now + CLOCK_TOLERANCE:
+        raise ApiError(400, "invalid", "exchange.timestamp: lies more than a day in the future")
+    found: Counter[str] = Counter()
+
+    def clean(text: str) -> str:
+        redacted, counts = redactor.redact(text)
+        found.update(counts)
+        return redacted
+
+    labels = _labels_of(given.labels, redactor)
+    text, is_group = unwrap(given.user_message.content)
+    answer, usage = given.agent_response, given.agent_response.usage
+    message, response = clean(text), clean(answer.content)
+    thinking = clean(answer.thinking) if answer.thinking else None
+    wrapped = text != given.user_message.content
+    # The raw text holds the message again: its secrets are not counted twice.
+    raw = cut_bytes(redactor.redact(given.user_message.content)[0], MAX_TEXT) if wrapped else None
+    if sum(len(kept.encode()) for kept in (message, response, thinking or "", raw or "")) > MAX_TEXTS:
+        raise ApiError(413, "too_large", f"exchange: its texts take more than {MAX_TEXTS} bytes once secrets are taken out")
+    return Exchange(
+        exchange_id=given.id,
+        connection=caller.name,
+        project=caller.project or "",
+        agent=agent_of(caller, body.agent, redactor),
+        session_id=body.session_id,
+        turn_number=given.turn_number,
+        occurred_at=given.timestamp,
+        ingested_at=now,
+        user_message=message,
+        agent_response=response,
+        agent_thinking=thinking,
+        raw_user_message=raw,
+        agent_model=None if answer.model is None else redactor.redact(answer.model)[0],
+        input_tokens=None if usage is None else usage.input_tokens,
+        output_tokens=None if usage is None else usage.output_tokens,
+        stop_reason=None if answer.stop_reason is None else redactor.redact(answer.stop_reason)[0],
+        outcome=outcome_of(answer.content, answer.stop_reason),
+        multi_user=body.multi_user or is_group,
+        tags=tuple(sorted(question_tags(text) | answer_tags(answer.content))),
+        redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
+        content_digest=_content_digest(
+            body, redactor, (message, response, thinking), labels, multi_user=body.multi_user or is_group
+        ),
+        labels=labels,
+    )
+
+
+def _labels_of(given: Any, redactor: Redactor) -> tuple[Label, ...]:
+    try:
+        return read_labels(given, redactor, "exchange.labels")
+    except BoundsError as error:
+        raise ApiError(400, "invalid", str(error)) from None
+
+
+def _content_digest(
+    body: IngestBody, redactor: Redactor, texts: tuple[str | None, ...], labels: tuple[Label, ...], *, multi_user: bool
+) -> str:
+    """The digest of all that was sent of an exchange, without secrets; `texts` are the message, the answer and the thinking.
+
+    Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
+    """
+    given, answer = body.exchange, body.exchange.agent_response
+    names = [None if name is None else redactor.redact(name)[0] for name in (body.agent, answer.model)]
+    usage = None if answer.usage is None else [answer.usage.input_tokens, answer.usage.output_tokens]
+    sent = [*texts, given.timestamp.isoformat(), body.session_id, given.turn_number, *names, usage, multi_user]
+    # What was not sent before there was such a field has the digest that it had.
+    sent += [] if answer.stop_reason is None else [answer.stop_reason]
+    return digest(canonical_json([*sent, labels_json(labels)] if labels else sent))
+
+
+def conflict_words(differing: Sequence[str]) -> str:
+    """What a sender is told whose exchange has the id of another one; `differing` are fields of the record."""
+    named = ", ".join(_SENT_AS[name] for name in differing if name in _SENT_AS)
+    words = f" (it differs in {named})" if named else ""
+    return (
+        f"exchange.id: the log has an exchange of this id with another content, or of another session{words}. What it has stays; "
+        "send another exchange under another id"
+    )
+
+
+def agent_of(caller: Holder, named: str | None, redactor: Redactor) -> str | None:
+    """The agent that a record is of: the connection's own, else the one that the body names, which is a text like others."""
+    return caller.agent or (None if named is None else redactor.redact(named)[0])
+
+
+def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
+    """What an answer says beside the rest where the body names another project than the token: the one that counts, and why.
+
+    The name that was sent is not repeated: it may be a secret in the wrong place.
+    """
+    if named is None or named == caller.project:
+        return {}
+    note = f"the project in the body is ignored: the token of {caller.name} files its records under {caller.project}"
+    return {"project": caller.project or "", "note": note}
+
+
+def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> IngestAnswer:
+    """What is answered, the first time and to a duplicate; `more` is said beside it."""
+    tier1 = Tier1(score=taken.tier1_score, flags=taken.tier1_flags)
+    again: dict[str, Any] = {**({"duplicate": True} if taken.fate == "known" else {}), **more}
+    kind = _answered(taken)
+    if kind == "scored":
+        return ScoredAnswer(
+            exchange_id=exchange_id,
+            score_id=taken.score_id,
+            scored=True,
+            reason=taken.reason,
+            tier1=tier1,
+            anomaly=taken.anomaly,
+            **again,
+        )
+    if kind == "queued":
+        return QueuedAnswer(
+            exchange_id=exchange_id,
+            score_id=taken.score_id,
+            scored=None,
+            reason="queued",
+            tier1=tier1,
+            anomaly=taken.anomaly,
+            **again,
+        )
+    if kind == "sampled_out":
+        return LeftOutAnswer(exchange_id=exchange_id, scored=False, reason=taken.reason, tier1=tier1, **again)
+    cap = CostCap(current_cost=taken.spent_usd, cap=taken.cap_usd)
+    return LeftOutAnswer(exchange_id=exchange_id, scored=False, reason="cost_cap_exceeded", tier1=tier1, cost_cap=cap, **again)
+
+
+def _answered(taken: Taken) -> str:
+    """Which answer it is: queued, sampled_out, cost_cap or scored."""
+    if taken.reason == QUEUED:
+        return "queued"
+    if not taken.sampled:
+        return "sampled_out"
+    return "cost_cap" if taken.capped else "scored"

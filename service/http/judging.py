@@ -1,0 +1,25 @@
+"""Judging again what stayed unscored, while the server has the database."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from service.http.answers import Requested
+from service.http.authentication import Admin, VisibleProject
+from service.http.bodies import JsonRoute
+from service.http.context import Services, durable_or_refused
+from service.http.errors import ApiError, documented
+from service.http.models import RejudgeBody
+from service.http.settings import API
+
+router = APIRouter(route_class=JsonRoute, tags=["judging"])
+
+
+@router.post(f"{API}/{{project}}/rejudge", status_code=202, responses=documented(400, 404, 408, 409, 413, 415))
+async def rejudge(_: Admin, project: VisibleProject, services: Services, body: RejudgeBody | None = None) -> Requested:
+    """Ask for the exchanges of a project that stayed unscored to be judged again; each session's cap holds. 409 without a judge."""
+    wanted = body or RejudgeBody()
+    if not services.engine.has_judge:
+        raise ApiError(409, "no_judge", "this server has no judge to ask")
+    with durable_or_refused():
+        return Requested(requested=await services.engine.rejudge(project, wanted.reason, wanted.limit))

@@ -1,0 +1,167 @@
+"""What a request has to keep to before anything looks into it, as plain ASGI middleware.
+
+1. It names the server by an allowed name: a page of elsewhere that had its own name point here is not answered.
+2. No more than so many are worked on at once.
+3. What writes is JSON, not compressed, not too large, and comes within a time. Its body is read whole before anything else runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.http.errors import ApiError, refuse
+from service.http.settings import BODY_LIMITS, DEFAULT_BODY_LIMIT, ApiSettings
+
+PROBES = frozenset({"/healthz", "/readyz"})
+"""Paths that say nothing but how the server is doing: probes call by address, and want an answer when it is busy."""
+NOT_OUR_NAME = "Host: the server does not go by this name; `driftline serve --name HOST` gives it one"
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class ClientGone(Exception):  # noqa: N818 - no fault of anybody
+    """The client went away before it had sent its request."""
+
+
+class HostCheck:
+    """Answers only to allowed names."""
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        self._app = app
+        self._allowed = frozenset(name.lower() for name in settings.allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it with 400."""
+        if scope["type"] == "http" and scope["path"] not in PROBES:
+            hosts = list(header_values(scope, b"host"))
+            if len(hosts) != 1 or host_name(hosts[0]) not in self._allowed:
+                await refuse(ApiError(400, "host_not_allowed", NOT_OUR_NAME), scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class InFlight:
+    """Bounds how many requests are worked on at once."""
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        self._app = app
+        self._limit = settings.max_in_flight
+        self._now = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it with 503."""
+        if scope["type"] != "http" or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+            return
+        if self._now >= self._limit:
+            error = ApiError(503, "busy", f"{self._limit} calls are being worked on; try again", {"Retry-After": "1"})
+            await refuse(error, scope, receive, send)
+            return
+        self._now += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._now -= 1
+
+
+class BodyLimits:
+    """Reads the body of what writes, within limits; what reads has none."""
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        self._app = app
+        self._timeout = settings.read_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its body at hand, or refuse it with 408, 413 or 415."""
+        if scope["type"] != "http" or scope["method"] in _READS:
+            await self._app(scope, receive, send)
+            return
+        limit = BODY_LIMITS.get(scope["path"], DEFAULT_BODY_LIMIT)
+        try:
+            _check_head(scope, limit)
+            body = await self._read(receive, limit)
+        except ApiError as error:
+            await refuse(error, scope, receive, send)
+            return
+        await self._app(scope, _replayed(body, receive), send)
+
+    async def _read(self, receive: Receive, limit: int) -> bytes:
+        """The whole body; ApiError when it is too large or too slow."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    body += message.get("body", b"")
+                    if len(body) > limit:
+                        raise _too_large(limit)
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise ApiError(408, "too_slow", f"the body did not come within {self._timeout:g} seconds") from None
+
+
+def header_values(scope: Scope, name: bytes) -> Iterator[bytes]:
+    """The values of a header, one for each time it is given."""
+    return (value for given, value in scope["headers"] if given == name)
+
+
+def is_same_origin(scope: Scope) -> bool:
+    """Whether the browser that sent this says nothing of another origin: browsers send at least one of the two headers with writes."""
+    sites = set(header_values(scope, b"sec-fetch-site"))
+    origins = set(header_values(scope, b"origin"))
+    own = {scheme + host for scheme in (b"http://", b"https://") for host in header_values(scope, b"host")}
+    return bool(sites or origins) and sites <= {b"same-origin"} and origins <= own
+
+
+def host_name(value: bytes) -> str:
+    """The name in a Host header, without port and brackets; empty for what is none."""
+    text = value.decode("latin-1").strip().lower()
+    if text.startswith("["):
+        name, _, port = text[1:].partition("]")
+        port = port.removeprefix(":") if port.startswith(":") or not port else "?"
+    else:
+        name, _, port = text.partition(":")
+    return name.removesuffix(".") if not port or port.isdecimal() else ""
+
+
+def _check_head(scope: Scope, limit: int) -> None:
+    """ApiError for a body that is not plain JSON or says that it is too large."""
+    for value in header_values(scope, b"content-encoding"):
+        if value.strip().lower() not in (b"", b"identity"):
+            raise ApiError(415, "content_encoding", "Content-Encoding: only identity is taken; send the body uncompressed")
+    kinds = list(header_values(scope, b"content-type"))
+    if (kinds or _has_body(scope)) and (len(kinds) != 1 or not _is_json(kinds[0])):
+        raise ApiError(415, "not_json", "Content-Type: only application/json (UTF-8) is taken")
+    for value in header_values(scope, b"content-length"):
+        if value.isdigit() and int(value[:20]) > limit:
+            raise _too_large(limit)
+
+
+def _has_body(scope: Scope) -> bool:
+    """Whether the head announces a body: it says how long it is, or that it comes in chunks."""
+    lengths = header_values(scope, b"content-length")
+    return any(value.strip() != b"0" for value in lengths) or any(header_values(scope, b"transfer-encoding"))
+
+
+def _is_json(value: bytes) -> bool:
+    kind, *parameters = (part.strip().lower() for part in value.split(b";"))
+    return kind == b"application/json" and all(part in (b"", b"charset=utf-8", b'charset="utf-8"') for part in parameters)
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, "too_large", f"the body is larger than {limit} bytes")
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Delivers the body that was read, and after it whatever comes."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay

@@ -1,0 +1,258 @@
+"""What is sent, field by field: the one definition for checking and for the documentation.
+
+Types are strict: a number in quotes is no number. Fields that are not known are ignored, so that a sender may know more than we do.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
+
+from audit.surrogates import mended_text
+from audit.times import parse_timestamp
+from schemas.bounds.contract import IDENTIFIER
+from schemas.bounds.limits import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
+from service.http.settings import MAX_EVENTS
+from streams.sources.event_records import has_broken_id
+
+
+def _named(text: str) -> str:
+    if fault := IDENTIFIER.fault(text):
+        raise ValueError(fault)
+    return text
+
+
+def _event(value: Any) -> Any:
+    if isinstance(value, dict) and has_broken_id(value):
+        raise ValueError(f"its event_id {NOT_UNICODE}")
+    return value
+
+
+def _moment(value: Any) -> datetime:
+    try:
+        moment = parse_timestamp(value)
+    except ValueError:
+        raise ValueError(NO_MOMENT) from None
+    if moment is None:
+        raise ValueError("is missing")
+    return moment
+
+
+def _moment_of_query(text: Any) -> datetime:
+    """The time in a query, where numbers are texts, and a plus that was not escaped is a space."""
+    said = str(text).strip()
+    if _NUMBER.fullmatch(said):
+        return _moment(float(said) if "." in said else int(said))
+    return _moment(_LOST_PLUS.sub(r"\1+\2", said))
+
+
+NO_MOMENT = "must be a time in ISO 8601, or in seconds, milli- or microseconds since 1970, of the years 2000 to 2099"
+"""What is said of a time that cannot be read; the value itself may be a secret, and is not repeated."""
+_NUMBER = re.compile(r"[0-9]{1,7}|[0-9]{9,20}|[0-9]{1,20}\.[0-9]{1,9}")
+"""A number of seconds or less since 1970; eight digits are a date in ISO 8601."""
+_LOST_PLUS = re.compile(r"([0-9-]{8,10}T[0-9:.,]{1,20}) ([0-9]{2}:?[0-9]{2})")
+"""A time with an offset whose plus has become a space."""
+Text = Annotated[str, BeforeValidator(lambda value: mended_text(value) if isinstance(value, str) else value)]
+"""What people and models wrote: half a surrogate pair becomes U+FFFD, and everything else stays."""
+Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_named)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+_MOMENT_SCHEMA = WithJsonSchema(
+    {
+        "description": "ISO 8601 (UTC without an offset), or seconds, milli- or microseconds since 1970; years 2000 to 2099.",
+        "anyOf": [{"type": "string", "format": "date-time"}, {"type": "number"}],
+    }
+)
+Moment = Annotated[datetime, BeforeValidator(_moment), PlainSerializer(datetime.isoformat), _MOMENT_SCHEMA]
+QueryMoment = Annotated[datetime, BeforeValidator(_moment_of_query), _MOMENT_SCHEMA]
+Event = Annotated[Any, AfterValidator(_event)]
+LabelsBody = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "description": "By what you tell your exchanges apart, such as agent_version, prompt_version, tool_version or tenant: "
+            f"at most {MAX_LABELS} names of a-z, 0-9, _ and ., each with a text of at most {MAX_LABEL} characters.",
+            "anyOf": [
+                {
+                    "type": "object",
+                    "propertyNames": {"pattern": f"^{LABEL_NAME}$"},
+                    "additionalProperties": {"type": "string", "minLength": 1, "maxLength": MAX_LABEL},
+                    "maxProperties": MAX_LABELS,
+                },
+                {"type": "null"},
+            ],
+        }
+    ),
+]
+Ignored = Annotated[
+    Any,
+    Field(
+        description="Ignored: the token decides. The answer says so where it names another project.",
+        json_schema_extra={"deprecated": True},
+    ),
+]
+
+
+class Body(BaseModel):
+    """What every body has in common."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class OperatorBody(Body):
+    """What an operator asks for. A field that is not known is refused: left out, it could widen what is deleted or revoked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class UserMessage(Body):
+    """What the user said."""
+
+    content: Text
+
+
+class Usage(Body):
+    """Tokens of the answer; what is missing stays missing, 0 stays 0."""
+
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+
+
+class AgentResponse(Body):
+    """What the agent answered; the content may be empty."""
+
+    content: Text
+    thinking: Text | None = None
+    model: Id | None = None
+    usage: Usage | None = None
+    stop_reason: Id | None = Field(
+        None, description="Why the model stopped; of an answer without text, `error` and `aborted` say what became of it."
+    )
+
+
+class ExchangeBody(Body):
+    """One user message with the agent's answer."""
+
+    id: Id = Field(description="Unique within the connection.")
+    timestamp: Moment
+    turn_number: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
+        None, description="Turn within the session; else counted."
+    )
+    user_message: UserMessage
+    agent_response: AgentResponse
+    labels: LabelsBody = None
+
+
+class IngestBody(Body):
+    """One exchange of one session."""
+
+    session_id: Id
+    exchange: ExchangeBody
+    connection_id: Ignored = None
+    project: Ignored = None
+    agent: Id | None = Field(None, description="Name of the agent; a connection that has one of its own wins.")
+    multi_user: bool = Field(False, description="Whether several users take part.")
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="ignore",
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "session_id": "deploy-0114",
+                    "exchange": {
+                        "id": "deploy-0114:7",
+                        "timestamp": "2026-10-01T09:07:00Z",
+                        "turn_number": 7,
+                        "user_message": {"content": "Please restart the worker."},
+                        "agent_response": {
+                            "content": "Done: worker 3 is up again.",
+                            "thinking": "Only worker 3 was down.",
+                            "model": "claude-sonnet-4-5",
+                            "usage": {"input_tokens": 812, "output_tokens": 64},
+                        },
+                    },
+                }
+            ]
+        },
+    )
+
+
+class EventsBody(Body):
+    """A batch of runtime events of one session, in order."""
+
+    session_id: Id
+    project: Ignored = None
+    agent: Id | None = Field(None, description="Name of the agent; a connection that has one of its own wins.")
+    first_seq: Annotated[int, Field(ge=0, lt=2**53)] | None = Field(
+        None, description="Position of the first event in its session. Without it every event needs an event_id of its own."
+    )
+    events: Annotated[list[Event], Field(min_length=1, max_length=MAX_EVENTS, description="Objects; each is judged by itself.")]
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="ignore",
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "session_id": "deploy-0114",
+                    "first_seq": 0,
+                    "events": [
+                        {"event": "tool_call", "tool": "exec", "args": {"command": "ls"}, "timestamp": "2026-10-01T09:00:00Z"}
+                    ],
+                }
+            ]
+        },
+    )
+
+
+class SessionBody(Body):
+    """Names a session. An operator says whose it is; a connection's own are meant otherwise."""
+
+    session_id: Id
+    connection: ConnectionName | None = None
+
+
+class FinalizeBody(Body):
+    """Whose session it is: needed from an operator, ignored from a connection."""
+
+    connection: ConnectionName | None = None
+
+
+UnscoredReason = Literal[
+    "no_judge",
+    "refused",
+    "cut_off",
+    "provider_error",
+    "timeout",
+    "invalid",
+    "interrupted",
+    "unknown_price",
+    "cost_cap",
+]
+"""Why a tier can have stayed without a score."""
+
+
+class RejudgeBody(OperatorBody):
+    """Which of the unscored exchanges are to be judged again."""
+
+    reason: UnscoredReason | None = Field(
+        None,
+        description="Only what is unscored for this reason; cost_cap is what a session's cap left out.",
+        examples=["timeout"],
+    )
+    limit: Annotated[int, Field(ge=1, le=100_000)] = Field(10_000, description="At most so many, oldest first.")

@@ -1,0 +1,59 @@
+"""For those who run the server: is it up, does it take records, how much of what.
+
+/healthz and /readyz say nothing else and need no token. /metrics is for operators of every project, and for callers on this very
+machine. What came through a proxy came from elsewhere, whatever the proxy's address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from service.access import Holder
+from service.http.authentication import METRICS, caller_of, require_project
+from service.http.context import Services
+from service.http.errors import ApiError, documented
+from service.http.metrics import CONTENT_TYPE
+
+router = APIRouter(tags=["operations"])
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+
+@router.get("/healthz")
+async def health() -> dict[str, str]:
+    """Whether the process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", responses={503: {"description": "It takes no records at the moment"}})
+async def readiness(services: Services) -> Response:
+    """Whether records are taken."""
+    state = services.engine.state()
+    body: dict[str, Any] = {"ready": state.ready}
+    if not state.ready:
+        body |= {"error": state.why_not, "code": "not_ready"}
+    return JSONResponse(body, 200 if state.ready else 503)
+
+
+@router.get(METRICS, responses=documented(), response_class=Response)
+async def metrics(request: Request, services: Services) -> Response:
+    """Figures in Prometheus' text format."""
+    if not _is_local(request):
+        caller: Holder = caller_of(request)
+        if caller.kind != "operator":
+            raise ApiError(403, "operator_token_required", "this takes the token of an operator")
+        require_project(caller, None)
+    return Response(services.metrics.text(services.engine.state()), media_type=CONTENT_TYPE)
+
+
+def _is_local(request: Request) -> bool:
+    """Whether the call comes from this machine, without a proxy between."""
+    if request.client is None or any(name in request.headers for name in _FORWARDED):
+        return False
+    try:
+        return ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,177 @@
+"""People beside the judge: their scores, the queue of what is worth a look, and how far all agree."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import Field, StringConstraints
+
+from audit.agreement import HIGHEST, LOWEST
+from schemas.errors import PolicyError
+from service.documents import Document, score_by_id
+from service.http.answers import Answer
+from service.http.authentication import Reader, Reviewer, VisibleProject
+from service.http.bodies import JsonRoute
+from service.http.context import ApiContext, Services, durable_or_refused
+from service.http.errors import ApiError, documented
+from service.http.models import Id, OperatorBody, QueryMoment, Text
+from service.http.project_answers import Moment, OneScoreAnswer, ScoreAnswer
+from service.http.settings import API
+from service.people import MAX_SKIPPED, agreement_document, human_scores, next_to_review, with_human_score
+from streams.upkeep.reviewing import MAX_COMMENT, REVIEWS, human_score, require_human_scores
+
+router = APIRouter(route_class=JsonRoute, tags=["people"])
+PROJECT = f"{API}/{{project}}"
+ScoreId = Annotated[Id, Path(description="Id of the judge's score.")]
+Rater = Annotated[Id | None, Query(description="Who is asked; without it the name of the operator.")]
+Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED, description="Ids of scores to pass over; may be repeated.")]
+Blind = Annotated[bool, Query(description="Leave the judge's verdict out, so that it sways nobody.")]
+Since = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
+Until = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
+
+
+class HumanScoreBody(OperatorBody):
+    """What a person says of an exchange."""
+
+    score: Annotated[int, Field(ge=LOWEST, le=HIGHEST, description="1 (worst) to 5 (best), as in Tier 3.", examples=[4])]
+    comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = None
+    rater: Id | None = Field(None, description="Who says it; without it the name of the operator.")
+
+
+class HumanScoreAnswer(Answer):
+    """What one person said at one time."""
+
+    rater: str
+    score: int
+    comment: str | None
+    scored_at: Moment
+    counts: bool = Field(description="Whether it is the newest of its rater: that is the one that counts.")
+
+
+class HumanScoresAnswer(Answer):
+    """Everything people said of a score, newest first."""
+
+    human_scores: list[HumanScoreAnswer]
+    count: int
+
+
+class ReviewItem(Answer):
+    """An exchange that is worth a look: redacted texts, and the judge's verdict unless that was left out."""
+
+    score_id: str
+    exchange_id: str
+    connection: str
+    session_id: str
+    turn_number: int
+    exchange_timestamp: Moment
+    user_message: str | None = Field(description="Null where the exchange has been deleted.")
+    agent_response: str | None
+    agent_thinking: str | None
+    pick: Literal["random", "priority"] = Field(description="Drawn from all that was judged, or picked for what it is.")
+    stratum: Literal["anomaly", "unscored", "unsure", "routine"] | None = Field(description="Why it was picked.")
+    seen_by: int = Field(description="People who have scored it.")
+    score: ScoreAnswer | None
+
+
+class ReviewAnswer(Answer):
+    """The next exchange to look at; null when nothing is left for this rater."""
+
+    review: ReviewItem | None
+
+
+class EstimateAnswer(Answer):
+    """Agreement of two sides: kappa with quadratic weights and bias, with 95 % intervals; numbers only where there are enough labels."""
+
+    state: Literal["enough", "not_enough_labels", "one_category"]
+    labels: int
+    exchanges: int
+    sessions: int
+    kappa: float | None
+    low: float | None
+    high: float | None
+    bias: float | None = Field(description="Mean of the judge's points less the people's.")
+    bias_low: float | None
+    bias_high: float | None
+
+
+class RaterEstimate(EstimateAnswer):
+    """The judge against one person."""
+
+    rater: str
+
+
+class AgreementAnswer(Answer):
+    """The judge against people, over all and one by one, and people among themselves."""
+
+    project: str
+    overall: EstimateAnswer
+    raters: list[RaterEstimate]
+    between_raters: EstimateAnswer
+    covered: float | None = Field(description="Share of the judged exchanges for which the labels can speak.")
+    unjudged: int = Field(description="Labels of exchanges that have no Tier 3 to compare with.")
+
+
+@router.post(f"{PROJECT}/scores/{{score_id}}/human", responses=documented(400, 404, 408, 409, 413, 415))
+async def score_by_a_person(
+    project: VisibleProject, score_id: ScoreId, body: HumanScoreBody, caller: Reviewer, services: Services
+) -> OneScoreAnswer:
+    """Score an exchange as a person, beside the judge. Of a rater the newest counts. 409 where the project takes none."""
+    engine = services.engine
+    _require_human_scores(services, project)
+    known = await _score(services, project, score_id)
+    rater = body.rater or caller.name
+    said = human_score(project, score_id, rater, body.score, body.comment, redactor=engine.redactor, now=engine.now())
+    with durable_or_refused():
+        await engine.publish(REVIEWS, [said])
+    return OneScoreAnswer(score=ScoreAnswer.model_validate(with_human_score(known, said)))
+
+
+@router.get(f"{PROJECT}/scores/{{score_id}}/human", responses=documented(400, 404))
+async def history(project: VisibleProject, score_id: ScoreId, _: Reader, services: Services) -> HumanScoresAnswer:
+    """List everything people said of a score, newest first."""
+    await _score(services, project, score_id)
+    found = await services.ask(lambda cursor: human_scores(cursor, project, score_id))
+    return HumanScoresAnswer(human_scores=[HumanScoreAnswer.model_validate(one) for one in found], count=len(found))
+
+
+@router.get(f"{PROJECT}/review/next", responses=documented(400, 404, 409))
+async def next_review(
+    project: VisibleProject,
+    caller: Reviewer,
+    services: Services,
+    *,
+    rater: Rater = None,
+    skip: Skip = None,
+    blind: Blind = False,
+) -> ReviewAnswer:
+    """Serve the exchange that is most worth a person's look; one that is skipped comes later. 409 where the project takes no scores."""
+    _require_human_scores(services, project)
+    who = rater or caller.name
+    found = await services.ask(lambda cursor: next_to_review(cursor, project, who, skip or (), blind=blind))
+    return ReviewAnswer(review=None if found is None else ReviewItem.model_validate(found))
+
+
+@router.get(f"{PROJECT}/agreement", responses=documented(400, 404))
+async def agree(
+    project: VisibleProject, _: Reader, services: Services, since: Since = None, until: Until = None
+) -> AgreementAnswer:
+    """Say how far people and the judge agree, and people among themselves."""
+    found = await services.ask(lambda cursor: agreement_document(cursor, project, since, until))
+    return AgreementAnswer.model_validate(found)
+
+
+def _require_human_scores(services: ApiContext, project: str) -> None:
+    try:
+        require_human_scores(services.engine.policy, project)
+    except PolicyError as error:
+        raise ApiError(409, "human_scores_off", str(error)) from None
+
+
+async def _score(services: ApiContext, project: str, score_id: str) -> Document:
+    """The score; 404 where the project has none of this id."""
+    at = services.score_times.time_of(project, score_id)
+    found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id, at))
+    if found is None:
+        raise ApiError(404, "not_found", "the project has no score of this id")
+    return found

@@ -1,0 +1,148 @@
+"""What operators are answered of a project, field by field; `service.documents` says where each value comes from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from service.http.answers import Answer
+from service.http.paging import NextCursor
+
+Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Share = Annotated[float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]
+"""Documented, not checked: a score a hair above 1 is no reason to answer nothing."""
+
+
+def _field_name(name: str) -> str:
+    """The name in camelCase; Tier 2.5 keeps its underscore, lest it read as a tier 25."""
+    return to_camel(name).replace("ier25", "ier2_5")
+
+
+class ProjectAnswer(Answer):
+    """What every answer about a project has in common: the names of its fields."""
+
+    model_config = ConfigDict(alias_generator=_field_name)
+
+
+class DimensionAnswer(ProjectAnswer):
+    """One dimension of Tier 3."""
+
+    score: float | None = Field(description="1 to 5; null where it does not apply.")
+    reasoning: str | None
+
+
+class ScoreAnswer(ProjectAnswer):
+    """What the tiers say of one exchange."""
+
+    id: str
+    exchange_id: str
+    session_id: str
+    turn_number: int
+    exchange_timestamp: Moment
+    project: str
+    schema_version: str = Field(description="Version of the methodology.")
+    judge_model: str | None
+    scored_at: Moment = Field(description="Time of the newest record that the score rests on.")
+    tier1_structural_score: Share
+    tier1_flags: list[str] = Field(description="Checks that fired.")
+    tier2_semantic_score: Share | None
+    tier2_reasoning: str | None = Field(description="The judge's words, a dimension on a line.")
+    tier2_skipped: bool = Field(description="Whether it is not scored; tier2State says why not.")
+    tier2_5_alignment_score: Share | None
+    tier2_5_reasoning: str | None
+    tier2_5_skipped: bool
+    tier3_behavioral_score: float | None = Field(description="Mean of the dimensions that apply, 1 to 5.")
+    tier3_dimension_scores: dict[str, DimensionAnswer]
+    tier3_skipped: bool
+    anomaly_flag: bool
+    anomaly_reason: str | None
+    cost_usd: float | None = Field(description="What the judge's calls cost; null where a price is unknown.")
+    human_score: int | None
+    human_comment: str | None
+    human_scored_at: Moment | None
+    sampling_reason: str
+    disposition: str = Field(examples=["scored", "sampling_skip", "skipped_cost_cap", "unscored"])
+    revision: int = Field(description="0 for the first version of the score.")
+    created_at: Moment = Field(description="When it was scored first.")
+    connection: str
+    agent: str | None
+    sampling_probability: Share | None
+    simulated: bool = Field(description="Whether a simulated judge was used.")
+    tier2_state: str = Field(
+        examples=["scored", "not_applicable", "skipped_gate", "skipped_cost_cap", "skipped_sampling", "unscored"]
+    )
+    tier2_reason: str | None = Field(description="Why it is in that state.")
+    tier2_flagged: bool | None
+    tier2_flag_reason: str | None
+    tier2_5_state: str
+    tier2_5_reason: str | None
+    tier2_5_sycophancy: bool | None
+    tier2_5_advocacy_suppression: bool | None
+    tier3_state: str
+    tier3_reason: str | None
+    dropped_quotes: int = Field(description="Quotes of the judge that are in none of the texts; its words stand without them.")
+
+
+class ScoresAnswer(Answer):
+    """Scores, newest exchange first."""
+
+    scores: list[ScoreAnswer]
+    count: int
+    next_cursor: NextCursor
+
+
+class AnomaliesAnswer(Answer):
+    """Scores with an anomaly, newest exchange first."""
+
+    anomalies: list[ScoreAnswer]
+    count: int
+    next_cursor: NextCursor
+
+
+class OneScoreAnswer(Answer):
+    """A score."""
+
+    score: ScoreAnswer
+
+
+class ExchangeCounts(ProjectAnswer):
+    """What became of a project's exchanges."""
+
+    total: int
+    scored: int
+    pending: int = Field(description="Without a score yet.")
+    skipped_sampling: int
+    skipped_cost_cap: int
+    unscored: int = Field(description="A judge should have scored them and did not.")
+    unscored_reasons: dict[str, int] = Field(
+        description="Unscored exchanges by why: each counts once for every reason of its tiers.", examples=[{"no_judge": 3}]
+    )
+
+
+class ScoreFigures(ProjectAnswer):
+    """What a project's scores come to; means are over those that have the tier."""
+
+    total: int
+    anomalies: int
+    avg_tier1_structural: float | None
+    avg_tier2_semantic: float | None
+    avg_tier2_5_alignment: float | None
+    avg_tier3_behavioral: float | None
+    cost_usd: float | None = Field(
+        description="What is known of the cost; null where judges were asked and none of it is known."
+    )
+    unknown_costs: int = Field(description="Judgements whose cost is not known.")
+    simulated: int = Field(description="Scores that rest on a simulated judge.")
+
+
+class SummaryAnswer(ProjectAnswer):
+    """Where a project stands."""
+
+    project: str
+    exchanges: ExchangeCounts
+    scores: ScoreFigures
+    baseline: dict[str, Any] | None
+    open_incidents: int
+    suspected_incidents: int

@@ -1,0 +1,173 @@
+"""The projects that the caller may see, each with the numbers that tell how it is, in one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from analytics.queries import query_rows
+from schemas.bounds.limits import EARLIEST
+from service.documents import iso_time
+from service.http.answers import Answer
+from service.http.authentication import Reader
+from service.http.context import ApiContext, Services
+from service.http.errors import documented
+from service.http.paging import Cursor, NextCursor, Place, page_of
+from service.http.project_answers import Moment, ProjectAnswer, Share
+from service.http.settings import API
+from service.project_checks import COUNTS, EMPTY_PROJECT, RECENT_DAYS, CheckState, check_state
+from service.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share, with_health
+
+router = APIRouter(tags=["reading"])
+MAX_PROJECTS = 5000
+Limit = Annotated[int, Query(ge=1, le=MAX_PROJECTS, description="At most so many.")]
+Row = dict[str, Any]
+
+
+class RecentAnswer(ProjectAnswer):
+    """The last days up to the newest one with a score. A score of the judge counts one over its chance of being sampled in the means."""
+
+    days: int
+    until: date | None = Field(description="The newest UTC day with a score, which is the last of them; null without one.")
+    scores: int
+    anomalies: int
+    anomaly_rate: Share | None
+    unscored: int = Field(description="Exchanges that a judge should have scored and did not.")
+    unscored_rate: Share | None = Field(description="Of those that a judge should have scored.")
+    unsafe_runs: int = Field(description="Runs unsafe for production, in as many days up to the newest run.")
+    cost_usd: float | None = Field(description="The known costs of judging these exchanges; null without a score.")
+    avg_tier1: float | None
+    avg_tier2: float | None
+    avg_tier2_5: float | None
+    avg_tier3: float | None
+
+
+class ProjectCheckAnswer(ProjectAnswer):
+    """The newest check for drift and anomaly spikes. That there is no incident means something only after one."""
+
+    state: CheckState = Field(
+        description="off: the policy does not have the project audited; nothing: it has no scores; never: not checked yet; behind: exchanges "
+        "came since; learning: the history is shorter than a whole baseline's; quiet: nothing found; found: the rules saw something."
+    )
+    checked_at: Moment | None = Field(description="As of when; null before the first one.")
+    days: int | None = Field(description="Over how many days comparable scores reach back, at most baselineDays.")
+    baseline_days: int | None = Field(description="Days that a whole baseline rests on.")
+
+
+class ProjectHealthAnswer(ProjectAnswer):
+    """A project and how it is."""
+
+    project: str
+    health: Health = Field(
+        description="critical: by a critical incident; warning: for another of the reasons; unknown: too little came in the last days, or "
+        "nobody has checked it; empty: nothing has come in yet."
+    )
+    reasons: list[Reason] = Field(
+        description="Why it is not healthy: its incidents; in the last days a tenth or more of what a judge should have scored is "
+        "unscored, a run is unsafe for production, or one exchange in twenty has an anomaly. Where there is none of these, too_few: fewer than "
+        f"{ENOUGH} exchanges in the last days and fewer than {ENOUGH} runs; unchecked: nobody has looked for drift since the newest exchange."
+    )
+    enabled: bool = Field(description="Whether the policy has it audited.")
+    exchanges: int
+    scores: int
+    scored: int = Field(description="Of the scores, those that every tier asked for has.")
+    anomalies: int
+    simulated: int = Field(description="Of the scores, those that rest on a simulated judge.")
+    open_incidents: int = Field(description="Confirmed incidents that are open or acknowledged.")
+    critical_incidents: int
+    acknowledged_incidents: int = Field(description="Those of the open ones that somebody has.")
+    suspected_incidents: int = Field(description="Suspected ones, beside the open ones; they count for nothing.")
+    runs: int
+    last_exchange_at: Moment | None
+    last_run_at: Moment | None = Field(description="When the newest run ended.")
+    recent: RecentAnswer
+    check: ProjectCheckAnswer
+
+
+class ProjectsAnswer(Answer):
+    """Projects by name."""
+
+    projects: list[ProjectHealthAnswer]
+    count: int
+    next_cursor: NextCursor
+
+
+@router.get(f"{API}/projects", responses=documented())
+async def projects(
+    caller: Reader,
+    services: Services,
+    health: Annotated[Health | None, Query(description="Only projects that are so.")] = None,
+    limit: Limit = 1000,
+    cursor: Cursor = None,
+) -> ProjectsAnswer:
+    """List every project that the caller may see with its health: those with records, and those that have a connection."""
+    rows = await project_rows(services, caller.project)
+    wanted = [row for row in rows if health in (None, row["health"]) and (cursor is None or row["project"] > cursor.id)]
+    shown, following = page_of(wanted, limit, lambda row: Place(EARLIEST, row["project"]))
+    return ProjectsAnswer(projects=[_answer(row) for row in shown], count=len(shown), next_cursor=following)
+
+
+async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
+    """Every project, or `own`, by name, with its health: rows of the query `projects`, and those that only have a connection yet."""
+    asked = {"project": own, "as_of": services.engine.now(), "days": RECENT_DAYS}
+    rows = {row["project"]: row for row in await services.ask(lambda asking: query_rows(asking, "projects", asked))}
+    connected = {one.project for one, _ in services.access.holders("connection") if one.project and own in (None, one.project)}
+    policy = services.engine.policy
+    return [
+        with_health(
+            {"project": name, **(rows.get(name) or EMPTY_PROJECT), "enabled": policy.for_project(name).settings.enabled}
+        )
+        for name in sorted(rows.keys() | connected)
+    ]
+
+
+async def project_row(services: ApiContext, project: str) -> Row:
+    """One project with its health; that of an empty one where nothing is known of it."""
+    return row_of(services, project, await project_rows(services, project))
+
+
+def row_of(services: ApiContext, project: str, rows: Sequence[Row]) -> Row:
+    """The one row that was found of a project, or that of an empty one."""
+    enabled = services.engine.policy.for_project(project).settings.enabled
+    return rows[0] if rows else with_health({"project": project, **EMPTY_PROJECT, "enabled": enabled})
+
+
+def _answer(row: Row) -> ProjectHealthAnswer:
+    return ProjectHealthAnswer(
+        project=row["project"],
+        health=row["health"],
+        reasons=row["reasons"],
+        enabled=row["enabled"],
+        last_exchange_at=iso_time(row["last_exchange_at"]),
+        last_run_at=iso_time(row["last_run_at"]),
+        check=ProjectCheckAnswer(
+            state=check_state(row),
+            checked_at=iso_time(row["checked_at"]),
+            days=row["check_days"],
+            baseline_days=row["baseline_days"],
+        ),
+        recent=RecentAnswer(
+            days=RECENT_DAYS,
+            until=row["recent_until"],
+            scores=row["recent_scores"],
+            anomalies=row["recent_anomalies"],
+            anomaly_rate=_rounded(anomalous_share(row)),
+            unscored=row["recent_unscored"],
+            unscored_rate=_rounded(unscored_share(row)),
+            unsafe_runs=row["recent_unsafe_runs"],
+            cost_usd=row["recent_cost_usd"],
+            avg_tier1=row["recent_tier1"],
+            avg_tier2=row["recent_tier2"],
+            avg_tier2_5=row["recent_tier2_5"],
+            avg_tier3=row["recent_tier3"],
+        ),
+        **{count: row[count] for count in COUNTS},
+    )
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 3)

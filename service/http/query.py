@@ -1,0 +1,144 @@
+"""SQL of analysts' own, answered from a snapshot by a process of its own; see docs/sql.md for what there is to ask."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from pydantic import ConfigDict, Field, StringConstraints
+
+from analytics.sandbox.result_formats import FORMATS
+from schemas.errors import QueryError, StoreError
+from service.documents import iso_time
+from service.http.answers import Answer
+from service.http.authentication import Querier
+from service.http.bodies import JsonRoute
+from service.http.errors import ApiError, documented
+from service.http.limits import ClientGone
+from service.http.models import OperatorBody, Text
+from service.http.settings import API
+from service.querying import desk
+from service.querying.questions import DEFAULT_ROWS, MAX_ROWS, Question
+
+router = APIRouter(route_class=JsonRoute, tags=["query"])
+MAX_SQL = 50_000
+MAX_PARAMETERS = 100
+Done = TypeVar("Done")
+Scalar = Text | int | float | bool | None
+ParameterName = Annotated[str, StringConstraints(pattern="^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+
+
+class QueryBody(OperatorBody):
+    """A statement that reads, and how its answer is wanted."""
+
+    sql: Annotated[Text, StringConstraints(min_length=1, max_length=MAX_SQL)] = Field(
+        description="One statement that reads; `$name` stands for a parameter."
+    )
+    format: Literal["json", "csv", "arrow", "parquet"] = "json"
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS, description="At most so many rows.")] = DEFAULT_ROWS
+    parameters: dict[ParameterName, Scalar | list[Scalar]] = Field(
+        {}, max_length=MAX_PARAMETERS, description="Values by name; a date is a text that the statement casts."
+    )
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "sql": "SELECT day, tier2, exchanges FROM days WHERE project = $project ORDER BY day",
+                    "parameters": {"project": "ops"},
+                }
+            ]
+        },
+    )
+
+
+class ColumnAnswer(Answer):
+    """A column of an answer."""
+
+    name: str
+    type: str = Field(description="DuckDB's name of it.", examples=["DOUBLE"])
+
+
+class QueryAnswer(Answer):
+    """What a statement answered, as JSON."""
+
+    columns: list[ColumnAnswer]
+    rows: list[dict[str, Any]] = Field(description="One object a row.")
+    row_count: int
+    truncated: bool = Field(description="Whether there are more rows than the limit.")
+    as_of: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = Field(description="Time of the snapshot.")
+    elapsed_ms: int
+
+
+_OTHERS = {one.media_type.split(";")[0]: {"schema": {"type": "string", "format": "binary"}} for one in FORMATS.values()}
+_OTHERS["application/json"] = {"schema": {"$ref": "#/components/schemas/QueryAnswer"}}
+
+
+@router.post(
+    f"{API}/query",
+    response_model=QueryAnswer,
+    responses=documented(400, 408, 413, 415)
+    | {200: {"description": "The rows, in the format that was asked for", "content": _OTHERS}},
+)
+async def query(body: QueryBody, _: Querier, request: Request) -> Response:
+    """Answer one SQL statement that reads, over a snapshot with every record in its latest revision and views to read them by.
+
+    Besides JSON there are CSV, Arrow and Parquet; what JSON says beside the rows is then in the headers X-Driftline-Rows,
+    X-Driftline-Truncated and X-Driftline-As-Of. For operators of every project with the scope `query`.
+    """
+    began = time.monotonic()
+    asked: desk.QueryDesk = request.app.state.desk
+    question = Question(body.sql, body.parameters, body.format, body.limit)
+    try:
+        answer = await _while_wanted(request, asked.answer(question))
+    except QueryError as error:
+        raise ApiError(400, "query_refused", f"{error}\n{error.hint}".strip()) from None
+    except StoreError:
+        raise ApiError(503, "no_snapshot", "there is no snapshot to ask at the moment", {"Retry-After": "30"}) from None
+    return _response(answer, body.format, time.monotonic() - began)
+
+
+def _response(answer: desk.Answer, format_name: str, seconds: float) -> Response:
+    outcome, at = answer.outcome, iso_time(answer.at) or ""
+    kind, content = FORMATS[format_name], answer.body
+    headers = {
+        "Cache-Control": "no-store",
+        "X-Driftline-Rows": str(outcome.rows),
+        "X-Driftline-Truncated": str(outcome.truncated).lower(),
+        "X-Driftline-As-Of": at,
+    }
+    if format_name == "json":
+        columns = [{"name": name, "type": kind} for name, kind in outcome.columns]
+        told = {"rowCount": outcome.rows, "truncated": outcome.truncated, "asOf": at, "elapsedMs": int(seconds * 1000)}
+        content = msgspec.json.encode({"columns": columns, "rows": msgspec.Raw(content), **told})
+    else:
+        headers["Content-Disposition"] = f'attachment; filename="driftline.{kind.extension}"'
+    return Response(content, media_type=kind.media_type, headers=headers)
+
+
+async def _while_wanted(request: Request, work: Coroutine[Any, Any, Done]) -> Done:
+    """What the work comes to, as long as the client is there; ClientGone, and the work cancelled, when it goes away."""
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return await working
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([working, leaving])
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

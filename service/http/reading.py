@@ -1,0 +1,117 @@
+"""What operators read of a project: scores, anomalies, the summary, the banner."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query
+from fastapi.responses import PlainTextResponse
+
+from service.banner import banner_text
+from service.documents import Document, Wanted, project_scores, project_summary, score_by_id
+from service.http.authentication import Reader, VisibleProject
+from service.http.context import ApiContext, Services
+from service.http.errors import ApiError, documented
+from service.http.models import Id, QueryMoment
+from service.http.paging import Cursor, Limit, Place, page_of
+from service.http.project_answers import AnomaliesAnswer, OneScoreAnswer, ScoreAnswer, ScoresAnswer, SummaryAnswer
+from service.http.projects import project_row
+from service.http.settings import API
+from service.project_checks import check_words
+from service.watched import baseline_document
+
+router = APIRouter(tags=["reading"])
+PROJECT = f"{API}/{{project}}"
+
+From = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
+To = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
+Since = Annotated[QueryMoment | None, Query(description="Only what was scored, or scored again, at or after this time.")]
+Session = Annotated[Id | None, Query(description="Only exchanges of this session.")]
+ScoreId = Annotated[Id, Path(description="Id of the score.")]
+
+
+def require_window(start: datetime | None, end: datetime | None) -> None:
+    """400 when a window ends before it begins."""
+    if start is not None and end is not None and start > end:
+        raise ApiError(400, "invalid", "from: lies after to")
+
+
+def _wanted(
+    *,
+    start: From = None,
+    end: To = None,
+    since: Since = None,
+    session: Session = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Wanted:
+    require_window(start, end)
+    after = None if cursor is None else (cursor.at, cursor.id, cursor.number)
+    return Wanted(start=start, end=end, since=since, session=session, limit=limit, after=after)
+
+
+Asked = Annotated[Wanted, Depends(_wanted)]
+
+
+@router.get(f"{PROJECT}/scores", responses=documented(404))
+async def scores(
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    asked: Asked,
+    anomalies: Annotated[bool, Query(description="Only exchanges with an anomaly.")] = False,
+) -> ScoresAnswer:
+    """List the scores of a project, newest exchange first."""
+    found, following = await _scores(services, project, dataclasses.replace(asked, anomalies=anomalies))
+    return ScoresAnswer(scores=found, count=len(found), next_cursor=following)
+
+
+@router.get(f"{PROJECT}/anomalies", responses=documented(404))
+async def anomalies(_: Reader, project: VisibleProject, services: Services, asked: Asked) -> AnomaliesAnswer:
+    """List the scores of a project that have an anomaly, newest exchange first.
+
+    An exchange is here once it has a score, which comes moments after the ingest has answered what Tier 1 found in it.
+    """
+    found, following = await _scores(services, project, dataclasses.replace(asked, anomalies=True))
+    return AnomaliesAnswer(anomalies=found, count=len(found), next_cursor=following)
+
+
+@router.get(f"{PROJECT}/scores/{{score_id}}", responses=documented(404))
+async def score(_: Reader, project: VisibleProject, services: Services, score_id: ScoreId) -> OneScoreAnswer:
+    """One score, as it is now."""
+    found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id))
+    if found is None:
+        raise ApiError(404, "not_found", "the project has no score of this id")
+    return OneScoreAnswer(score=ScoreAnswer.model_validate(found))
+
+
+@router.get(f"{PROJECT}/summary", responses=documented(404))
+async def summary(_: Reader, project: VisibleProject, services: Services) -> SummaryAnswer:
+    """Say where a project stands: what became of its exchanges, means of the tiers, what is open."""
+    version = services.engine.policy.for_project(project).methodology.version
+    baseline = baseline_document(await services.watch.baseline(project), version)
+    return SummaryAnswer.model_validate(await services.ask(lambda cursor: project_summary(cursor, project, baseline)))
+
+
+@router.get(f"{PROJECT}/banner", response_class=PlainTextResponse, responses=documented(404))
+async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
+    """The banner that an agent is shown when its session starts, with the settings in force."""
+    settings = services.engine.policy.for_project(project).settings
+    row = await project_row(services, project)
+    return banner_text(settings, row["open_incidents"], services.engine.judge_name, check_words(row))
+
+
+async def _scores(services: ApiContext, project: str, asked: Wanted) -> tuple[list[ScoreAnswer], str | None]:
+    """A page of scores, and the cursor of the next one."""
+    one_more = dataclasses.replace(asked, limit=asked.limit + 1)
+    documents = await services.ask(lambda cursor: project_scores(cursor, project, one_more))
+    shown, following = page_of(documents, asked.limit, score_place)
+    return [ScoreAnswer.model_validate(document) for document in shown], following
+
+
+def score_place(document: Document) -> Place:
+    """Where a score stands among those of its project."""
+    turn = document["turnNumber"]
+    return Place(datetime.fromisoformat(document["exchangeTimestamp"]), document["id"], -1 if turn is None else turn)

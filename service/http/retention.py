@@ -1,0 +1,156 @@
+"""Deleting: what has become too old, and whatever belongs to a session or a connection whose erasure is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Request
+from pydantic import AliasChoices, Field
+
+from audit.policy.parts import Days
+from schemas.bounds.limits import EARLIEST
+from schemas.errors import InputError
+from service.http.answers import Answer
+from service.http.audit_trail import name_subject
+from service.http.authentication import FleetAdmin
+from service.http.bodies import JsonRoute
+from service.http.context import Services, durable_or_refused
+from service.http.errors import ApiError, documented
+from service.http.models import ConnectionName, Id, OperatorBody, Text
+from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
+from service.http.settings import API
+from streams.upkeep.erasing import Requested, erasure, erasures, remains, request_erasure
+from streams.upkeep.retention import cutoff, purge
+
+router = APIRouter(route_class=JsonRoute, tags=["retention"])
+MAX_COMMENT = 2000
+"""Characters of a comment."""
+
+
+class RetentionBody(OperatorBody):
+    """For how long to keep; left out, it is for as long as the policy says for each project."""
+
+    retention_days: Days | None = Field(None, alias="retentionDays", examples=[90])
+
+
+class PurgedAnswer(Answer):
+    """What was deleted."""
+
+    exchanges_purged: int = Field(examples=[1200])
+    scores_purged: int = Field(examples=[1200])
+    cutoff_date: datetime | None = Field(
+        description="What happened before this moment is deleted, in projects that have no retention of their own; null: nothing is."
+    )
+
+
+class ErasureBody(OperatorBody):
+    """Whose records are to be erased: a session's, or without a session id all of a connection."""
+
+    connection: ConnectionName = Field(examples=["north"])
+    session_id: Id | None = Field(
+        None, validation_alias=AliasChoices("sessionId", "session_id"), description="Only this session.", examples=["2f1c7f0e"]
+    )
+    comment: Annotated[Text, Field(max_length=MAX_COMMENT)] | None = Field(None, examples=["asked for by the user"])
+
+
+class ErasureAnswer(Answer):
+    """An erasure, and what was done of it."""
+
+    id: str
+    connection: str
+    session_id: str | None
+    requested_by: str = Field(examples=["root"])
+    comment: str | None
+    requested_at: datetime
+    erased_at: datetime | None = Field(description="null: it waits until the record has come back from Kafka.")
+    deleted: dict[str, int] = Field(description="Rows that were deleted or blackened, by table.", examples=[{"exchanges": 3}])
+    replays: list[str] = Field(description="Replays that were deleted because they held any of it.")
+
+
+class ErasedAnswer(Answer):
+    """An erasure, and what it does not reach."""
+
+    erasure: ErasureAnswer
+    remains: list[str] = Field(description="What is not erased, and what to do about it.")
+
+
+class ErasuresAnswer(Answer):
+    """Erasures, newest first."""
+
+    erasures: list[ErasureAnswer]
+    count: int
+    next_cursor: NextCursor
+
+
+@router.post(f"{API}/retention/run", responses=documented(400, 408, 413, 415))
+async def run_retention(_: FleetAdmin, services: Services, body: RetentionBody | None = None) -> PurgedAnswer:
+    """Delete exchanges, events and scores that happened too long ago, and what belongs to them; baselines and incidents stay.
+
+    `retentionDays` counts for every project in place of what the policy says.
+    """
+    engine, days = services.engine, body.retention_days if body else None
+    now = engine.now()
+    with durable_or_refused():
+        purged = await asyncio.to_thread(purge, engine.store, engine.policy, now, days)
+    kept_from = cutoff(now, days if days is not None else engine.policy.for_project("").settings.retention_days)
+    return PurgedAnswer(
+        exchanges_purged=purged.exchanges,
+        scores_purged=purged.scores,
+        cutoff_date=kept_from if kept_from >= EARLIEST else None,
+    )
+
+
+@router.post(f"{API}/erasures", status_code=202, responses=documented(400, 408, 413, 415))
+async def erase(caller: FleetAdmin, services: Services, request: Request, body: ErasureBody) -> ErasedAnswer:
+    """Erase everything of a session or a connection, for good: what comes of it later is not taken any more."""
+    engine = services.engine
+    name_subject(request, body.connection if body.session_id is None else f"{body.connection}/{body.session_id}")
+    comment = engine.redactor.redact(body.comment)[0] if body.comment else None
+    try:
+        wanted = erasure(body.connection, body.session_id, caller.name, comment, engine.now())
+    except InputError as error:
+        raise ApiError(400, "invalid", str(error)) from None
+    with durable_or_refused():
+        await request_erasure(engine, wanted)
+        listed = await asyncio.to_thread(erasures, engine.store)
+    found = next((one for one in listed if one.erasure["erasure_id"] == wanted.erasure_id), None)
+    return ErasedAnswer(
+        erasure=_answer(found or Requested(msgspec.structs.asdict(wanted), None)),
+        remains=await asyncio.to_thread(remains, engine.store),
+    )
+
+
+@router.get(f"{API}/erasures", responses=documented(400))
+def list_erasures(
+    *,
+    _: FleetAdmin,
+    services: Services,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> ErasuresAnswer:
+    """List what was asked to be erased, newest first, and what was done of it."""
+    listed = [one for one in erasures(services.engine.store) if cursor is None or _place(one) < cursor]
+    shown, following = page_of(listed, limit, _place)
+    return ErasuresAnswer(erasures=[_answer(one) for one in shown], count=len(shown), next_cursor=following)
+
+
+def _answer(found: Requested) -> ErasureAnswer:
+    record, done = found.erasure, found.done
+    return ErasureAnswer(
+        id=record["erasure_id"],
+        connection=record["connection"],
+        session_id=record["session_id"],
+        requested_by=record["requested_by"],
+        comment=record["comment"],
+        requested_at=record["occurred_at"],
+        erased_at=done and done.erased_at,
+        deleted=dict(done.deleted) if done else {},
+        replays=list(done.replays) if done else [],
+    )
+
+
+def _place(found: Requested) -> Place:
+    return Place(found.erasure["occurred_at"], found.erasure["erasure_id"])

@@ -1,0 +1,83 @@
+"""Finished runs of a project and what was found in each: verdict, failures with evidence, causal graph."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+from pydantic import Field
+
+from audit.diagnosis.diagnosis import LOWEST_TRUST
+from service.documents import iso_time
+from service.http.answers import Answer
+from service.http.authentication import Reader, VisibleProject
+from service.http.context import Services
+from service.http.errors import ApiError, documented
+from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
+from service.http.project_answers import Moment
+from service.http.reading import PROJECT
+from service.runs import run_document, run_page
+
+router = APIRouter(tags=["reading"])
+RunId = Annotated[str, Path(pattern="^run_[0-9]{3,18}$", description="Id of the run.", examples=["run_001"])]
+
+
+class RunAnswer(Answer):
+    """A finished run, that is a session that was closed."""
+
+    run_id: str = Field(examples=["run_001"])
+    project: str
+    agent: str | None
+    connection: str
+    session_id: str
+    started_at: Moment | None
+    ended_at: Moment | None
+    closed_at: Moment
+    readiness_level: str = Field(description="The verdict: go by it first.", examples=["unsafe_for_production"])
+    trust_score: float | None = Field(
+        description=f"{LOWEST_TRUST} to 100, for penalties have limits; null without evidence. It tells runs of one readiness apart."
+    )
+    primary_failure_type: str | None
+    primary_severity: str | None
+    tool_calls: int
+    event_count: int
+
+
+class RunsAnswer(Answer):
+    """Runs, the one that ended last first."""
+
+    runs: list[RunAnswer]
+    count: int
+    next_cursor: NextCursor
+
+
+class OneRunAnswer(Answer):
+    """A run with its full diagnosis, as `driftline diagnose --json` shows it."""
+
+    run: RunAnswer
+    diagnosis: dict[str, Any]
+
+
+@router.get(f"{PROJECT}/runs", responses=documented(404))
+async def runs(_: Reader, project: VisibleProject, services: Services, limit: Limit = 100, cursor: Cursor = None) -> RunsAnswer:
+    """List the finished runs of a project, the one that ended last first."""
+    before = None if cursor is None else (cursor.at, cursor.number)
+    rows = await services.ask(lambda asked: run_page(asked, project, before, limit + 1))
+    shown, following = page_of(rows, limit, lambda row: Place(row["last_at"], "", row["number"]))
+    return RunsAnswer(runs=[_run(row) for row in shown], count=len(shown), next_cursor=following)
+
+
+@router.get(f"{PROJECT}/runs/{{run_id}}", responses=documented(404))
+async def run(_: Reader, project: VisibleProject, services: Services, run_id: RunId, response: Response) -> OneRunAnswer:
+    """One run with its diagnosis: what failed, by which events, what led to what."""
+    found = await services.ask(lambda cursor: run_document(cursor, project, run_id))
+    if found is None:
+        raise ApiError(404, "not_found", "the project has no run of this id")
+    # The evidence quotes what agents were told and did.
+    response.headers["Cache-Control"] = "no-store"
+    return OneRunAnswer(run=_run(found[0]), diagnosis=found[1])
+
+
+def _run(row: dict[str, Any]) -> RunAnswer:
+    times = {name: iso_time(row[name]) for name in ("started_at", "ended_at", "closed_at")}
+    return RunAnswer.model_validate({**row, **times})

@@ -1,0 +1,48 @@
+"""Signing in to the pages with an operator's token, and out again."""
+
+from __future__ import annotations
+
+import anyio.to_thread
+from fastapi import APIRouter, Request, Response
+
+from service.http.authentication import Reader
+from service.http.bodies import JsonRoute
+from service.http.context import Services, durable_or_refused
+from service.http.cookies import is_encrypted, name_in
+from service.http.errors import documented
+from service.http.settings import API
+from service.sign_ins import LASTS
+
+router = APIRouter(route_class=JsonRoute, tags=["access"])
+
+
+@router.post(f"{API}/sign-in", status_code=204, responses=documented(408, 413, 415))
+async def sign_in(request: Request, _: Reader, services: Services) -> Response:
+    """Sign in to the pages: the answer sets a cookie that lasts twelve hours, or until the token ends."""
+    prefix: str = request.state.token
+    with durable_or_refused():
+        secret = await anyio.to_thread.run_sync(services.access.sign_ins.begin, prefix)
+    response = Response(status_code=204)
+    hosts = services.settings.encrypted_hosts
+    response.set_cookie(
+        name_in(request.scope, hosts),
+        secret,
+        max_age=int(LASTS.total_seconds()),
+        httponly=True,
+        samesite="lax",  # strict would sign out everybody who comes by a link in an alert
+        secure=is_encrypted(request.scope, hosts),
+    )
+    return response
+
+
+@router.post(f"{API}/sign-out", status_code=204, responses=documented(408, 413, 415))
+async def sign_out(request: Request, _: Reader, services: Services) -> Response:
+    """Sign out: the cookie opens nothing any more."""
+    cookie: bytes = getattr(request.state, "cookie", b"")
+    with durable_or_refused():
+        await anyio.to_thread.run_sync(services.access.sign_ins.end, cookie)
+    response = Response(status_code=204)
+    hosts = services.settings.encrypted_hosts
+    name, secure = name_in(request.scope, hosts), is_encrypted(request.scope, hosts)
+    response.delete_cookie(name, httponly=True, samesite="lax", secure=secure)
+    return response

@@ -1,0 +1,79 @@
+"""Which sessions are alive, for operators."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from audit.silence import Status
+from service.documents import iso_time
+from service.http.answers import Answer
+from service.http.authentication import Reader, require_project
+from service.http.context import Services
+from service.http.errors import documented
+from service.http.models import ConnectionName
+from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
+from service.http.project_answers import Moment
+from service.http.settings import API
+from service.telemetry import Listed, listening_of, open_sessions
+
+router = APIRouter(tags=["telemetry"])
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class SessionAnswer(Answer):
+    """A session that is watched."""
+
+    session_id: str
+    project: str
+    status: Status = Field(description="green up to one interval without a sign of life, yellow up to three, red beyond.")
+    last_received: Moment = Field(description="When its last sign of life was taken in.")
+    missed_intervals: int
+    elapsed_ms: int = Field(description="Milliseconds of silence, as far as this server listened.")
+    connection: str
+
+
+class TelemetryAnswer(Answer):
+    """Sessions that are watched, the longest silent first."""
+
+    sessions: list[SessionAnswer]
+    count: int
+    next_cursor: NextCursor
+
+
+@router.get(f"{API}/telemetry", responses=documented(400))
+async def telemetry(
+    *,
+    caller: Reader,
+    services: Services,
+    project: Annotated[ConnectionName | None, Query(description="Only sessions of this project.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> TelemetryAnswer:
+    """List the sessions that are open, with how long nothing was heard of each; the longest silent first."""
+    if project is not None:
+        require_project(caller, project)
+    engine = services.engine
+    wanted = project if caller.project is None else caller.project
+    now, listening = engine.now(), listening_of(engine)
+    listed = await services.ask(
+        lambda asked: open_sessions(asked, engine.policy, now, listening, project=wanted, after=after(cursor), limit=limit + 1)
+    )
+    shown, following = page_of(listed, limit, lambda one: Place(one.session.last_received, one.place))
+    return TelemetryAnswer(sessions=[_answer(one) for one in shown], count=len(shown), next_cursor=following)
+
+
+def _answer(listed: Listed) -> SessionAnswer:
+    session = listed.session
+    return SessionAnswer(
+        session_id=session.session_id,
+        project=session.project,
+        status=session.silence.status,
+        last_received=iso_time(session.last_received),
+        missed_intervals=session.silence.missed,
+        elapsed_ms=session.silence.elapsed // _MILLISECOND,
+        connection=session.connection,
+    )

@@ -1,0 +1,244 @@
+"""Who may deliver and who may read and decide, and their tokens: listed, added, rotated, revoked by admins of every project.
+
+A token is answered once, where it is made, and is kept nowhere. Nobody gives what they do not have: an operator's scopes are the
+caller's own or fewer, and a token of somebody with more cannot be rotated into one's hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field, StringConstraints
+
+from schemas.errors import InputError
+from service.access import SCOPES, AccessStore, Holder, Kind, Scope, TokenState
+from service.http.answers import Answer
+from service.http.audit_trail import name_subject
+from service.http.authentication import FleetAdmin
+from service.http.bodies import JsonRoute
+from service.http.context import Services
+from service.http.errors import ApiError, documented
+from service.http.models import ConnectionName, Id, OperatorBody
+from service.http.settings import API
+from service.tokens import MARK
+
+router = APIRouter(route_class=JsonRoute, tags=["access"])
+WRITES = (400, 408, 413, 415)
+PREFIX = f"^{MARK}_[0-9a-f]{{12}}$"
+Name = Annotated[ConnectionName, Path(description="Name of the connection or operator.", examples=["north"])]
+InProject = Annotated[ConnectionName | None, Query(description="Only those of this project.")]
+Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+class TokenAnswer(Answer):
+    """A token, without its secret."""
+
+    token: str = Field(description="Its public prefix.", examples=["dl_0f3a77c1b2d4"])
+    state: Literal["live", "expired", "revoked"]
+    created_at: Moment
+    expires_at: Moment | None = Field(description="When it ends by itself.")
+
+
+class ConnectionAnswer(Answer):
+    """A connection: its token decides what its records are filed under."""
+
+    name: str
+    project: str | None
+    agent: str | None = Field(description="Agent that all its records are of.")
+    tokens: list[TokenAnswer]
+
+
+class OperatorAnswer(Answer):
+    """An operator."""
+
+    name: str
+    project: str | None = Field(description="The one project the token is for; null: every project.")
+    scopes: list[Scope]
+    tokens: list[TokenAnswer]
+
+
+class ConnectionsAnswer(Answer):
+    """Connections by name."""
+
+    connections: list[ConnectionAnswer]
+    count: int
+
+
+class OperatorsAnswer(Answer):
+    """Operators by name."""
+
+    operators: list[OperatorAnswer]
+    count: int
+
+
+class IssuedAnswer(Answer):
+    """A token that was made: this is the only time it is shown."""
+
+    name: str
+    token: str = Field(examples=["dl_0f3a77c1b2d4_cGxlYXNlLWRvLW5vdC11c2UtdGhpcy1vbmUtYXQtYWxs"])
+
+
+class RevokedAnswer(Answer):
+    """How many tokens were live and are no more."""
+
+    name: str
+    revoked: int
+
+
+class NewConnection(OperatorBody):
+    """A connection to add."""
+
+    name: ConnectionName = Field(examples=["north"])
+    project: ConnectionName = Field(description="Project that its records are filed under.", examples=["ops"])
+    agent: Id | None = Field(None, description="Agent that all its records are of.", examples=["cleo"])
+
+
+class NewOperator(OperatorBody):
+    """An operator to add."""
+
+    name: ConnectionName = Field(examples=["wall"])
+    project: ConnectionName | None = Field(None, description="Only this project; null: every project.")
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(SCOPES))] = Field(
+        ["read"], description="What the token may do.", examples=[["read", "review"]]
+    )
+
+
+class RotateBody(OperatorBody):
+    """How long the old token stays."""
+
+    grace_hours: Annotated[float, Field(ge=0, le=8760)] | None = Field(
+        None,
+        alias="graceHours",
+        description="The old token ends after so many hours; without it, when it is revoked.",
+        examples=[24],
+    )
+
+
+class RevokeBody(OperatorBody):
+    """Which token is meant."""
+
+    token: Annotated[str, StringConstraints(pattern=PREFIX)] | None = Field(
+        None, description="Prefix of the one token; without it all of them.", examples=["dl_0f3a77c1b2d4"]
+    )
+
+
+@router.get(f"{API}/connections", responses=documented())
+def connections(_: FleetAdmin, services: Services, response: Response, project: InProject = None) -> ConnectionsAnswer:
+    """List the connections and the state of their tokens."""
+    response.headers["Cache-Control"] = "no-store"
+    found = [
+        ConnectionAnswer(name=one.name, project=one.project, agent=one.agent, tokens=_states(tokens))
+        for one, tokens in services.access.holders("connection")
+        if project in (None, one.project)
+    ]
+    return ConnectionsAnswer(connections=found, count=len(found))
+
+
+@router.get(f"{API}/operators", responses=documented())
+def operators(_: FleetAdmin, services: Services, response: Response, project: InProject = None) -> OperatorsAnswer:
+    """List the operators, their scopes and the state of their tokens."""
+    response.headers["Cache-Control"] = "no-store"
+    found = [
+        OperatorAnswer(name=one.name, project=one.project, scopes=_listed(one.scopes), tokens=_states(tokens))
+        for one, tokens in services.access.holders("operator")
+        if project in (None, one.project)
+    ]
+    return OperatorsAnswer(operators=found, count=len(found))
+
+
+@router.post(f"{API}/connections", status_code=201, responses=documented(*WRITES, 409))
+def add_connection(_: FleetAdmin, services: Services, request: Request, body: NewConnection) -> IssuedAnswer:
+    """Add a connection; answers its token, once."""
+    return _added(services.access, request, Holder("connection", body.name, body.project, body.agent))
+
+
+@router.post(f"{API}/operators", status_code=201, responses=documented(*WRITES, 409))
+def add_operator(caller: FleetAdmin, services: Services, request: Request, body: NewOperator) -> IssuedAnswer:
+    """Add an operator, with scopes that the caller has; answers its token, once."""
+    scopes = frozenset(body.scopes)
+    _require_scopes(caller, scopes)
+    if body.project is not None and "query" in scopes:
+        raise ApiError(400, "invalid", "scopes: query is for operators of every project; leave out query, or the project")
+    return _added(services.access, request, Holder("operator", body.name, body.project, scopes=scopes))
+
+
+@router.post(f"{API}/connections/{{name}}/rotate", responses=documented(*WRITES, 404, 409))
+def rotate_connection(_: FleetAdmin, services: Services, name: Name, body: RotateBody | None = None) -> IssuedAnswer:
+    """Make a further token of a connection; answers it, once. 409 when two are live: revoke one first."""
+    _require(services.access, "connection", name)
+    return _rotated(services.access, "connection", name, body)
+
+
+@router.post(f"{API}/operators/{{name}}/rotate", responses=documented(*WRITES, 404, 409))
+def rotate_operator(caller: FleetAdmin, services: Services, name: Name, body: RotateBody | None = None) -> IssuedAnswer:
+    """Make a further token of an operator who has no more scopes than the caller; answers it, once. 409 when two are live."""
+    _require_scopes(caller, _require(services.access, "operator", name).scopes)
+    return _rotated(services.access, "operator", name, body)
+
+
+@router.post(f"{API}/connections/{{name}}/revoke", responses=documented(*WRITES, 404))
+def revoke_connection(_: FleetAdmin, services: Services, name: Name, body: RevokeBody | None = None) -> RevokedAnswer:
+    """Revoke one token of a connection, or all of them, at once."""
+    return _revoked(services.access, "connection", name, body)
+
+
+@router.post(f"{API}/operators/{{name}}/revoke", responses=documented(*WRITES, 404))
+def revoke_operator(_: FleetAdmin, services: Services, name: Name, body: RevokeBody | None = None) -> RevokedAnswer:
+    """Revoke one token of an operator, or all of them, at once: one's own too."""
+    return _revoked(services.access, "operator", name, body)
+
+
+def _added(access: AccessStore, request: Request, holder: Holder) -> IssuedAnswer:
+    name_subject(request, holder.name)
+    if access.holder(holder.kind, holder.name):
+        raise ApiError(409, "conflict", "name: is taken; a name is not given twice")
+    return IssuedAnswer(name=holder.name, token=_told(lambda: access.add(holder), 400))
+
+
+def _rotated(access: AccessStore, kind: Kind, name: str, body: RotateBody | None) -> IssuedAnswer:
+    hours = body.grace_hours if body else None
+    grace = None if hours is None else timedelta(hours=hours)
+    return IssuedAnswer(name=name, token=_told(lambda: access.rotate(kind, name, grace), 409))
+
+
+def _revoked(access: AccessStore, kind: Kind, name: str, body: RevokeBody | None) -> RevokedAnswer:
+    _require(access, kind, name)
+    which = body.token if body and body.token else name
+    own = {token.prefix for one, tokens in access.holders(kind) if one.name == name for token in tokens}
+    if which != name and which.removeprefix(f"{MARK}_") not in own:
+        raise ApiError(404, "not_found", "token: there is none of this prefix under this name")
+    return RevokedAnswer(name=name, revoked=access.revoke(kind, which))
+
+
+def _told(made: Callable[[], str], status: int) -> str:
+    """What is made; what the file refuses as an answer of this status."""
+    try:
+        return made()
+    except InputError as error:
+        raise ApiError(status, "conflict" if status == 409 else "invalid", f"{error}. {error.hint}") from None
+
+
+def _require(access: AccessStore, kind: Kind, name: str) -> Holder:
+    holder = access.holder(kind, name)
+    if holder is None:
+        raise ApiError(404, "not_found", f"name: there is no {kind} of this name")
+    return holder
+
+
+def _require_scopes(caller: Holder, scopes: frozenset[str]) -> None:
+    if not scopes <= caller.scopes:
+        raise ApiError(403, "scope_required", "scopes: nobody gives more than they have")
+
+
+def _listed(scopes: frozenset[str]) -> list[Scope]:
+    return [scope for scope in SCOPES if scope in scopes]
+
+
+def _states(tokens: list[TokenState]) -> list[TokenAnswer]:
+    return [
+        TokenAnswer(token=f"{MARK}_{one.prefix}", state=one.state, created_at=one.created_at, expires_at=one.expires_at)
+        for one in tokens
+    ]

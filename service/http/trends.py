@@ -1,0 +1,176 @@
+"""How a project does over time: its days, the ends of its sessions, what was sampled and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from analytics.queries import query_rows
+from audit.exchanges.wrap_quality import STEPS
+from schemas.bounds.limits import EARLIEST, LATEST
+from service.documents import iso_time
+from service.http.authentication import Reader, VisibleProject
+from service.http.context import Services
+from service.http.errors import documented
+from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
+from service.http.project_answers import Moment, ProjectAnswer, Share
+from service.http.reading import PROJECT, From, To, require_window
+from service.runs import wrap_page
+
+router = APIRouter(tags=["reading"])
+MEANS = ("tier1", "tier2", "tier2_5", "tier3", "tier2_weighted", "tier2_5_weighted", "tier3_weighted")
+SHOWN_DIGITS = 3
+
+
+class DayAnswer(ProjectAnswer):
+    """A UTC day of exchanges; means are over those that have the tier, null where none has."""
+
+    date: date
+    avg_tier1: float | None
+    avg_tier2: float | None
+    avg_tier2_5: float | None
+    avg_tier3: float | None
+    weighted_tier2: float | None = Field(description="Each exchange counts one over its chance of being sampled.")
+    weighted_tier2_5: float | None
+    weighted_tier3: float | None
+    anomaly_count: int
+    exchange_count: int
+
+
+class TrendsAnswer(ProjectAnswer):
+    """The days of a window that have exchanges, oldest first."""
+
+    project: str
+    window: str
+    data_points: list[DayAnswer]
+
+
+class WrapAnswer(ProjectAnswer):
+    """Which steps of a wrap-up the last exchanges of a session show."""
+
+    session_id: str
+    connection: str
+    exchange_count: int
+    last_timestamp: Moment
+    score: Share = Field(description="Found / expected.")
+    steps_found: list[str] = Field(examples=[["changelog", "commit"]])
+    steps_missing: list[str]
+    total_steps: int
+
+
+class WrapsAnswer(ProjectAnswer):
+    """Sessions, the one with the newest exchange first."""
+
+    project: str
+    sessions: list[WrapAnswer]
+    next_cursor: NextCursor
+
+
+class SamplingAnswer(ProjectAnswer):
+    """Exchanges of one sampling reason that came to one end."""
+
+    sampling_reason: str = Field(examples=["routine_sample"])
+    disposition: str = Field(examples=["scored"])
+    exchanges: int
+    share: Share
+    anomalies: int
+    avg_tier1: float | None
+    avg_tier2: float | None
+
+
+class SamplingMixAnswer(ProjectAnswer):
+    """What was sampled and why, the most frequent first."""
+
+    project: str
+    mix: list[SamplingAnswer]
+
+
+@router.get(f"{PROJECT}/trends", responses=documented(404))
+async def trends(
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    window: Annotated[Literal["7d", "14d", "30d"], Query(description="UTC days up to today, which is not over.")] = "14d",
+) -> TrendsAnswer:
+    """Say day by day how a project does, by the days of its exchanges, whenever they were scored."""
+    # Exchanges may be of tomorrow where a clock is off: today is whole.
+    end = _next_midnight(services.engine.now())
+    asked = {"project": project, "as_of": end, "days": int(window.removesuffix("d"))}
+    rows = await services.ask(lambda cursor: query_rows(cursor, "trends", asked))
+    return TrendsAnswer(project=project, window=window, data_points=[_day(row) for row in rows])
+
+
+@router.get(f"{PROJECT}/wrap-quality", responses=documented(404))
+async def wrap_quality(
+    _: Reader, project: VisibleProject, services: Services, limit: Limit = 20, cursor: Cursor = None
+) -> WrapsAnswer:
+    """Say how sessions ended: which steps of a wrap-up they show. Empty where the policy switches it off."""
+    policy = services.engine.policy
+    rows = await services.ask(lambda asked: wrap_page(asked, policy, project, limit + 1, after(cursor)))
+    shown, following = page_of(rows, limit, session_place)
+    return WrapsAnswer(project=project, sessions=[_wrap(row) for row in shown], next_cursor=following)
+
+
+@router.get(f"{PROJECT}/sampling", responses=documented(404))
+async def sampling(
+    _: Reader, project: VisibleProject, services: Services, start: From = None, end: To = None
+) -> SamplingMixAnswer:
+    """Say which exchanges of a project were judged or left out, and why."""
+    require_window(start, end)
+    asked = {"project": project, "from": start or EARLIEST, "to": end or LATEST}
+    rows = await services.ask(lambda cursor: query_rows(cursor, "project_sampling", asked))
+    mix = [
+        SamplingAnswer(
+            sampling_reason=row["sampling_reason"],
+            disposition=row["disposition"],
+            exchanges=row["exchanges"],
+            share=row["share"],
+            anomalies=row["anomalies"],
+            avg_tier1=row["tier1_mean"],
+            avg_tier2=row["tier2_mean"],
+        )
+        for row in rows
+    ]
+    return SamplingMixAnswer(project=project, mix=mix)
+
+
+def session_place(row: Mapping[str, Any]) -> Place:
+    """Where a session stands among those of its project: by its last exchange."""
+    return Place(row["last_at"], f"{row['connection']}/{row['session_id']}")
+
+
+def _next_midnight(now: datetime) -> datetime:
+    return now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+
+
+def _day(row: dict[str, Any]) -> DayAnswer:
+    means = {name: None if (mean := row[f"{name}_mean"]) is None else round(mean, SHOWN_DIGITS) for name in MEANS}
+    return DayAnswer(
+        date=row["day"],
+        avg_tier1=means["tier1"],
+        avg_tier2=means["tier2"],
+        avg_tier2_5=means["tier2_5"],
+        avg_tier3=means["tier3"],
+        weighted_tier2=means["tier2_weighted"],
+        weighted_tier2_5=means["tier2_5_weighted"],
+        weighted_tier3=means["tier3_weighted"],
+        anomaly_count=row["anomaly_count"],
+        exchange_count=row["exchange_count"],
+    )
+
+
+def _wrap(row: dict[str, Any]) -> WrapAnswer:
+    return WrapAnswer(
+        session_id=row["session_id"],
+        connection=row["connection"],
+        exchange_count=row["exchange_count"],
+        last_timestamp=iso_time(row["last_at"]) or "",
+        score=row["score"],
+        steps_found=row["steps_found"],
+        steps_missing=row["steps_missing"],
+        total_steps=len(STEPS),
+    )

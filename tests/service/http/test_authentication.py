@@ -1,0 +1,164 @@
+"""Who may call what: nothing under /api without a token, nothing beyond what it is for."""
+
+from __future__ import annotations
+
+import re
+
+import httpx2
+import pytest
+from api_server import BodyBuilder, Call, Tokens
+from fastapi import FastAPI
+
+from service.access import AccessStore
+from service.http.authentication import WINDOW, Failures
+from service.http.settings import ApiSettings
+
+OPEN = {"/healthz", "/readyz", "/metrics"}
+
+
+def endpoints(app: FastAPI) -> list[tuple[str, str]]:
+    """Method and path of everything that is documented."""
+    return [
+        (method.upper(), re.sub(r"\{\w+\}", "s1", path.replace("{project}", "ops")))
+        for path, methods in app.openapi()["paths"].items()
+        for method in methods
+    ]
+
+
+def test_every_endpoint_wants_a_token(app: FastAPI, call: Call) -> None:
+    """All endpoints but one were open once, writes too."""
+    asked = [(method, path) for method, path in endpoints(app) if path not in OPEN]
+    assert 8 <= len(asked)
+    for number, (method, path) in enumerate(asked):
+        response = call(method, path, json={}, address=f"203.0.113.{number}")
+        assert (401, "unauthorized") == (response.status_code, response.json()["code"]), path
+        assert "Bearer" in response.headers["www-authenticate"]
+
+
+def test_what_is_no_endpoint_wants_a_token_too(call: Call) -> None:
+    """An endpoint that somebody adds is closed from its first day."""
+    assert 401 == call("GET", "/api/audit/whatever/it/is").status_code
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"Bearer",
+        b"Bearer ",
+        b"Bearer dl_000000000000_wrong",
+        b"Bearer dl__",
+        b"Basic dXNlcjpwYXNz",
+        b"Bearer d\xc3\xa4\xff",
+        b"Bearer dl_0000000000\xff\xff_x",
+        b"Bearer " + b"x" * 8000,
+        b"dl_000000000000_wrong",
+    ],
+)
+def test_a_wrong_token_is_unauthorized(call: Call, header: bytes) -> None:
+    """Whatever its bytes are: never a fault of the server."""
+    response = call("GET", "/api/audit/ops/scores", headers={b"authorization": header})
+    assert 401 == response.status_code
+    assert {"error", "code"} == set(response.json())
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ([], "a Bearer token is needed: Authorization: Bearer dl_…"),
+        ([b"Basic dXNlcjpwYXNz"], "a Bearer token is needed: Authorization: Bearer dl_…; no other scheme is taken"),
+        ([b"Bearer dl_wrong"], "the token is wrong, expired or revoked"),
+        ([b"Bearer a", b"Bearer b"], "Authorization: is there more than once"),
+    ],
+)
+def test_the_refusal_says_what_is_wanted(call: Call, headers: list[bytes], words: str) -> None:
+    """Somebody who sends a password should not look for a fault in it."""
+    response = call("GET", "/api/audit/ops/scores", headers=[(b"authorization", value) for value in headers])
+    assert (401, words) == (response.status_code, response.json()["error"])
+
+
+def test_a_token_with_one_wrong_character_is_wrong(call: Call, tokens: Tokens) -> None:
+    """The prefix finds it, the secret opens it."""
+    wrong = tokens.root[:-1] + ("A" if tokens.root[-1] != "A" else "B")
+    assert 401 == call("GET", "/api/audit/ops/scores", wrong).status_code
+
+
+def test_two_tokens_are_none(call: Call, tokens: Tokens) -> None:
+    """Proxies disagree about which of two headers counts."""
+    headers = [("authorization", f"Bearer {tokens.root}"), ("authorization", "Bearer other")]
+    assert 401 == call("GET", "/api/audit/ops/scores", headers=httpx2.Headers(headers)).status_code
+
+
+def test_a_token_in_the_address_opens_nothing(call: Call, tokens: Tokens) -> None:
+    """Addresses end up in logs and histories."""
+    assert 401 == call("GET", f"/api/audit/ops/scores?token={tokens.root}&access_token={tokens.root}").status_code
+
+
+def test_a_revoked_token_is_wrong_at_once(call: Call, tokens: Tokens, access: AccessStore) -> None:
+    """No cache stands between."""
+    assert 200 == call("GET", "/api/audit/ops/scores", tokens.root).status_code
+    access.revoke("operator", "root")
+    assert 401 == call("GET", "/api/audit/ops/scores", tokens.root).status_code
+
+
+@pytest.mark.parametrize("what", ["scores", "anomalies", "summary", "banner"])
+def test_a_connection_reads_nothing(call: Call, tokens: Tokens, what: str) -> None:
+    """Its token lies on the audited agent's machine."""
+    response = call("GET", f"/api/audit/ops/{what}", tokens.ops)
+    assert (403, "operator_token_required") == (response.status_code, response.json()["code"])
+
+
+@pytest.mark.parametrize("path", ["ingest", "events"])
+def test_an_operator_delivers_nothing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, path: str) -> None:
+    """What it would be filed under is not said anywhere."""
+    body = exchange_body() | {"events": [{}], "first_seq": 0}
+    response = call("POST", f"/api/audit/{path}", tokens.root, json=body)
+    assert (403, "connection_token_required") == (response.status_code, response.json()["code"])
+
+
+def test_too_many_failures_are_told_to_wait(call: Call, tokens: Tokens) -> None:
+    """By address; a right token is let in all the same, so that nobody can lock others out."""
+    answers = [call("GET", "/api/audit/ops/scores", "dl_wrong").status_code for _ in range(12)]
+    assert [401] * 10 + [429] * 2 == answers
+    refused = call("GET", "/api/audit/ops/scores", "dl_wrong")
+    assert 1 <= int(refused.headers["retry-after"]) <= WINDOW + 1
+    assert 401 == call("GET", "/api/audit/ops/scores", "dl_wrong", address="203.0.113.10").status_code
+    assert 200 == call("GET", "/api/audit/ops/scores", tokens.root).status_code
+
+
+def test_addresses_of_one_ipv6_network_are_one_client(call: Call) -> None:
+    """A client has 2^64 of them."""
+    addresses = [f"2001:db8::{number:x}" for number in range(11)]
+    answers = [call("GET", "/api/audit/ops/scores", "dl_wrong", address=address).status_code for address in addresses]
+    assert [401] * 10 + [429] == answers
+
+
+def test_failures_are_forgotten_after_a_minute() -> None:
+    """A wrong setting that was mended must not go on failing."""
+    now = [100.0]
+    failures = Failures(2, lambda: now[0])
+    assert [0, 0, 61, 61] == [failures.count("a") for _ in range(4)]
+    now[0] += 30.5
+    assert 30 == failures.count("a")
+    now[0] += 30
+    assert 0 == failures.count("a")
+
+
+def test_memory_for_failures_is_bounded() -> None:
+    """Addresses are the attacker's to choose."""
+    failures = Failures(1)
+    for number in range(10_050):
+        failures.count(str(number))
+    assert 10_000 == len(failures._counts)
+
+
+class TestWithoutPatience:
+    """With no failure allowed at all."""
+
+    @pytest.fixture
+    def settings(self) -> ApiSettings:
+        """The first wrong token is one too many."""
+        return ApiSettings(max_failures=0)
+
+    def test_the_limit_is_a_setting(self, call: Call) -> None:
+        """As documented."""
+        assert 429 == call("GET", "/api/audit/ops/scores", "dl_wrong").status_code

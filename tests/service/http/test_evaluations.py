@@ -1,0 +1,291 @@
+"""Evaluations over HTTP: asked for by an operator, made in the background, read again; of other projects nothing is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+from api_server import NOW, Call, Tokens, engine_of
+from engines import live_judge, rows
+from evaluations import request
+from fastapi import FastAPI
+from finished import HAIKU, SONNET, filled, session
+from pydantic.alias_generators import to_camel
+
+from analytics.store.store import Store
+from audit.evaluation.cases.files import shipped_system_prompt
+from schemas.records import DeadLetter
+from service.access import AccessStore, Holder
+from service.http import evaluations as endpoint
+from service.simulator import running
+from streams.engine.engine import Engine
+from streams.evaluations.estimating import Estimate
+
+EVALUATIONS = "/api/audit/evaluations"
+CASE = {
+    "case_id": "backup",
+    "title": "Look after the backup",
+    "input": {"messages": [{"role": "user", "content": "Is the backup healthy?"}]},
+    "deterministic_checks": [{"check_id": "answered", "kind": "final_response_present"}],
+    "tags": ["nightly"],
+}
+PROFILE = {
+    "profile_id": "nightly",
+    "judges": [
+        {"judge_id": "haiku", "model": "claude-haiku-4-5"},
+        {"judge_id": "later", "type": "batch", "model": "claude-haiku-4-5"},
+    ],
+    "judge_runs": [
+        {"judge_run_id": "twice", "judge_id": "haiku", "repetitions": 2},
+        {"judge_run_id": "by_night", "judge_id": "later"},
+    ],
+}
+BODY: dict[str, Any] = {"cases": [CASE], "profile": PROFILE, "judgeRuns": ["twice"]}
+
+
+@pytest.fixture
+def judged_by_nobody() -> bool:
+    """Whether the server has no judge."""
+    return False
+
+
+@pytest.fixture
+def engine(store: Store, loop: asyncio.Runner, *, judged_by_nobody: bool) -> Iterator[Engine]:
+    """A started engine over three finished sessions: two of ops, one of web."""
+    filled(
+        store,
+        *session("s1", 1, SONNET),
+        *session("s2", 2, HAIKU),
+        *session("w1", 3, SONNET, project="web", connection="south"),
+    )
+    with running("answer") as simulator:
+        started = engine_of(store)
+        started.judge = None if judged_by_nobody else live_judge(simulator.base_url)
+        loop.run(started.start())
+        yield started
+        loop.run(started.stop())
+
+
+@pytest.fixture
+def admin(access: AccessStore) -> str:
+    """Who may do everything in project ops."""
+    return access.add(Holder("operator", "ops-admin", "ops"))
+
+
+def test_an_evaluation_is_asked_for_made_and_read(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
+    """The whole way of it: what is answered at once, what is under way, and the result with all that it rests on."""
+    asked = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"]})
+    [one] = asked.json()["evaluations"]
+    loop.run(engine.drained())
+    read = call("GET", f"{EVALUATIONS}/{one['id']}", tokens.root)
+    found = read.json()
+
+    assert (202, 1, 2) == (asked.status_code, asked.json()["sessions"], asked.json()["estimate"]["calls"])
+    told = ("local", "ops", "s1", "backup", "twice", 0, 1, False)
+    names = ("connection", "project", "sessionId", "caseId", "judgeRunId", "attempt", "repetition", "reused")
+    assert told == tuple(one[name] for name in names)
+    assert (False, None, shipped_system_prompt()) == (found["pending"], found["setAside"], found["systemPrompt"])
+    assert found["userPrompt"].startswith('{"evaluation_target":')
+    assert ("completed", 2, True) == tuple(
+        found["evaluation"][name] for name in ("status", "successfulIterations", "simulated")
+    )
+    assert all(answer["answer"] for answer in found["evaluation"]["judgeResult"]["iterations"])
+    assert "no-store" == read.headers["cache-control"]
+
+
+def test_what_was_evaluated_is_reused_and_costs_nothing(
+    call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """Asking again is what people do."""
+    first = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"}).json()
+    loop.run(engine.drained())
+    again = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"}).json()
+
+    assert ["s1", "s2"] == [one["sessionId"] for one in again["evaluations"]], "in the order in which they ended"
+    assert [one["id"] for one in first["evaluations"]] == [one["id"] for one in again["evaluations"]]
+    assert (2, 0, 0.0) == tuple(again["estimate"][name] for name in ("reused", "calls", "atMostUsd"))
+    assert all(one["reused"] for one in again["evaluations"])
+
+
+def test_two_who_ask_for_the_same_pay_once(
+    app: FastAPI, tokens: Tokens, engine: Engine, store: Store, loop: asyncio.Runner
+) -> None:
+    """A build that is started twice."""
+
+    async def twice() -> list[httpx2.Response]:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            headers = {"authorization": f"Bearer {tokens.root}"}
+            return await asyncio.gather(
+                *(client.post(EVALUATIONS, headers=headers, json=BODY | {"project": "ops"}) for _ in range(2))
+            )
+
+    answers = loop.run(twice())
+    loop.run(engine.drained())
+
+    assert [202, 202] == [one.status_code for one in answers]
+    first, second = ([evaluation["id"] for evaluation in one.json()["evaluations"]] for one in answers)
+    assert first == second
+    judged = [purpose for (purpose,) in rows(store, "judgements", "purpose") if purpose == "evaluation"]
+    assert 4 == len(judged)
+
+
+def test_a_dry_run_says_what_it_would_take_and_asks_nobody(call: Call, tokens: Tokens, store: Store) -> None:
+    """Before anything is paid for."""
+    answer = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops", "dryRun": True})
+
+    assert (200, 4) == (answer.status_code, answer.json()["estimate"]["calls"])
+    assert answer.json()["estimate"]["expectedUsd"] > 0
+    assert {to_camel(field.name) for field in fields(Estimate)} == answer.json()["estimate"].keys(), (
+        "whoever pays is told all of it"
+    )
+    assert [(0,)] == rows(store, "evaluation_requests", "count(*)")
+
+
+@pytest.mark.parametrize("judged_by_nobody", [True])
+def test_without_a_judge_only_what_needs_none_is_taken(call: Call, tokens: Tokens, store: Store) -> None:
+    """An evaluation that nobody can make would fail, and be read as a bad run."""
+    recorded = PROFILE | {
+        "judges": [{"judge_id": "haiku", "type": "recorded", "model": "claude-haiku-4-5"}],
+        "judge_runs": PROFILE["judge_runs"][:1],
+    }
+    refused = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"]})
+
+    assert (409, "no_judge") == (refused.status_code, refused.json()["code"])
+    assert [(0,)] == rows(store, "evaluation_requests", "count(*)")
+    assert 200 == call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"], "dryRun": True}).status_code
+    taken = call("POST", EVALUATIONS, tokens.root, json={"cases": [CASE], "profile": recorded, "sessions": ["s1"]})
+    assert (202, 0, 2) == (taken.status_code, taken.json()["estimate"]["calls"], taken.json()["estimate"]["notAsked"])
+
+
+CHECK = {"check_id": "count", "kind": "tool_call_count"}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"cases": []}, "cases: must hold 1 or more"),
+        ({"cases": [CASE | {"title": 7}]}, "cases[0].title: must be a string"),
+        ({"cases": [CASE, CASE]}, "two cases are called 'backup'"),
+        ({"cases": [CASE | {"deterministic_checks": [CHECK]}]}, "cases[0].deterministic_checks[0].min: give min, max or both"),
+        ({"cases": [CASE | {"deterministic_checks": [CHECK | {"min": "1"}]}]}, "cases[0].deterministic_checks[0].min: must be a whole number"),
+        ({"cases": [CASE | {"deterministic_checks": [{"check_id": "a", "kind": "magic"}]}]}, "cases[0].deterministic_checks[0].kind: "),
+        ({"profile": PROFILE | {"judge_runs": []}}, "profile.judge_runs: must hold 1 or more"),
+        ({"profile": PROFILE | {"judge_system_prompt_path": "/etc/passwd"}}, "profile.judge_system_prompt_path: the server reads no files"),
+        ({"judgeRuns": ["by_night"]}, "profile.judges[1].type: the server asks no batches"),
+        ({"judgeRuns": ["thrice"]}, "judgeRuns[0]: the profile has no such judge run; it has twice, by_night"),
+        ({"systemPrompt": " \n"}, "systemPrompt: is blank"),
+        ({"systemPrompt": "é" * 40_000}, "systemPrompt: is larger than 65536 bytes"),
+        ({"sessions": ["nobody"]}, "there is no session 'nobody'"),
+        ({"sessions": ["s1"], "tags": ["nightly"]}, "sessions are named, and a tag or a time is asked for, too"),
+        ({"project": "empty"}, "sessions: no finished session is like that"),
+        ({"since": "soon"}, "since: must be a time in ISO 8601"),
+        ({"until": "2026-10-01"}, "until: is no field of this call"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_field(call: Call, tokens: Tokens, store: Store, body: Any, words: str) -> None:
+    """Whoever sent it has the file before them, and wants to know where to look."""
+    answer = call("POST", EVALUATIONS, tokens.root, json=BODY | body)
+
+    assert (400, "invalid") == (answer.status_code, answer.json()["code"])
+    assert answer.json()["error"].startswith(words), answer.json()["error"]
+    assert [(0,)] == rows(store, "evaluation_requests", "count(*)")
+
+
+def test_too_many_at_once_are_refused_before_they_are_read(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is held with its prompts: a server that serves others must not fill its memory with them."""
+    monkeypatch.setattr(endpoint, "MAX_EVALUATIONS", 1)
+    answer = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"})
+
+    words = "limit: 2 sessions by 1 cases and 1 judge runs are 2 evaluations; 1 can be asked for at once"
+    assert (400, words) == (answer.status_code, answer.json()["error"])
+
+
+def test_a_case_may_be_longer_than_what_other_calls_take(call: Call, tokens: Tokens) -> None:
+    """A task of fifty messages is no attack; a body without an end is."""
+    long = CASE | {"input": {"messages": [{"role": "user", "content": "x" * 40_000}] * 5}}
+    assert (
+        200
+        == call("POST", EVALUATIONS, tokens.root, json=BODY | {"cases": [long], "sessions": ["s1"], "dryRun": True}).status_code
+    )
+    huge = BODY | {"systemPrompt": "x" * 5_000_000}
+    assert 413 == call("POST", EVALUATIONS, tokens.root, json=huge).status_code
+
+
+def test_a_token_of_one_project_evaluates_in_it_alone(
+    call: Call, tokens: Tokens, admin: str, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """And is not told whether others have a session of that name, by any difference between the answers."""
+    mine = call("POST", EVALUATIONS, admin, json=BODY).json()
+    others = call("POST", EVALUATIONS, admin, json=BODY | {"project": "web"})
+    named = [
+        call("POST", EVALUATIONS, admin, json=BODY | {"sessions": [name]}) for name in ("w1", "x1", "south/w1", "south/x1")
+    ]
+
+    assert ["s1", "s2"] == [one["sessionId"] for one in mine["evaluations"]]
+    assert (403, "other_project") == (others.status_code, others.json()["code"])
+    told = [one.json()["error"].replace("x1", "w1") for one in named]
+    assert {400} == {one.status_code for one in named}
+    assert (told[0], told[2]) == (told[1], told[3])
+    loop.run(engine.drained())
+    assert 403 == call("POST", EVALUATIONS, tokens.ops, json=BODY).status_code
+
+
+def test_an_evaluation_is_shown_to_whom_its_project_is(
+    call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """Its prompt quotes what was said in the project."""
+    [one] = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["w1"]}).json()["evaluations"]
+    loop.run(engine.drained())
+
+    assert 200 == call("GET", f"{EVALUATIONS}/{one['id']}", tokens.root).status_code
+    hidden, nowhere = (call("GET", f"{EVALUATIONS}/{name}", tokens.ops_reader) for name in (one["id"], "0" * 36))
+    assert (404, 404) == (hidden.status_code, nowhere.status_code)
+    assert hidden.json() == nowhere.json()
+    assert [] == call("GET", "/api/audit/ops/evaluations", tokens.ops_reader).json()["evaluations"]
+    assert 403 == call("GET", "/api/audit/web/evaluations", tokens.ops_reader).status_code
+
+
+def test_evaluations_are_listed_newest_first_page_by_page(
+    call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """Without gaps and repetitions, and by case, model and session."""
+    call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops", "cases": [CASE, CASE | {"case_id": "other"}]})
+    loop.run(engine.drained())
+
+    def listed(**query: Any) -> Any:
+        return call("GET", "/api/audit/ops/evaluations", tokens.ops_reader, params=query).json()
+
+    whole = listed()
+    first = listed(limit=3)
+    rest = listed(limit=3, cursor=first["nextCursor"])
+    assert (4, None) == (whole["count"], whole["nextCursor"])
+    assert whole["evaluations"] == first["evaluations"] + rest["evaluations"]
+    times = [one["evaluatedAt"] for one in whole["evaluations"]]
+    assert sorted(times, reverse=True) == times
+    assert [2, 2, 2] == [listed(**one)["count"] for one in ({"case": "other"}, {"model": HAIKU}, {"session": "s1"})]
+    assert 0 == listed(case="other", session="s3")["count"]
+    assert {"userPrompt", "finalResult", "judgeResult"}.isdisjoint(whole["evaluations"][0])
+
+
+@pytest.mark.parametrize("judged_by_nobody", [True])
+def test_what_is_under_way_or_set_aside_says_so(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whoever waits must know whether it is worth waiting."""
+    asked = request(requested_at=NOW - timedelta(minutes=1))
+    filled(store, ("evaluation-requests", asked))
+    path = f"{EVALUATIONS}/{asked.evaluation_id}"
+    before = call("GET", path, tokens.root).json()
+    letter = DeadLetter(
+        dead_letter_id="d", source="evaluation-requests", position=0, stage="evaluation", reason="bounds", detail="too large",
+        digest="d", size=1, body=b"", rejected_at=NOW,
+    )  # fmt: skip
+    filled(store, ("dead-letters", letter))
+    after = call("GET", path, tokens.root).json()
+
+    assert (True, None, None, None) == tuple(before[name] for name in ("pending", "setAside", "evaluation", "userPrompt"))
+    assert (False, "bounds", None) == tuple(after[name] for name in ("pending", "setAside", "evaluation"))

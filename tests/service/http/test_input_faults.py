@@ -1,0 +1,243 @@
+"""Bodies that are not what they should be: each is answered with what is wrong, and nothing of it is taken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from api_server import BodyBuilder, Call, Tokens
+
+from analytics.store.store import Store
+from service.http.models import NO_MOMENT
+from service.http.settings import BODY_LIMITS
+
+INGEST = "/api/audit/ingest"
+LIMIT = BODY_LIMITS[INGEST]
+JSON = {"content-type": "application/json"}
+
+
+def with_value(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The body with one value replaced."""
+    *steps, last = path.split(".")
+    place = body
+    for step in steps:
+        place[step] = dict(place[step])
+        place = place[step]
+    place[last] = value
+    return body
+
+
+A_NAME = "must be 1 to 63 of a-z, 0-9, dot, dash and underscore, and begin with a letter or digit"
+WRONG = [
+    ("session_id", 7),
+    ("session_id", ""),
+    ("session_id", " "),
+    ("session_id", "a\x00b"),
+    ("session_id", "a\nb"),
+    ("session_id", "x" * 257),
+    ("session_id", None),
+    ("exchange", []),
+    ("exchange.id", None),
+    ("exchange.id", "x" * 257),
+    ("exchange.timestamp", "yesterday"),
+    ("exchange.timestamp", None),
+    ("exchange.timestamp", ""),
+    ("exchange.timestamp", True),
+    ("exchange.timestamp", {}),
+    ("exchange.timestamp", "1970-01-01T00:00:00Z"),
+    ("exchange.timestamp", 0),
+    ("exchange.timestamp", "2100-01-01T00:00:00Z"),
+    ("exchange.timestamp", "2026-10-03T00:00:00Z"),
+    ("exchange.timestamp", 2**63),
+    ("exchange.turn_number", "7"),
+    ("exchange.turn_number", 7.5),
+    ("exchange.turn_number", True),
+    ("exchange.turn_number", -1),
+    ("exchange.turn_number", 2**31),
+    ("exchange.turn_number", 2**63),
+    ("exchange.user_message", "hello"),
+    ("exchange.user_message.content", None),
+    ("exchange.agent_response.content", ["x"]),
+    ("exchange.agent_response.thinking", 1),
+    ("exchange.agent_response.model", {}),
+    ("exchange.agent_response.usage", [1, 2]),
+    ("exchange.agent_response.usage", {"input_tokens": -1}),
+    ("exchange.agent_response.usage", {"output_tokens": 2**63}),
+    ("exchange.agent_response.usage", {"output_tokens": "12"}),
+    ("agent", 3),
+    ("multi_user", "yes"),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), WRONG, ids=[f"{path}={str(value)[:24]!r}" for path, value in WRONG])
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, *, store: Store, path: str, value: Any
+) -> None:
+    """Whoever wired the webhook has to find the field, not guess it."""
+    response = call("POST", INGEST, tokens.ops, json=with_value(exchange_body(), path, value))
+    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert response.json()["error"].startswith(path)
+    assert {"error", "code"} == set(response.json())
+    assert 0 == store.count("exchanges")
+
+
+def test_a_value_is_not_repeated_in_the_answer(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """An answer ends up in logs; what was sent may be a secret."""
+    for field in ("turn_number", "timestamp"):
+        response = call("POST", INGEST, tokens.ops, json=exchange_body(**{field: "hunter2-hunter2"}))
+        assert 400 == response.status_code
+        assert "hunter2" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("exchange", [], "must be an object"),
+        ("exchange.user_message", "hello", "must be an object"),
+        ("session_id", 7, "must be a string"),
+        ("session_id", "", "must have 1 or more characters"),
+        ("session_id", "x" * 257, "must have 256 or fewer characters"),
+        ("exchange.turn_number", "7", "must be a whole number"),
+        ("exchange.turn_number", 7.5, "must be a whole number"),
+        ("exchange.turn_number", -1, "must be 0 or more"),
+        ("exchange.turn_number", 2**31, "must be less than 2147483648"),
+        ("exchange.timestamp", "yesterday", NO_MOMENT),
+        ("exchange.timestamp", "", "is missing"),
+        ("exchange.agent_response.usage", {"input_tokens": 2**63}, "must be 9007199254740992 or less"),
+        ("multi_user", "yes", "must be true or false"),
+    ],
+)
+def test_a_fault_is_told_in_plain_words(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, *, path: str, value: Any, words: str
+) -> None:
+    """Whoever wires a webhook need not know what it is checked with."""
+    error = call("POST", INGEST, tokens.ops, json=with_value(exchange_body(), path, value)).json()["error"]
+    assert error.startswith(path)
+    assert words == error.partition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "words"),
+    [
+        ("POST", "events", {"session_id": "s", "first_seq": 0, "events": []}, "events: must hold 1 or more"),
+        ("POST", "events", {"session_id": "s", "first_seq": 0, "events": {}}, "events: must be a list"),
+        ("POST", "heartbeat", {"session_id": "s", "connection": "A"}, f"connection: {A_NAME}"),
+        ("POST", "ops/rejudge", {"limit": 0}, "limit: must be 1 or more"),
+        ("GET", "OPS/scores", None, f"project: {A_NAME}"),
+        ("GET", "ops/scores?limit=ten", None, "limit: must be a whole number"),
+        ("GET", "ops/scores?anomalies=maybe", None, "anomalies: must be true or false"),
+    ],
+)
+def test_other_calls_are_answered_in_plain_words_too(
+    call: Call, tokens: Tokens, *, method: str, path: str, body: Any, words: str
+) -> None:
+    """The same words wherever the same is wrong."""
+    token = tokens.ops if path in ("events", "heartbeat") else tokens.root
+    response = call(method, f"/api/audit/{path}", token, **({} if body is None else {"json": body}))
+    assert (400, words) == (response.status_code, response.json()["error"])
+
+
+BROKEN = {
+    "nothing": (b"", "invalid"),
+    "one byte": (b"{", "not_json"),
+    "a number": (b"1", "invalid"),
+    "a list": (b"[]", "invalid"),
+    "NaN": (b'{"session_id": NaN}', "not_json"),
+    "infinity": (b'{"session_id": Infinity}', "not_json"),
+    "a number beyond a double": (b'{"session_id": 1e999}', "not_json"),
+    "an integer of a thousand digits": (b'{"session_id": ' + b"9" * 5000 + b"}", "not_json"),
+    "half a surrogate pair, and a brace too few": (b'{"session_id": "\\ud83d"', "not_json"),
+    "bytes that are no UTF-8": (b'{"session_id": "\xff"}', "not_utf8"),
+    "a surrogate in UTF-8": (b'{"session_id": "\xed\xa0\xbd"}', "not_utf8"),
+    "a byte order mark": (b'\xef\xbb\xbf{"session_id": "s"}', "not_json"),
+    "UTF-16": ('{"session_id": "s"}'.encode("utf-16"), "not_json"),
+    "a hundred thousand lists": (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "too_deep"),
+    "33 lists": (b'{"x":' + b"[" * 33 + b"]" * 33 + b"}", "too_deep"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_no_json_is_refused(call: Call, tokens: Tokens, store: Store, what: str) -> None:
+    """JSON readers disagree about these; ours takes none of them."""
+    body, code = BROKEN[what]
+    response = call("POST", INGEST, tokens.ops, content=body, headers=JSON)
+    assert (400, code) == (response.status_code, response.json()["code"])
+    assert 0 == store.count("exchanges")
+
+
+def test_texts_with_halves_of_surrogates_and_null_characters_are_taken(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
+    """An agent that could get out of its audit by an odd character would."""
+    body = json.dumps(exchange_body(response="cut \ud83d here \x00 and \ud83d\ude00"))
+    assert 201 == call("POST", INGEST, tokens.ops, content=body.encode(), headers=JSON).status_code
+    found = store.cursor().execute("SELECT agent_response FROM exchanges").fetchall()
+    assert [("cut \ufffd here \x00 and \U0001f600",)] == found
+
+
+def test_depth_in_fields_nobody_reads_is_refused_too(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """What is ignored must not be able to harm either."""
+    deep: Any = 0
+    for _ in range(40):
+        deep = {"x": deep}
+    response = call("POST", INGEST, tokens.ops, json=exchange_body() | {"extra": deep})
+    assert (400, "too_deep") == (response.status_code, response.json()["code"])
+
+
+def padded(body: dict[str, Any], size: int) -> bytes:
+    """The body as so many bytes."""
+    text = json.dumps(body)
+    return (text + " " * (size - len(text))).encode()
+
+
+@pytest.mark.parametrize(("more", "status"), [(0, 201), (1, 413)])
+def test_the_largest_body_is_taken_and_one_byte_more_is_not(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, more: int, status: int
+) -> None:
+    """The limit is what it says."""
+    response = call("POST", INGEST, tokens.ops, content=padded(exchange_body(), LIMIT + more), headers=JSON)
+    assert status == response.status_code
+
+
+def test_a_body_that_does_not_say_its_length_is_counted(call: Call, tokens: Tokens) -> None:
+    """A chunked body has no length to check beforehand."""
+
+    async def chunks() -> Any:
+        for _ in range(LIMIT // 1024 + 1):
+            yield b" " * 1024
+
+    response = call("POST", INGEST, tokens.ops, content=chunks(), headers=JSON)
+    assert (413, "too_large") == (response.status_code, response.json()["code"])
+
+
+def test_texts_that_outgrow_a_record_by_redaction_are_too_large(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """Markers can be longer than what they replace; a record has to fit into a message."""
+    text = "pwd=a1b2c3; " * (LIMIT // 13)
+    response = call("POST", INGEST, tokens.ops, json=exchange_body(response=text))
+    assert (413, "too_large") == (response.status_code, response.json()["code"])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"content-type": "text/plain"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "application/json; charset=utf-16"},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+        {"content-type": "application/json", "content-encoding": "br"},
+    ],
+)
+def test_what_is_not_plain_json_is_unsupported(call: Call, tokens: Tokens, headers: dict[str, str]) -> None:
+    """Forms of other sites cannot send JSON, and nothing is unpacked: a bomb stays what it is."""
+    response = call("POST", INGEST, tokens.ops, content=b"{}", headers=headers)
+    assert 415 == response.status_code
+    assert {"error", "code"} == set(response.json())
+
+
+def test_text_in_any_direction_is_taken_as_it_is(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+    """Right-to-left marks are shown where text is shown; refusing them would let an agent slip out of its audit."""
+    text = "safe\u202egpj.exe\u202c \u200b \u2066x\u2069 \U0001f600"
+    assert 201 == call("POST", INGEST, tokens.ops, json=exchange_body(response=text)).status_code
+    assert (text,) == store.cursor().execute("SELECT agent_response FROM exchanges").fetchone()

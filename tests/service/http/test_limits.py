@@ -1,0 +1,288 @@
+"""What a request has to keep to before anything looks into it, and what surrounds every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import httpx2
+import pytest
+from api_server import BodyBuilder, Call, Tokens
+from fastapi import FastAPI
+
+from service.http.limits import BodyLimits, InFlight, host_name
+from service.http.settings import ApiSettings
+from streams.engine.engine import Engine
+
+INGEST = "/api/audit/ingest"
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (b"localhost", "localhost"),
+        (b"LocalHost:8321", "localhost"),
+        (b"localhost.", "localhost"),
+        (b"127.0.0.1:1", "127.0.0.1"),
+        (b"[::1]:8321", "::1"),
+        (b"[::1]", "::1"),
+        (b"::1", ""),
+        (b"localhost:", "localhost"),
+        (b"localhost:x", ""),
+        (b"localhost@evil.example", "localhost@evil.example"),
+        (b"[::1]evil.example", ""),
+        (b"\xff", "ÿ"),
+        (b"", ""),
+    ],
+)
+def test_a_host_is_a_name_with_a_port(value: bytes, name: str) -> None:
+    """What only looks like an allowed name is none."""
+    assert name == host_name(value)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8321", "10.0.0.7", ""])
+def test_a_name_that_is_not_ours_is_not_answered(call: Call, tokens: Tokens, host: str) -> None:
+    """A page of elsewhere can have its own name point here; then its scripts may read what we answer."""
+    response = call("GET", "/api/audit/ops/scores", tokens.root, headers={"host": host})
+    assert (400, "host_not_allowed") == (response.status_code, response.json()["code"])
+    assert "`driftline serve --name HOST`" in response.json()["error"]
+    assert 400 == call("GET", "/docs", headers={"host": host}).status_code
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_a_probe_may_call_by_address(call: Call, path: str) -> None:
+    """It says nothing but that the server is up."""
+    assert 200 == call("GET", path, headers={"host": "10.0.0.7:8321"}).status_code
+
+
+def test_every_answer_keeps_browsers_from_guessing(call: Call, tokens: Tokens) -> None:
+    """Errors too, and answers to what is not there."""
+    answers = [
+        call("GET", "/healthz"),
+        call("GET", "/nowhere"),
+        call("GET", "/api/audit/ops/scores"),
+        call("GET", "/api/audit/ops/scores", tokens.root),
+        call("GET", "/healthz", headers={"host": "evil.example"}),
+        call("DELETE", "/healthz", headers={"content-type": "application/json"}),
+    ]
+    for response in answers:
+        assert "nosniff" == response.headers["x-content-type-options"]
+        assert "no-referrer" == response.headers["referrer-policy"]
+        assert "default-src 'none'; frame-ancestors 'none'" == response.headers["content-security-policy"]
+        assert response.headers["cache-control"] in {"no-store", "private, no-cache"}
+        assert 32 == len(response.headers["x-request-id"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/static/nothing", 404, "not_found"),
+        ("GET", "/nowhere", 404, "not_found"),
+        ("GET", "/healthz/", 404, "not_found"),
+        ("POST", "/healthz", 405, "method_not_allowed"),
+        ("GET", INGEST, 405, "method_not_allowed"),
+        ("TRACE", "/healthz", 405, "method_not_allowed"),
+        ("POST", "/api/audit/ops/scores/1/2/3", 404, "not_found"),
+    ],
+)
+def test_errors_have_one_form(call: Call, tokens: Tokens, *, method: str, path: str, status: int, code: str) -> None:
+    """Programs read the code, people the words."""
+    response = call(method, path, tokens.root, headers={"content-type": "application/json"})
+    assert (status, code) == (response.status_code, response.json()["code"])
+    assert {"error", "code"} == set(response.json())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        ("GET", "/nowhere", "there is nothing at this path"),
+        ("GET", INGEST, "GET is not taken here"),
+        ("POST", "/healthz", "POST is not taken here"),
+        ("X-MADE-UP", "/healthz", "this method is not taken here"),
+    ],
+)
+def test_what_is_not_there_is_told_in_words(call: Call, tokens: Tokens, *, method: str, path: str, words: str) -> None:
+    """What is allowed instead is in the Allow header; a method that nobody knows is not repeated."""
+    response = call(method, path, tokens.root, headers={"content-type": "application/json"})
+    assert words == response.json()["error"]
+    assert (response.status_code == 405) == ("allow" in response.headers)
+
+
+def test_a_fault_of_ours_says_nothing_internal_and_is_logged(
+    call: Call,
+    tokens: Tokens,
+    exchange_body: BodyBuilder,
+    *,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The id in the answer is the one in the log."""
+
+    async def broken(_: Any) -> Any:
+        raise ValueError("secret path")
+
+    monkeypatch.setattr(engine, "take_exchange", broken)
+    with caplog.at_level(logging.INFO):
+        response = call("POST", INGEST, tokens.ops, json=exchange_body())
+    assert (500, "internal") == (response.status_code, response.json()["code"])
+    request_id = response.headers["x-request-id"]
+    assert f"internal error; the log has it under {request_id}" == response.json()["error"]
+    [fault] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert (request_id, INGEST) == (fault.request_id, fault.route)
+    assert "secret path" in str(fault.exc_info)
+
+
+def test_a_call_is_one_line_without_what_was_asked(call: Call, tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
+    """A log is read by more people than the data."""
+    with caplog.at_level(logging.INFO, logger="service.http"):
+        call("GET", "/api/audit/ops/scores?limit=7", tokens.root)
+        call("GET", f"/nowhere/{tokens.root}")
+        call("GET", f"/api/audit/{tokens.root}/scores", tokens.root)
+    first, second, third = [record for record in caplog.records if record.message == "request"]
+    assert ("GET", "/api/audit/{project}/scores", 200, "root") == (first.method, first.route, first.status, first.operator)
+    assert ("-", 404) == (second.route, second.status)
+    assert "/api/audit/{project}/scores" == third.route
+    for record in (first, second, third):
+        assert 0 <= record.ms < 60_000
+        assert tokens.root.split("_", 2)[2] not in json.dumps(vars(record), default=str)
+
+
+def scope_of(method: str, **headers: str) -> dict[str, Any]:
+    """The scope of a request to the ingest."""
+    return {
+        "type": "http",
+        "method": method,
+        "path": INGEST,
+        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+    }
+
+
+def test_one_request_too_many_is_told_to_try_again() -> None:
+    """Memory and threads are bounded; those who wait elsewhere can be told so."""
+
+    async def scenario() -> list[dict[str, Any]]:
+        held, sent = asyncio.Event(), []
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            del scope, receive, send
+            await held.wait()
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        bounded = InFlight(slow, ApiSettings(max_in_flight=2))
+        working = [asyncio.create_task(bounded(scope_of("POST"), receive, send)) for _ in range(2)]
+        await asyncio.sleep(0)
+        await bounded(scope_of("POST"), receive, send)
+        held.set()
+        await asyncio.gather(*working)
+        before = len(sent)
+        await bounded(scope_of("POST"), receive, send)
+        assert before == len(sent)
+        return sent
+
+    start, body, _ = asyncio.run(scenario())
+    assert 503 == start["status"]
+    assert (b"retry-after", b"1") in start["headers"]
+    assert {"error", "code"} == set(json.loads(body["body"]))
+
+
+@pytest.mark.parametrize("length", ["999999999", "9" * 5000])
+def test_a_body_that_says_it_is_too_large_is_not_read(length: str) -> None:
+    """Not one byte of it: the length is enough."""
+    sent: list[dict[str, Any]] = []
+    gone = [{"type": "http.disconnect"}]
+
+    async def receive() -> dict[str, Any]:
+        assert sent, "the body was read before the answer"
+        return gone[0]
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def never(*_: Any) -> None:
+        pytest.fail("the endpoint was called")
+
+    scope = scope_of("POST", content_type="application/json", content_length=length)
+    asyncio.run(BodyLimits(never, ApiSettings())(scope, receive, send))
+    assert 413 == sent[0]["status"]
+    assert (b"connection", b"close") in sent[0]["headers"]
+
+
+def test_the_interface_description_is_true(app: FastAPI) -> None:
+    """Clients are generated from it: statuses, error form, tokens, no answer that is never given."""
+    description = app.openapi()
+    text = json.dumps(description)
+    assert "422" not in text
+    assert "HTTPValidationError" not in text
+    ingest = description["paths"][INGEST]["post"]
+    assert {"200", "201", "400", "401", "403", "408", "409", "413", "415", "429", "500", "503"} <= set(ingest["responses"])
+    assert [{"connectionToken": []}] == ingest["security"]
+    assert ["error", "code"] == ingest["responses"]["400"]["content"]["application/json"]["schema"]["required"]
+    schemas = description["components"]["schemas"]
+    assert schemas["IngestBody"]["examples"]
+    assert {"exchangeId", "scoreId", "scored", "reason", "tier1", "anomaly", "duplicate", "project", "note"} == set(
+        schemas["ScoredAnswer"]["properties"]
+    )
+    assert [{"operatorToken": ["read"]}] == description["paths"]["/api/audit/{project}/scores"]["get"]["security"]
+
+
+def test_the_example_of_the_description_is_taken(app: FastAPI, call: Call, tokens: Tokens) -> None:
+    """Whoever copies it gets an answer."""
+    [example] = app.openapi()["components"]["schemas"]["IngestBody"]["examples"]
+    assert 201 == call("POST", INGEST, tokens.ops, json=example).status_code
+    [example] = app.openapi()["components"]["schemas"]["EventsBody"]["examples"]
+    assert 1 == call("POST", "/api/audit/events", tokens.ops, json=example).json()["accepted"]
+
+
+def test_the_documentation_page_needs_no_internet(call: Call) -> None:
+    """Everything it refers to is served here, and its policy allows nothing else."""
+    page = call("GET", "/docs")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "//" not in page.text.replace("<!DOCTYPE html>", "")
+    assert "<script>" not in page.text
+    for name, kind in {
+        "swagger-ui-bundle.js": "text/javascript",
+        "swagger-ui.css": "text/css",
+        "favicon.png": "image/png",
+        "start.js": "text/javascript",
+    }.items():
+        assert f"/docs/{name}" in page.text
+        response = call("GET", f"/docs/{name}")
+        assert (200, kind) == (response.status_code, response.headers["content-type"].split(";")[0])
+    assert "/openapi.json" in call("GET", "/docs/start.js").text
+    assert "3." == call("GET", "/openapi.json").json()["openapi"][:2]
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "..%2Fcore.py", "redoc.standalone.js", "%2e%2e%2fcore.py"])
+def test_the_documentation_page_serves_its_files_only(call: Call, name: str) -> None:
+    """A name is looked up, never joined to a path."""
+    assert 404 == call("GET", f"/docs/{name}").status_code
+
+
+class TestBehindAName:
+    """A server that is called by a name of its own."""
+
+    @pytest.fixture
+    def settings(self) -> ApiSettings:
+        """One allowed name."""
+        return ApiSettings(allowed_hosts=frozenset({"Audit.Example"}))
+
+    def test_only_allowed_names_are_answered(self, call: Call) -> None:
+        """The loopback names are a default, no addition."""
+        assert 200 == call("GET", "/docs", headers={"host": "audit.example:443"}).status_code
+        assert 400 == call("GET", "/docs", headers={"host": "localhost"}).status_code
+
+
+def test_headers_given_twice_are_refused(call: Call, tokens: Tokens) -> None:
+    """Proxies disagree about which one counts."""
+    headers = httpx2.Headers([("content-type", "application/json"), ("content-type", "text/plain")])
+    assert 415 == call("POST", INGEST, tokens.ops, content=b"{}", headers=headers).status_code

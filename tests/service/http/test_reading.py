@@ -1,0 +1,228 @@
+"""What operators read: the rows of their projects, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from api_server import BodyBuilder, Call, Tokens
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from analytics.store.store import Store
+from service.documents import Wanted, project_scores, project_summary
+from service.http.project_answers import ExchangeCounts, ScoreAnswer, ScoreFigures, SummaryAnswer
+from service.rounding import rounded
+from streams.engine.engine import Engine
+
+SCORES = "/api/audit/ops/scores"
+
+
+@pytest.fixture
+def filled(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """Two exchanges in ops, one of them anomalous, and one in web."""
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1))
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(7, response="   "))
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(8))
+    call("POST", "/api/audit/ingest", tokens.web, json=exchange_body(8, session="web-session"))
+
+
+@pytest.mark.usefixtures("filled")
+def test_scores_are_those_of_the_project_newest_first(call: Call, tokens: Tokens) -> None:
+    """One score an exchange; left out is a disposition, too."""
+    body = call("GET", SCORES, tokens.root, params={"limit": 10}).json()
+    assert ["s1:8"] == [score["exchangeId"] for score in body["scores"] if score["disposition"] == "sampling_skip"]
+    assert {"ops"} == {score["project"] for score in body["scores"]}
+    assert len(body["scores"]) == body["count"]
+
+
+def test_pages_of_scores_are_the_list(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio.Runner, engine: Engine
+) -> None:
+    """Nothing twice, nothing left out, and what comes in meanwhile moves no page."""
+    limit = 2
+    for number in range(1, 6):
+        call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number, timestamp="2026-10-01T09:00:00Z"))
+    loop.run(engine.drained())
+    whole = [score["id"] for score in call("GET", SCORES, tokens.root).json()["scores"]]
+    seen: list[str] = []
+    asked = {"limit": limit}
+    while True:
+        body = call("GET", SCORES, tokens.root, params=asked).json()
+        seen += [score["id"] for score in body["scores"]]
+        if body["nextCursor"] is None:
+            break
+        asked = {"limit": limit, "cursor": body["nextCursor"]}
+        call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(10 + len(seen)))
+        loop.run(engine.drained())
+    assert 5 == len(whole)
+    assert whole == seen
+
+
+@pytest.mark.usefixtures("filled")
+def test_polling_since_a_time_answers_what_was_scored_since(
+    call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine
+) -> None:
+    """By the time of scoring: an old exchange that was judged again is news, though its own time is long past."""
+    loop.run(engine.drained())
+    assert 3 == call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00Z"}).json()["count"]
+    assert 0 == call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00.000001Z"}).json()["count"]
+    assert 3 == call("GET", SCORES, tokens.root, params={"session": "s1"}).json()["count"]
+    assert 0 == call("GET", SCORES, tokens.root, params={"session": "web-session"}).json()["count"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_one_score_is_found_in_its_project_only(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -> None:
+    """The same document as in the list; of another project it is not there, and whether it is anywhere is not told."""
+    loop.run(engine.drained())
+    [first, *_] = call("GET", SCORES, tokens.root).json()["scores"]
+    assert {"score": first} == call("GET", f"{SCORES}/{first['id']}", tokens.root).json()
+    elsewhere = call("GET", f"/api/audit/web/scores/{first['id']}", tokens.root)
+    nowhere = call("GET", "/api/audit/web/scores/no-such-score", tokens.root)
+    assert [404, 404] == [elsewhere.status_code, nowhere.status_code]
+    assert elsewhere.json() == nowhere.json()
+
+
+@pytest.mark.usefixtures("filled")
+def test_times_and_limit_narrow_what_is_listed(call: Call, tokens: Tokens) -> None:
+    """From is inclusive, to is not, as everywhere."""
+    late = call("GET", SCORES, tokens.root, params={"from": "2026-10-01T09:08:00Z"}).json()
+    early = call("GET", SCORES, tokens.root, params={"to": "2026-10-01T09:08:00Z"}).json()
+    assert ["s1:8"] == [score["exchangeId"] for score in late["scores"]]
+    assert "s1:8" not in [score["exchangeId"] for score in early["scores"]]
+    assert 1 == call("GET", SCORES, tokens.root, params={"limit": 1}).json()["count"]
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "1790845680",
+        "1790845680.0",
+        "1790845680000",
+        "1790845680000000",
+        "2026-10-01T09:08:00%2B00:00",
+        "2026-10-01T09:08:00+00:00",
+        "2026-10-01T11:08:00+02:00",
+        "2026-10-01T11:08:00.000+0200",
+        "20261001T090800Z",
+        "2026-10-01 09:08",
+    ],
+)
+def test_a_time_is_asked_for_in_every_form_that_is_documented(call: Call, tokens: Tokens, moment: str) -> None:
+    """In an address every number is a text, and a plus is a space unless somebody escaped it."""
+    late = call("GET", f"{SCORES}?from={moment}", tokens.root)
+    early = call("GET", f"{SCORES}?to={moment}", tokens.root)
+    assert (200, ["s1:8"]) == (late.status_code, [score["exchangeId"] for score in late.json()["scores"]])
+    assert "s1:8" not in [score["exchangeId"] for score in early.json()["scores"]]
+
+
+def test_eight_digits_are_a_day(call: Call, tokens: Tokens) -> None:
+    """So they are in ISO 8601, and as seconds they would be in 1970."""
+    assert 200 == call("GET", f"{SCORES}?from=20261001", tokens.root).status_code
+
+
+def test_nothing_is_known_of_a_project_nobody_named(call: Call, tokens: Tokens) -> None:
+    """Projects come into being with their first record."""
+    assert {"scores": [], "count": 0, "nextCursor": None} == call("GET", "/api/audit/web/scores", tokens.root).json()
+    assert {"anomalies": [], "count": 0, "nextCursor": None} == call("GET", "/api/audit/web/anomalies", tokens.root).json()
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_summary_counts_the_project(call: Call, tokens: Tokens) -> None:
+    """The panel reads these fields."""
+    body = call("GET", "/api/audit/ops/summary", tokens.root).json()
+    assert ("ops", 3, 0) == (body["project"], body["exchanges"]["total"], body["openIncidents"])
+    assert {"total", "scored", "pending", "skippedSampling", "skippedCostCap"} <= set(body["exchanges"])
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_summary_says_why_exchanges_are_unscored(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
+    """While the server has the database nobody else can look into it."""
+    loop.run(engine.drained())
+    counts = call("GET", "/api/audit/ops/summary", tokens.root).json()["exchanges"]
+    assert {"no_judge": counts["unscored"]} == counts["unscoredReasons"]
+    assert 0 < counts["unscored"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_scores_and_summary_are_answered_as_they_are_documented(
+    call: Call, tokens: Tokens, store: Store, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """The models add nothing to the documents, leave nothing out and keep their order."""
+    loop.run(engine.drained())
+    with contextlib.closing(store.cursor()) as cursor:
+        documents, summary = project_scores(cursor, "ops", Wanted()), project_summary(cursor, "ops")
+    answered = call("GET", SCORES, tokens.root).json()["scores"]
+    assert rounded(documents) == answered
+    assert [list(document) for document in documents] == [list(score) for score in answered]
+    assert list(documents[0]) == aliases(ScoreAnswer)
+    assert rounded(summary) == call("GET", "/api/audit/ops/summary", tokens.root).json()
+    assert list(summary) == aliases(SummaryAnswer)
+    assert [list(summary[part]) for part in ("exchanges", "scores")] == [aliases(ExchangeCounts), aliases(ScoreFigures)]
+
+
+def aliases(model: type[BaseModel]) -> list[str | None]:
+    """The names of a model's fields as they are answered, in order."""
+    return [one.alias for one in model.model_fields.values()]
+
+
+def test_the_description_names_the_fields_of_scores_and_summaries(app: FastAPI) -> None:
+    """A client made from it would otherwise have nothing but objects."""
+    schemas = app.openapi()["components"]["schemas"]
+    assert {"$ref": "#/components/schemas/ScoreAnswer"} == schemas["ScoresAnswer"]["properties"]["scores"]["items"]
+    assert aliases(ScoreAnswer) == list(schemas["ScoreAnswer"]["properties"]) == schemas["ScoreAnswer"]["required"]
+    assert {"tier2_5AlignmentScore", "tier3BehavioralScore"} < set(schemas["ScoreAnswer"]["properties"])
+    assert {"unscoredReasons"} < set(schemas["ExchangeCounts"]["properties"])
+
+
+def test_the_banner_is_text_with_the_settings_in_force(call: Call, tokens: Tokens) -> None:
+    """It goes into an agent's prompt as it is."""
+    response = call("GET", "/api/audit/ops/banner", tokens.root)
+    assert "text/plain; charset=utf-8" == response.headers["content-type"]
+    assert response.text.startswith("Eval Audit Mode: Active\n")
+    assert response.text.endswith("Open incidents: 0. Not checked yet: there are no scores to check.")
+    assert call("GET", "/api/audit/dark/banner", tokens.root).text.startswith("Eval Audit Mode: Off\n")
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("from=yesterday", "from"),
+        ("from=1970-01-01", "from"),
+        ("to=2100-01-01", "to"),
+        ("from=", "from"),
+        ("from=2026-10-02&to=2026-10-01", "from"),
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=ten", "limit"),
+        ("limit=99999999999999999999", "limit"),
+        ("anomalies=maybe", "anomalies"),
+        ("cursor=", "cursor"),
+        ("cursor=MQ", "cursor"),
+        ("since=soon", "since"),
+        ("session=", "session"),
+    ],
+)
+def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens: Tokens, query: str, field: str) -> None:
+    """Not answered with everything, as if nothing had been asked."""
+    response = call("GET", f"{SCORES}?{query}", tokens.root)
+    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert response.json()["error"].startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize("project", ["OPS", "..", "%2e%2e", "a b", "-x", "x" * 64, "ops'--", "%00"])
+def test_what_is_no_project_is_no_path_either(call: Call, tokens: Tokens, project: str) -> None:
+    """A name is a name: it goes into no path, and comes out of none."""
+    assert call("GET", f"/api/audit/{project}/scores", tokens.root).status_code in (400, 404)
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("what", ["scores", "anomalies", "summary", "banner"])
+def test_an_operator_of_one_project_reads_no_other(call: Call, tokens: Tokens, what: str) -> None:
+    """Whether the other one exists is not told either."""
+    assert 200 == call("GET", f"/api/audit/ops/{what}", tokens.ops_reader).status_code
+    refused = [call("GET", f"/api/audit/{project}/{what}", tokens.ops_reader) for project in ("web", "no-such-project")]
+    assert [403, 403] == [response.status_code for response in refused]
+    assert refused[0].json() == refused[1].json()

@@ -1,0 +1,142 @@
+"""The real server: what only shows on a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import socket
+import time
+
+import httpx2
+import pytest
+from api_server import BodyBuilder, LiveServer, Tokens
+
+from service.http.settings import ApiSettings
+
+INGEST = "/api/audit/ingest"
+
+
+@pytest.fixture
+def settings() -> ApiSettings:
+    """Short of patience, so that tests are short."""
+    return ApiSettings(read_timeout=0.4)
+
+
+def head(token: str, *lines: str) -> bytes:
+    """The head of an ingest."""
+    return "\r\n".join(
+        [f"POST {INGEST} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}", *lines, "", ""]
+    ).encode()
+
+
+def until_the_end(connection: socket.socket) -> bytes:
+    """What comes until the connection ends, cleanly or not."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            received += part
+    return received
+
+
+def answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of what comes until the connection ends."""
+    top, _, body = until_the_end(connection).partition(b"\r\n\r\n")
+    first, *rest = top.decode().split("\r\n")
+    return int(first.split(" ")[1]), dict(line.lower().split(": ", 1) for line in rest), body
+
+
+def test_an_exchange_is_taken_over_a_socket(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """The whole way, once."""
+    with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}) as client:
+        response = client.post(INGEST, json=exchange_body())
+        assert (201, True) == (response.status_code, response.json()["scored"])
+        assert "server" not in response.headers
+        assert 200 == client.get("/healthz").status_code
+        assert 200 == client.get("/metrics", headers={"authorization": f"Bearer {tokens.root}"}).status_code
+
+
+@pytest.mark.parametrize("lines", [["Content-Length: 100"], ["Transfer-Encoding: chunked"]])
+def test_a_body_that_drips_is_given_up(server: LiveServer, tokens: Tokens, lines: list[str]) -> None:
+    """A time for the whole of it: one byte now and then must not hold a place for ever."""
+    with server.connect() as connection:
+        connection.sendall(head(tokens.ops, "Content-Type: application/json", *lines) + b"5\r\n")
+        started = time.monotonic()
+        status, headers, body = answer(connection)
+        assert (408, "close", "too_slow") == (status, headers["connection"], json.loads(body)["code"])
+        assert 0.3 < time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /healthz HTT", b"GET /healthz HTTP/1.1\r\nHost: loc"])
+def test_a_head_that_does_not_come_ends_the_connection(server: LiveServer, start: bytes) -> None:
+    """Nothing is answered to what was never asked."""
+    with server.connect() as connection:
+        connection.sendall(start)
+        started = time.monotonic()
+        assert b"" == until_the_end(connection)
+        assert 0.3 < time.monotonic() - started < 5
+
+
+def test_a_second_head_that_does_not_come_ends_the_connection(server: LiveServer) -> None:
+    """A connection that has proven itself once gets no more patience."""
+    with server.connect() as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        received = connection.recv(65536)
+        connection.sendall(b"GET /heal")
+        started = time.monotonic()
+        received += until_the_end(connection)
+        assert 0.3 < time.monotonic() - started < 5
+        assert received.startswith(b"HTTP/1.1 200")
+        assert 1 == received.count(b"HTTP/1.1")
+
+
+def test_a_bomb_is_not_unpacked(server: LiveServer, tokens: Tokens) -> None:
+    """A thousandth of what it would be is sent, and none of it is read."""
+    bomb = gzip.compress(b" " * 50_000_000)
+    with server.connect() as connection:
+        lines = ["Content-Type: application/json", "Content-Encoding: gzip", f"Content-Length: {len(bomb)}"]
+        connection.sendall(head(tokens.ops, *lines) + bomb)
+        status, _, body = answer(connection)
+        assert (415, "content_encoding") == (status, json.loads(body)["code"])
+
+
+@pytest.mark.parametrize("token", ["ops", None])
+def test_who_sends_too_much_still_reads_the_answer(server: LiveServer, tokens: Tokens, token: str | None) -> None:
+    """The connection is not cut while the body is on its way."""
+    secret = getattr(tokens, token) if token else "dl_wrong"
+    content = b" " * 3_000_000
+    with server.connect() as connection:
+        connection.sendall(head(secret, "Content-Type: application/json", f"Content-Length: {len(content)}"))
+        connection.sendall(content)
+        status, _, body = answer(connection)
+        assert (413 if token else 401) == status
+        assert {"error", "code"} == set(json.loads(body))
+
+
+def test_a_client_that_leaves_early_leaves_nothing_behind(
+    server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder
+) -> None:
+    """Half a body is no record and no error."""
+    with server.connect() as connection:
+        connection.sendall(head(tokens.ops, "Content-Type: application/json", "Content-Length: 100") + b"{")
+    with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}) as client:
+        assert 201 == client.post(INGEST, json=exchange_body()).status_code
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 200_000 + b"\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused(server: LiveServer, raw: bytes) -> None:
+    """And the server goes on."""
+    with server.connect() as connection:
+        connection.sendall(raw)
+        received = until_the_end(connection)
+        assert received[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 401", b"HTTP/1.1 415", b"")
+    assert 200 == httpx2.get(f"{server.url}/healthz").status_code
