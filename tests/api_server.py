@@ -19,7 +19,7 @@ from service.access import AccessStore, Holder
 from service.http.app import create_app
 from service.http.serving import server_of
 from service.http.settings import ApiSettings
-from service.querying.questions import QueryLimits
+from service.queries.questions import QueryLimits
 from service.serving import listen
 from streams.engine.engine import Engine
 

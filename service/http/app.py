@@ -73,7 +73,7 @@ from service.pages import (
 from service.pages import evaluations as evaluation_pages
 from service.pages import telemetry as telemetry_page
 from service.pages.problems import add_problem_pages
-from service.querying.desk import QueryDesk
+from service.queries.desk import QueryDesk
 from service.rounding import rounded
 from service.version import version
 from streams.engine.record_intake import Auditing

@@ -22,8 +22,8 @@ from service.http.errors import ApiError, documented
 from service.http.limits import ClientGone
 from service.http.models import OperatorBody, Text
 from service.http.settings import API
-from service.querying import desk
-from service.querying.questions import DEFAULT_ROWS, MAX_ROWS, Question
+from service.queries import desk
+from service.queries.questions import DEFAULT_ROWS, MAX_ROWS, Question
 
 router = APIRouter(route_class=JsonRoute, tags=["query"])
 MAX_SQL = 50_000

@@ -12,7 +12,7 @@ from analytics.sandbox.catalog import readable_catalogue
 from service.http.query import MAX_SQL
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.querying.questions import DEFAULT_ROWS, MAX_ROWS
+from service.queries.questions import DEFAULT_ROWS, MAX_ROWS
 from service.worked_examples import worked_examples
 
 router = APIRouter(include_in_schema=False)

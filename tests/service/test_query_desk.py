@@ -24,9 +24,9 @@ from analytics.sandbox.snapshots import LEFT_OUT, WORK, copy_database, shown_col
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
-from service.querying import keeping
-from service.querying.desk import Answer, QueryDesk
-from service.querying.questions import MAX_ROWS, QueryLimits, Question
+from service.queries import keeping
+from service.queries.desk import Answer, QueryDesk
+from service.queries.questions import MAX_ROWS, QueryLimits, Question
 
 LIMITS = msgspec.structs.replace(PATIENT, fresh_for=0.0)
 SHORT = msgspec.structs.replace(LIMITS, seconds=2.0, grace=0.5, fresh_for=3600.0)

@@ -30,10 +30,10 @@ REFUSALS = {"busy", "log_unavailable", "no_snapshot"}
 """What a 503 may be for."""
 CONNECTION = "bench"
 OFTEN = """
-    import functools, service.querying.keeping, service.serving
-    from service.querying.questions import QueryLimits
+    import functools, service.queries.keeping, service.serving
+    from service.queries.questions import QueryLimits
 
-    service.querying.keeping.REST = 0
+    service.queries.keeping.REST = 0
     service.serving.ApiSettings = functools.partial(service.serving.ApiSettings, queries=QueryLimits(fresh_for=0.2))
 """
 """Has a server copy its database for analysts all the time, instead of once a minute."""

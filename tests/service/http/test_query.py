@@ -19,7 +19,7 @@ from servers import LONG, until
 
 from service.access import AccessStore, Holder
 from service.http.settings import ApiSettings
-from service.querying import desk
+from service.queries import desk
 from streams.engine.engine import Engine
 
 QUERY = "/api/audit/query"

@@ -12,8 +12,8 @@ import msgspec
 
 from analytics.sandbox.subprocesses import command, environment
 from schemas.errors import QueryError, StoreError
-from service.querying.child import TOO_MUCH
-from service.querying.questions import Outcome, QueryLimits, Question, Task
+from service.queries.child import TOO_MUCH
+from service.queries.questions import Outcome, QueryLimits, Question, Task
 
 START = 60.0
 """Seconds a process may take before it begins, which on a busy machine are many; from then on it watches its time itself."""
@@ -29,7 +29,7 @@ async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outco
     QueryError when the statement cannot be answered, or not within its limits. Cancelled, it takes the process with it.
     """
     task = Task(f"/proc/self/fd/{file}", question, limits)
-    async with _started("service.querying.child", (), files=(file,)) as process:
+    async with _started("service.queries.child", (), files=(file,)) as process:
         try:
             async with asyncio.timeout(START + limits.seconds + limits.grace):
                 outcome, body = await _exchange(process, msgspec.json.encode(task), limits)
@@ -42,7 +42,7 @@ async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outco
 
 async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits) -> None:
     """Have a process make a snapshot from a copy; StoreError when it fails or takes too long."""
-    async with _started("service.querying.building", (str(copy), str(target), str(spill))) as process:
+    async with _started("service.queries.building", (str(copy), str(target), str(spill))) as process:
         try:
             async with asyncio.timeout(limits.building):
                 _, said = await process.communicate()

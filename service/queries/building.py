@@ -1,4 +1,4 @@
-"""The process that makes a snapshot from a copy: `python -m service.querying.building COPY TARGET SPILL`, at the lowest priority."""
+"""The process that makes a snapshot from a copy: `python -m service.queries.building COPY TARGET SPILL`, at the lowest priority."""
 
 from __future__ import annotations
 

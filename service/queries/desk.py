@@ -9,9 +9,9 @@ from datetime import datetime
 
 from analytics.store.store import Store
 from schemas.errors import BusyError
-from service.querying.keeping import Snapshots
-from service.querying.processes import ask
-from service.querying.questions import Outcome, QueryLimits, Question
+from service.queries.keeping import Snapshots
+from service.queries.processes import ask
+from service.queries.questions import Outcome, QueryLimits, Question
 
 
 @dataclass(frozen=True, slots=True)
