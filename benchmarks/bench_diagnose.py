@@ -11,7 +11,7 @@ from benchmarks.measure import print_costs, process_cost
 SESSIONS = 100_000
 EVENTS = 20
 PARSE_ONLY = "import json, sys\nfor line in sys.stdin.buffer:\n    json.dumps(json.loads(line))"
-DRIFTLINE = [sys.executable, "-m", "service.cli", "diagnose", "-", "--json"]
+DRIFTLINE = [sys.executable, "-m", "service.cli.main", "diagnose", "-", "--json"]
 
 
 def write_sessions(path: Path) -> None:

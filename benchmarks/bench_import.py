@@ -27,7 +27,7 @@ def main() -> None:
         tree, database = Path(folder) / "openclaw", Path(folder) / "fleet.duckdb"
         files = write_large_tree(tree, MEGABYTES)
         size = sum(path.stat().st_size for path in tree.rglob("*.jsonl")) / 1e6
-        command = [sys.executable, "-m", "service.cli", "import", "openclaw", str(tree), "--db", str(database)]
+        command = [sys.executable, "-m", "service.cli.main", "import", "openclaw", str(tree), "--db", str(database)]
         costs = {
             "read and parse JSON only": process_cost([sys.executable, "-c", PARSE_ONLY, str(tree)]),
             "driftline import openclaw": process_cost(command),

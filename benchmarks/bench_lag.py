@@ -146,7 +146,7 @@ def worker(topics: KafkaConnection, stage: str, folder: Path, **environment: str
     """A worker with one stage, in a process of its own, while the context is open. It gets none of our own settings and keys."""
     policy, log = folder / "policy.yaml", folder / f"worker-{stage}.log"
     policy.write_text(POLICY)
-    command = [sys.executable, "-P", "-m", "service.cli", "worker", "--stages", stage]
+    command = [sys.executable, "-P", "-m", "service.cli.main", "worker", "--stages", stage]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DRIFTLINE_", "ANTHROPIC_"))}
     named = {
         "DRIFTLINE_KAFKA": topics.bootstrap,

@@ -57,7 +57,7 @@ def main(options: Sequence[str] = ()) -> None:
         file = state / "agents" / AGENT / "agent" / "openclaw-agent.sqlite"
         sessions = write_database(file, megabytes)
         size = file.stat().st_size / 1e6
-        command = [sys.executable, "-m", "service.cli", "import", "openclaw", str(state), "--db", str(database)]
+        command = [sys.executable, "-m", "service.cli.main", "import", "openclaw", str(state), "--db", str(database)]
         costs = {
             "read the rows with SQLite only": process_cost([sys.executable, "-c", READ_ONLY, str(file)]),
             "driftline import openclaw": process_cost(command),

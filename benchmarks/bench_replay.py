@@ -116,7 +116,7 @@ async def produce(connection: KafkaConnection, database: Path) -> None:
 
 def replay(database: Path, label: str, *arguments: str) -> tuple[float, float]:
     """Seconds and peak MB of a replay; RuntimeError when its scores are others."""
-    command = [sys.executable, "-m", "service.cli", "replay", "--db", str(database), "--label", label, *arguments]
+    command = [sys.executable, "-m", "service.cli.main", "replay", "--db", str(database), "--label", label, *arguments]
     cost = process_cost(command)
     found = [one for one in replays_in(database) if isinstance(one, Outcome) and one.plan.label == label]
     if not found or not found[0].is_equal:
@@ -139,7 +139,7 @@ def main() -> None:
         make_topics(connection, PARTITIONS)
         asyncio.run(produce(connection, database))
         os.environ |= {"DRIFTLINE_KAFKA": bootstrap, "DRIFTLINE_KAFKA_PREFIX": connection.prefix}
-        process_cost([sys.executable, "-m", "service.cli", "export", str(parquet), "--db", str(database)])
+        process_cost([sys.executable, "-m", "service.cli.main", "export", str(parquet), "--db", str(database)])
         bare = measured(sys.executable, "bare", [bootstrap, connection.topic("exchanges"), str(RECORDS), "proven"])
         rows = [row("consume and decode, nothing else", said, bare["seconds"], bare["memory"])]
         for source, place in (("tables", "tables"), ("Parquet", str(parquet)), ("topics", "topics")):

@@ -157,7 +157,7 @@ def make_large(path: Path, seed: Path, scores: int) -> None:
 def _run(*arguments: str, **environment: str) -> None:
     """Run a command of ours to its end; an evaluation that has no score is no fault of it."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "service.cli", *arguments], env=os.environ | {"PYTHONPATH": str(Path.cwd())} | environment,
+        [sys.executable, "-P", "-m", "service.cli.main", *arguments], env=os.environ | {"PYTHONPATH": str(Path.cwd())} | environment,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     if done.returncode not in (0, 1):

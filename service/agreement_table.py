@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.terminal import MISSING
+from service.cli.terminal import MISSING
 
 
 def agreement_cells(name: str, found: Mapping[str, Any]) -> list[Any]:

@@ -21,8 +21,8 @@ from analytics.sandbox.attached import attached, reading
 from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError, StoreError
+from service.cli.terminal import plain
 from service.known_projects import unknown_project
-from service.terminal import plain
 from streams.replay.merging import outcome_in
 from streams.replay.plan import LIVE, folder_of
 

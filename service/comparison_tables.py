@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from audit.exchanges.outcomes import SCORED
+from service.cli.terminal import MISSING, table
+from service.cli.views import TIER_STATES
 from service.comparison_words import (
     ESTIMATED,
     asked,
@@ -23,8 +25,6 @@ from service.comparison_words import (
     verdict,
 )
 from service.moved_exchanges import moved_view
-from service.terminal import MISSING, table
-from service.views import TIER_STATES
 
 Row = Mapping[str, Any]
 Labels = tuple[str, str]

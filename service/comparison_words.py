@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from service.terminal import MISSING, counted, plain
-from service.views import SIMULATED
+from service.cli.terminal import MISSING, counted, plain
+from service.cli.views import SIMULATED
 
 Row = Mapping[str, Any]
 RATES = {("anomaly", ""), ("2.5", "sycophancy"), ("2.5", "advocacy_suppression")}

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from audit.policy.policy import ProjectSettings
 from schemas.records import Exchange, SessionClosed
+from service.cli.terminal import table
+from service.cli.views import SIMULATED
 from service.report import heading
 from service.savings import VARIANTS, Answers, Bill, bill
-from service.terminal import table
-from service.views import SIMULATED
 
 _TIERS = ("tier2", "tier2_5", "tier3")
 Ledger = Sequence[Mapping[str, Any]]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from audit.evaluation.dimensions import HIGHEST
 from audit.evaluation.results.report import EvaluationRow, Report
 from schemas.errors import SettingsError
+from service.cli.terminal import counted, plain
 from service.result_files import write_file
-from service.terminal import counted, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from audit.evaluation.dimensions import DIMENSIONS, HIGHEST
 from audit.evaluation.results.report import EvaluationRow, ModelSummary, Report
-from service.terminal import bar, counted, plain, table
+from service.cli.terminal import bar, counted, plain, table
 
 UNKNOWN = "\u2013"
 """Stands where nobody knows a value."""

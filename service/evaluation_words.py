@@ -11,8 +11,8 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from service.cli.terminal import counted, err
 from service.evaluating import Progress
-from service.terminal import counted, err
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared
 

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
+from service.cli.terminal import MISSING, plain, table
+from service.cli.views import SIMULATED, TIER_STATES
 from service.report import heading
-from service.terminal import MISSING, plain, table
-from service.views import SIMULATED, TIER_STATES
 
 Row = Mapping[str, Any]
 WORST_SHOWN = 5

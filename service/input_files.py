@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from audit.file_kinds import HEAD, Kind, unlike_events, unlike_json
 from schemas.errors import InputError
-from service.terminal import err, plain
+from service.cli.terminal import err, plain
 from streams.sources.transcript_sources import TranscriptSource
 
 STANDARD_INPUT = "-"

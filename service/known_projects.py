@@ -17,7 +17,7 @@ from audit.drift.anchor_names import is_reserved
 from audit.policy.policy import Policy
 from schemas.errors import InputError
 from service.access import AccessStore, access_file
-from service.terminal import plain
+from service.cli.terminal import plain
 from service.workspace import Workspace
 
 NAMED = 10

@@ -15,9 +15,9 @@ from analytics.store.store import Store
 from schemas.codec.single_object import record_from
 from schemas.errors import InputError, SettingsError, StoreError
 from schemas.records import DeadLetter
+from service.cli.terminal import counted, plain
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
-from service.terminal import counted, plain
 from service.workspace import Workspace, open_workspace, utc_now
 from streams.kafka.connection import KafkaConnection
 from streams.log.admission import encode_all

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from service.terminal import plain
+from service.cli.terminal import plain
 
 MAX_SHOWN = 2_000
 """Characters of a text that are shown."""

@@ -9,9 +9,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from audit.exchanges.outcomes import SCORED
+from service.cli.terminal import plain
+from service.cli.views import TIER_STATES
 from service.comparison_words import SPANS
-from service.terminal import plain
-from service.views import TIER_STATES
 
 Row = Mapping[str, Any]
 Labels = tuple[str, str]

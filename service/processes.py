@@ -34,7 +34,7 @@ def serving(arguments: Sequence[str], environment: Mapping[str, str], log: Path)
     stop properly.
     """
     # It imports what we import, wherever we found it, and never a folder called `service` of whoever stands there.
-    command = [sys.executable, "-P", "-m", "service.cli", *arguments]
+    command = [sys.executable, "-P", "-m", "service.cli.main", *arguments]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CONFIGURING)}
     given = inherited | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | dict(environment)
     with log.open("wb") as stream:

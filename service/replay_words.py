@@ -11,9 +11,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from audit.cost.prices import usd_of
+from service.cli.terminal import MISSING, counted, err, table
 from service.judging import SIMULATED, OpenedJudge
 from service.replays import Replay
-from service.terminal import MISSING, counted, err, table
 from streams.replay.estimating import Estimate
 from streams.replay.plan import Asking, Outcome, Plan
 from streams.replay.processes import Heard

@@ -56,7 +56,7 @@ def supervise(settings: Settings, arguments: Sequence[str], processes: int) -> N
 class _Supervisor:
     def __init__(self, grace: float, arguments: Sequence[str]) -> None:
         self._grace = grace
-        self._command = [sys.executable, "-P", "-m", "service.cli", "worker", *arguments]
+        self._command = [sys.executable, "-P", "-m", "service.cli.main", "worker", *arguments]
         self._stopping = asyncio.Event()
         self._children: set[asyncio.subprocess.Process] = set()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
-from service.cli import run
+from service.cli.main import run
 
 GAP = "…"
 """Stands for anything."""

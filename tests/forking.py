@@ -25,10 +25,10 @@ _SERVER = """
     import importlib, json, os, pkgutil, select, signal, socket, sys
 
     import anthropic, fastapi.openapi.utils, httpx2, h11, pythonjsonlogger.json, uvicorn
-    import service.cli, service.commands, service.serving, streams.judges.live
+    import service.cli.main, service.cli.commands, service.serving, streams.judges.live
 
-    for found in pkgutil.iter_modules(service.commands.__path__):
-        importlib.import_module(f"service.commands.{found.name}")
+    for found in pkgutil.iter_modules(service.cli.commands.__path__):
+        importlib.import_module(f"service.cli.commands.{found.name}")
 
     def command(wanted, files):
         for number, file in enumerate(files):

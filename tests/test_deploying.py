@@ -11,7 +11,7 @@ import typer.main
 import yaml
 from kafka_server import version
 
-from service.cli import application
+from service.cli.main import application
 from service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from audit.detectors.thresholds import Thresholds
 from audit.diagnosis.events import normalise_session
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 from schemas.registry import schema_of
-from service.cli import application
+from service.cli.main import application
 from service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]

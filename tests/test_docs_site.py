@@ -30,7 +30,7 @@ from audit.detectors.detectors import FAILURE_TYPES
 from audit.exchanges import cascade, sampling
 from schemas.errors import DriftlineError
 from schemas.registry import current_schemas
-from service.cli import application
+from service.cli.main import application
 from service.http.app import ROUTERS
 from service.settings import PREFIX, Settings
 from streams.kafka.topics import TOPICS

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from audit.evaluation.cases.check_kinds import Check
-from service.cli import run
+from service.cli.main import run
 from service.simulator import RunningJudge, running
 
 ROOT = Path(__file__).parents[1]

@@ -13,8 +13,8 @@ from schemas.records import Alert
 from service.alerts.notices import Notice
 from service.alerts.slack import slack_body, slack_digest
 from service.alerts.webhook import signature, webhook_body, webhook_digest
+from service.cli.terminal import counted
 from service.settings import Settings
-from service.terminal import counted
 
 WEBHOOK, SLACK = "webhook", "slack"
 ID_HEADER = "Driftline-Delivery"

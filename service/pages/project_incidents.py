@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse
 from analytics.queries import query_rows
 from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
+from service.cli.slice_view import deployments_of, which_part_of
 from service.documents import Document
 from service.http.context import Services
 from service.http.errors import ApiError
@@ -28,7 +29,6 @@ from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 from service.project_checks import check_by_hand, check_words
 from service.runs import Wanted, worst_runs
-from service.slice_view import deployments_of, which_part_of
 from service.watched import decisions_on, incident_records
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.moves import evidence_of, listed, moved_of, seen_by_rules, series_of

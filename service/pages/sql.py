@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.sandbox.catalog import readable_catalogue
+from service.cli.worked_examples import worked_examples
 from service.http.query import MAX_SQL
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.queries.questions import DEFAULT_ROWS, MAX_ROWS
-from service.worked_examples import worked_examples
 
 router = APIRouter(include_in_schema=False)
 FIRST = "SELECT day, sum(exchanges) AS exchanges, sum(anomalies) AS anomalies\nFROM days\nGROUP BY day\nORDER BY day"

@@ -76,7 +76,7 @@ def main() -> None:
         else:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "demo"
             subprocess.run(
-                [sys.executable, "-m", "service.cli", "demo", "--dir", folder], check=True, stdout=subprocess.DEVNULL
+                [sys.executable, "-m", "service.cli.main", "demo", "--dir", folder], check=True, stdout=subprocess.DEVNULL
             )
         url, token = stack.enter_context(_served(folder))
         page = stack.enter_context(browser()).new_page(viewport={"width": WIDE, "height": HIGH}, color_scheme="light")

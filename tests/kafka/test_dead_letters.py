@@ -19,7 +19,7 @@ from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import JudgingRequest, Record, Review
 from schemas.registry import topics
-from service.cli import run
+from service.cli.main import run
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.dead_letters import keep_letters
 from streams.kafka.keys import key_of

@@ -30,7 +30,7 @@ from schemas.codec.single_object import PREFIX_BYTES, decode, encode
 from schemas.errors import RecordError, RegistryFramingError, SettingsError
 from schemas.records import DeadLetter, Exchange, Record
 from schemas.registry import Json, earlier_schemas, schema_of, topics
-from service.cli import run as run_command
+from service.cli.main import run as run_command
 from service.kafka import framing_of
 from service.settings import load_settings
 from streams.engine.stage_runs import StageRuns

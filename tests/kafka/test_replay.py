@@ -14,7 +14,7 @@ from replayed import merged_scores_in as merged
 from analytics.store.store import Store
 from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Judgement, JudgingRequest, Record, Score, SessionClosed
-from service.cli import run
+from service.cli.main import run
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.stage_batches import StageBatch

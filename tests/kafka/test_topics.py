@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from schemas.errors import BrokerError
 from schemas.registry import topics
-from service.cli import application
+from service.cli.main import application
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import TOPICS, specs_of, state_topic

@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 def command(state: Path, *options: str) -> list[str]:
     """The import of a state folder."""
-    return [sys.executable, "-m", "service.cli", "import", "openclaw", str(state), "--json", *options]
+    return [sys.executable, "-m", "service.cli.main", "import", "openclaw", str(state), "--json", *options]
 
 
 def environment(database: Path, **more: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 from clocks import Clock
 
 from service.access import AccessStore
-from service.cli import run
+from service.cli.main import run
 
 Command = Callable[..., tuple[int, str, str]]
 

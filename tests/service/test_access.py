@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from schemas.errors import InputError, SettingsError, StoreError
 from service.access import _MIGRATIONS, SCOPES, AccessStore, Holder, access_file
-from service.commands.connections import connections_app, operators_app
+from service.cli.commands.connections import connections_app, operators_app
 from service.settings import load_settings
 from service.tokens import new_token
 

@@ -282,7 +282,7 @@ def test_what_the_machine_refuses_is_an_error_and_no_fault(driftline: Command, t
     if target == "demo":
         code, _, error = driftline("demo", "--dir", "file")
     else:
-        command = [sys.executable, "-m", "service.cli", "doctor"]
+        command = [sys.executable, "-m", "service.cli.main", "doctor"]
         with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
             done = subprocess.run(
                 command, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=full, stderr=subprocess.PIPE, text=True
@@ -296,7 +296,7 @@ def test_a_reader_that_wants_no_more_is_no_error(events_file: Path) -> None:
     """`driftline diagnose … | head -1`."""
     many = events_file.with_name("many.jsonl")
     many.write_text(events_file.read_text() * 2000)
-    command = f"{sys.executable} -m service.cli diagnose {many} --json | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m service.cli.main diagnose {many} --json | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["/bin/bash", "-c", command], check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
@@ -305,7 +305,7 @@ def test_a_reader_that_wants_no_more_is_no_error(events_file: Path) -> None:
 
 def test_an_output_that_was_closed_before_is_no_fault(events_file: Path) -> None:
     """`driftline … >&-`, as some daemons start their children."""
-    command = f"{sys.executable} -m service.cli diagnose {events_file} --json >&-"
+    command = f"{sys.executable} -m service.cli.main diagnose {events_file} --json >&-"
     done = subprocess.run(
         ["/bin/bash", "-c", command], check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )

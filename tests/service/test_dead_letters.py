@@ -42,7 +42,7 @@ import os
 import sys
 from pathlib import Path
 import streams.engine.embedded
-from service.cli import run
+from service.cli.main import run
 from streams.engine.embedded import EmbeddedRunner
 
 def killed(self, *arguments):
@@ -178,7 +178,7 @@ def test_bytes_that_are_no_text_are_a_hex_dump_and_raw_bytes_are_exact(driftline
     document = json.loads(driftline("dead-letters", "show", name, "--json")[1])
     assert (None, body.hex(), True, None) == tuple(document[one] for one in ("body", "body_hex", "whole", "retried_at"))
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli", "dead-letters", "show", name, "--raw", "--db", str(letters.path)],
+        [sys.executable, "-m", "service.cli.main", "dead-letters", "show", name, "--raw", "--db", str(letters.path)],
         capture_output=True,
         check=True,
         cwd=Path(__file__).parents[2],

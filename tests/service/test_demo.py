@@ -22,17 +22,17 @@ from consoles import Terminal, is_shown, typed_in
 from analytics.queries import query_rows
 from analytics.sandbox.adhoc import read_only_rows
 from analytics.store.store import Store
-from service.cli import run as run_command
-from service.commands.demo import MARKER
+from service.cli.commands.demo import MARKER
+from service.cli.main import run as run_command
+from service.cli.next_steps import QUERIES
 from service.dialogues import PROJECTS, WORSE_AGENT, WORSE_SINCE, dialogues
 from service.fleet_faults import SECRETS
-from service.next_steps import QUERIES
 from streams.watch.measured import TIERS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-COMMAND = [sys.executable, "-m", "service.cli"]
+COMMAND = [sys.executable, "-m", "service.cli.main"]
 PATIENCE = 1200
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}
 """With the address of a judge that is not there: the demo has its own."""
@@ -248,7 +248,7 @@ def test_the_commands_it_suggests_work(shown: Shown) -> None:
     assert len(steps) > 10
     for step in [*steps, token]:
         words = shlex.split(step)
-        arguments = words[words.index("service.cli") + 1 :] if "service.cli" in words else words[1:]
+        arguments = words[words.index("service.cli.main") + 1 :] if "service.cli.main" in words else words[1:]
         assert 0 == run_command(arguments), step
     assert " serve " in serve
     assert shown.out.rstrip().endswith(serve)

@@ -63,7 +63,18 @@ def transcript(tmp_path: Path) -> Transcript:
 def follower(tmp_path: Path, transcript: Transcript) -> Iterator[subprocess.Popen[str]]:
     """A `driftline import openclaw --follow` that looks ten times a second."""
     del transcript  # it has to be there first
-    command = [sys.executable, "-m", "service.cli", "import", "openclaw", "openclaw", "--follow", "--interval", "0.1", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "service.cli.main",
+        "import",
+        "openclaw",
+        "openclaw",
+        "--follow",
+        "--interval",
+        "0.1",
+        "--json",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "DRIFTLINE_DATABASE": "follow.duckdb"}
     environment.pop("PYTHONUNBUFFERED", None)  # what is printed has to come through without it
     process = subprocess.Popen(

@@ -47,7 +47,7 @@ def _write(root: Path, source: str, name: str, lines: Sequence[Any], *, end: str
 
 
 def _command(source: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "service.cli", "import", source, "agent", *arguments, "--json"]
+    return [sys.executable, "-m", "service.cli.main", "import", source, "agent", *arguments, "--json"]
 
 
 def _environment(database: str, **more: str) -> dict[str, str]:
@@ -125,7 +125,7 @@ def test_a_torn_last_line_is_taken_the_next_time(tmp_path: Path, source: str) ->
 def test_a_file_of_another_program_is_refused_with_the_command_that_takes_it(tmp_path: Path, source: str, other: str) -> None:
     """Line by line it would be a thousand faults."""
     path = _write(tmp_path, other, "s1", _lines(other, "s1"))
-    command = [sys.executable, "-m", "service.cli", "import", source, str(path)]
+    command = [sys.executable, "-m", "service.cli.main", "import", source, str(path)]
     done = subprocess.run(command, cwd=tmp_path, env=_environment("d.duckdb"), capture_output=True, text=True, check=False)
     assert 2 == done.returncode
     assert f"driftline import {other}" in done.stderr

@@ -16,7 +16,7 @@ from service.fleet import write_fleet
 
 KILLS = 30
 AS_OF = "2026-11-02T00:00:00Z"
-IMPORT = [sys.executable, "-m", "service.cli", "import", "openclaw", "openclaw/agents", "--as-of", AS_OF]
+IMPORT = [sys.executable, "-m", "service.cli.main", "import", "openclaw", "openclaw/agents", "--as-of", AS_OF]
 TABLES = [schema.table for schema in current_schemas().values() if schema.topics]
 
 

@@ -14,7 +14,7 @@ from watched import fallen, history, put, steady
 from analytics.queries import query_records
 from analytics.store.store import Store
 from schemas.records import Incident
-from service.cli import run
+from service.cli.main import run
 from streams.upkeep.reviewing import MAX_COMMENT
 
 AS_OF = "2026-11-01T12:00:00Z"

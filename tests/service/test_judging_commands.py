@@ -19,9 +19,9 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.codec.single_object import encode
 from schemas.records import Incident, Record
+from service.cli.views import scores_table
 from service.judging import unpriced_note, unpriced_projects
 from service.simulator.serving import running
-from service.views import scores_table
 
 Command = Callable[..., tuple[int, str, str]]
 TOPICS = {"Score": "scores", "Judgement": "judgements", "Incident": "incidents"}

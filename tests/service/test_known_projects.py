@@ -11,7 +11,7 @@ import typer
 
 from analytics.store.store import Store
 from service.access import AccessStore, Holder, access_file
-from service.cli import application
+from service.cli.main import application
 from service.workspace import utc_now
 
 Command = Callable[..., tuple[int, str, str]]

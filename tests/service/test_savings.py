@@ -19,7 +19,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access import Holder
-from service.commands.demo import POLICY
+from service.cli.commands.demo import POLICY
 from service.dialogues import dialogues
 from service.http.ingest import exchange_of
 from service.http.models import IngestBody

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from audit.policy.policy import load_policy
-from service.cli import run as run_command
+from service.cli.main import run as run_command
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer.main
 
 from reference.markdown import code, page, table, words
-from service.cli import application
+from service.cli.main import application
 
 _PLACES = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}
 _CODES = (

@@ -12,8 +12,8 @@ from browsers import cookie, from_page, signed_in
 
 from analytics.sandbox.catalog import readable_catalogue
 from service.access import AccessStore, Holder
+from service.cli.worked_examples import worked_examples
 from service.pages.sql import FIRST
-from service.worked_examples import worked_examples
 
 SQL = "/sql"
 HOSTILE = "</textarea><script>alert(1)</script> $x"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from replayed import Command, clean_environment, scored_live
 
-from service.cli import run
+from service.cli.main import run
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""The command line: it maps commands to their modules and expected errors to a clear line and an exit code."""

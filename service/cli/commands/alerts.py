@@ -1,0 +1,83 @@
+"""`driftline alerts`: whether people can be told, and what they were told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from analytics.store.outbox import STATUSES, Outbox
+from analytics.store.store import Store
+from schemas.errors import InputError, SettingsError
+from service.alerts.channels import Channel, Letter, channels_of
+from service.alerts.notices import trial_notice
+from service.alerts.retrying import Outcome
+from service.cli.commands.options import AsJson, Database, Row, print_json, settings_of, show_rows
+from service.cli.terminal import MISSING, out, table
+from service.workspace import require_database, utc_now
+
+alerts_app = typer.Typer(no_args_is_help=True, help="Whether people can be told of incidents, and what they were told.")
+Status = Annotated[str | None, typer.Option("--status", metavar="STATUS", help=f"Only those: {', '.join(STATUSES)}.")]
+
+
+@alerts_app.command("test")
+def try_channels(as_json: AsJson = False) -> None:
+    """Send a message to every channel that the settings name, at once and without a retry. Exit 1 when one does not take it."""
+    channels = channels_of(settings_of())
+    if not channels:
+        raise SettingsError("there is no channel for alerts", hint="Set DRIFTLINE_ALERT_WEBHOOK or DRIFTLINE_ALERT_SLACK.")
+    outcomes = asyncio.run(_try_each(channels))
+    for channel, outcome in outcomes:
+        if as_json:
+            print_json({"channel": channel.name, "delivered": outcome.verdict == "delivered", "error": outcome.reason})
+        else:
+            out.print(f"{channel.name}: {outcome.reason or 'delivered'}", markup=False, soft_wrap=True)
+    raise typer.Exit(0 if all(outcome.verdict == "delivered" for _, outcome in outcomes) else 1)
+
+
+@alerts_app.command("list")
+def list_alerts(
+    status: Status = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many, newest first.")] = 20,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List alerts and how far they have come, newest first."""
+    if status is not None and status not in STATUSES:
+        raise InputError("--status: there is no such status", hint=f"There are: {', '.join(STATUSES)}.")
+    path = settings_of(database).database
+    require_database(path)
+    with Store(path) as store:
+        rows = Outbox(store).listed(status, limit)
+    show_rows(rows, _table, as_json=as_json, none="no alert")
+
+
+async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]]:
+    from service.alerts.posting import open_client, post  # noqa: PLC0415 - an HTTP client takes a while to load
+
+    notice, now = trial_notice(utc_now()), utc_now()
+    async with open_client() as client:
+        letters = [Letter(notice.alert_id(channel.name), channel.body(notice, now)) for channel in channels]
+        tried = [post(client, channel, letter, utc_now) for channel, letter in zip(channels, letters, strict=True)]
+        return list(zip(channels, await asyncio.gather(*tried), strict=True))
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    headers = ("CREATED", "CHANNEL", "SEVERITY", "KIND", "SUBJECT", "STATUS", "TRIES", "LAST ERROR")
+    cells = [
+        (
+            f"{row['created_at']:%Y-%m-%d %H:%M}",
+            row["channel"],
+            row["severity"],
+            row["kind"],
+            row["subject_id"],
+            row["status"],
+            row["attempts"],
+            row["last_error"] or MISSING,
+        )
+        for row in rows
+    ]
+    return table(headers, cells, right=("TRIES",))

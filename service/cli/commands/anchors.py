@@ -1,0 +1,154 @@
+"""`driftline anchors`: exchanges that are judged again and again, in a database that no server has at the moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import os
+from typing import Annotated, Any
+
+import typer
+
+from schemas.errors import InputError, SettingsError
+from service.anchors import anchor_document, anchors_document
+from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
+from service.cli.terminal import MISSING, counted, err, out, plain, table
+from service.judging import NAME_A_JUDGE, open_judge
+from service.known_projects import require_known
+from service.workspace import Workspace, open_workspace
+from streams.engine.engine import Engine
+from streams.log.store_log import StoreLog
+from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
+
+anchors_app = typer.Typer(
+    no_args_is_help=True, help="Exchanges that are judged again and again: has the judge changed, or the agent?"
+)
+OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]
+
+
+@anchors_app.command("list")
+def list_anchors(project: OfProject, database: Database = None, as_json: AsJson = False) -> None:
+    """List the anchors of a project, their last round, and what they say of the judge."""
+    with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
+        require_known(workspace, project)
+        found = anchors_document(cursor, project)
+    if as_json:
+        print_json(found)
+    elif not found["anchors"]:
+        err.print(f"no anchor in project {plain(project, 64)} yet (driftline anchors add)", markup=False)
+    else:
+        headers = ["anchor", "connection", "exchange", "judged", "by", "since"]
+        out.print(table(headers, [_row(one) for one in found["anchors"]]))
+        out.print(_last_round(found["rounds"]), markup=False)
+        for one in found["judge"]:
+            out.print(_in_words(one), markup=False, soft_wrap=True)
+
+
+@anchors_app.command("add")
+def add_anchors(
+    project: OfProject,
+    exchanges: Annotated[list[str] | None, typer.Argument(metavar="[EXCHANGE…]", help="Ids of exchanges.")] = None,
+    connection: Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Whose exchanges they are.")] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, max=500, help="Without ids: so many, spread over what the judge says.")
+    ] = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose anchors: the exchanges that are named, or as many as the policy says. Each round is paid for, up to a session's cap."""
+    if exchanges and count is not None:
+        raise InputError("exchanges and --count: give one or the other", hint="Leave one of them out.")
+    with open_workspace(settings_of(database, policy), writes=True) as workspace:
+        require_known(workspace, project)
+        with contextlib.closing(workspace.store.cursor()) as cursor:
+            if exchanges:
+                chosen = named(cursor, project, exchanges, connection)
+            else:
+                wanted = count or workspace.policy.for_project(project).settings.anchors.count
+                chosen = candidates(cursor, project, wanted)
+        made = asyncio.run(choose(_log_of(workspace), project, chosen, getpass.getuser()))
+    if as_json:
+        print_json([anchor_document(one) for one in made])
+    elif made:
+        out.print(f"{counted(len(made), 'anchor')} chosen; the server judges them from now on, or `driftline anchors run` does")
+    else:
+        err.print("no exchange of the project fits: an anchor has been judged, and is none yet")
+
+
+@anchors_app.command("withdraw")
+def withdraw_anchor(
+    anchor_id: Annotated[str, typer.Argument(metavar="ANCHOR", help="Id of the anchor.")],
+    project: OfProject,
+    database: Database = None,
+    policy: PolicyFile = None,
+) -> None:
+    """Judge an anchor no more; what was said of it stays."""
+    with open_workspace(settings_of(database, policy), writes=True) as workspace:
+        require_known(workspace, project)
+        found = asyncio.run(withdraw(_log_of(workspace), project, anchor_id, getpass.getuser()))
+    if found is None:
+        raise InputError(f"no anchor {plain(anchor_id)!r} in project {project}", hint="`driftline anchors list` shows them.")
+    out.print(f"{plain(found.exchange_id)} is judged no more", markup=False)
+
+
+@anchors_app.command("run")
+def run_anchors(project: OfProject, database: Database = None, policy: PolicyFile = None, as_json: AsJson = False) -> None:
+    """Have the anchors judged again now, and wait for it."""
+    with open_workspace(settings_of(database, policy), writes=True) as workspace:
+        require_known(workspace, project)
+        judged = asyncio.run(_round(workspace, project))
+        with contextlib.closing(workspace.store.cursor()) as cursor:
+            found = anchors_document(cursor, project)
+    if as_json:
+        print_json({"anchors": judged, "rounds": found["rounds"], "judge": found["judge"]})
+        return
+    out.print(f"{counted(judged, 'anchor')} judged again")
+    for one in found["judge"]:
+        out.print(_in_words(one), markup=False, soft_wrap=True)
+
+
+def _log_of(workspace: Workspace) -> StoreLog:
+    return StoreLog(workspace.store, workspace.policy, workspace.now)
+
+
+async def _round(workspace: Workspace, project: str) -> int:
+    """Have the anchors judged, and return how many when that is done. SettingsError without a judge."""
+    opened = await open_judge(workspace.settings, workspace.policy, os.environ)
+    if opened.judge is None:
+        raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
+    store, policy, redactor = workspace.store, workspace.policy, workspace.redactor
+    engine = Engine(store, policy, redactor, workspace.now, judge=opened.judge, judge_name=opened.name)
+    await engine.start()
+    try:
+        begun = await run_round(engine, project)
+        await engine.drained()
+        return begun.exchanges
+    finally:
+        await engine.stop()
+
+
+def _row(anchor: dict[str, Any]) -> list[Any]:
+    active = "yes" if anchor["active"] else "no more"
+    return [anchor["id"], anchor["connection"], anchor["exchangeId"], active, anchor["chosenBy"], anchor["chosenAt"][:16]]
+
+
+def _last_round(rounds: list[dict[str, Any]]) -> str:
+    if not rounds:
+        return "No round yet."
+    last = rounds[0]
+    cost = "unknown cost" if last["costUsd"] is None else f"{last['costUsd']:.4f} USD"
+    return (
+        f"{counted(len(rounds), 'round')}; the last one {last['at'][:16]}: {last['scored']} of {last['anchors']} scored, {cost}"
+    )
+
+
+def _in_words(judge: dict[str, Any]) -> str:
+    """What the anchors say of the judge of a tier."""
+    size = MISSING
+    if judge["low"] is not None:
+        size = f"{judge['size']:+.3f} of the scale ({judge['low']:+.3f} to {judge['high']:+.3f}, {counted(judge['anchors'], 'anchor')})"
+    if judge["changed"]:
+        return f"{judge['tier']}: the judge has gone {judge['direction']} since {judge['since'][:16]}, by {size}"
+    return f"{judge['tier']}: no change of the judge is proven; last round against those before: {size}"

@@ -1,0 +1,156 @@
+"""Commands on access: who may deliver records (connections) and who may read and decide (operators), and their tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from schemas.errors import InputError
+from service.access import SCOPES, AccessStore, Holder, Kind, TokenState, access_file, scopes_of
+from service.audit_log import Write
+from service.cli.commands.options import AsJson, Database, settings_of, show_rows
+from service.cli.terminal import MISSING, counted, err, out, table
+from service.tokens import MARK
+from service.workspace import utc_now
+
+connections_app = typer.Typer(no_args_is_help=True, help="Who may deliver records, and their tokens.")
+operators_app = typer.Typer(no_args_is_help=True, help="Who may read and decide, and their tokens.")
+
+SHOWN_LENGTH = 64
+"""Characters of a name that are kept of what somebody typed."""
+Name = Annotated[str, typer.Argument(metavar="NAME", help="a-z, 0-9, _ . - and at most 63 characters.")]
+Grace = Annotated[
+    float | None,
+    typer.Option("--grace", metavar="HOURS", min=0, max=8760, help="The old token ends after so many hours by itself."),
+]
+
+
+@connections_app.command("add")
+def add_connection(
+    name: Name,
+    project: Annotated[str, typer.Option("--project", metavar="NAME", help="Project that its records are filed under.")],
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Agent that all its records are of.")] = None,
+    database: Database = None,
+) -> None:
+    """Add a connection and print its token, once."""
+    with _opened(database) as access, _kept(access, "connections add", name, project):
+        token = access.add(Holder("connection", name, project, agent))
+    _show_token(token)
+
+
+@operators_app.command("add")
+def add_operator(
+    name: Name,
+    project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only this project.")] = None,
+    scopes: Annotated[
+        str | None,
+        typer.Option("--scopes", metavar="LIST", help="What the token may do, with commas; without it all that there is."),
+    ] = None,
+    database: Database = None,
+) -> None:
+    """Add an operator and print the token, once.
+
+    Scopes: read; review (human scores, decisions on incidents); query (SQL of one's own, with every project only); admin.
+    """
+    given: frozenset[str] = frozenset(SCOPES) - ({"query"} if project else set())
+    if scopes is not None:
+        given = scopes_of(one.strip() for one in scopes.split(","))
+    if project and "query" in given:
+        raise InputError("scopes: query is for operators of every project", hint="Leave out query, or --project.")
+    with _opened(database) as access, _kept(access, "operators add", name, project):
+        token = access.add(Holder("operator", name, project, scopes=given))
+    _show_token(token)
+
+
+def _add_common(app: typer.Typer, kind: Kind) -> None:
+    """The commands that are the same for connections and operators."""
+
+    @app.command("list", help=f"List the {kind}s and the state of their tokens; no token is shown.")
+    def show(database: Database = None, as_json: AsJson = False) -> None:
+        with _opened(database) as access:
+            rows = [_row(holder, tokens) for holder, tokens in access.holders(kind)]
+        show_rows(rows, _table, as_json=as_json, none=f"no {kind} yet (driftline {kind}s add)")
+
+    @app.command("rotate", help="Print a further token, once; the old one stays live until it is revoked or its grace ends.")
+    def rotate(name: Name, grace: Grace = None, database: Database = None) -> None:
+        with _opened(database) as access, _kept(access, f"{kind}s rotate", name):
+            token = access.rotate(kind, name, None if grace is None else timedelta(hours=grace))
+        _show_token(token)
+
+    @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX), or every token of a NAME, at once.")
+    def revoke(
+        which: Annotated[str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Whose tokens, or which one.")],
+        database: Database = None,
+    ) -> None:
+        # Somebody may paste a whole token: what is kept of it is what finds it.
+        shown = "_".join(which.split("_")[:2]) if which.startswith(f"{MARK}_") else which
+        with _opened(database) as access, _kept(access, f"{kind}s revoke", shown):
+            revoked = access.revoke(kind, which)
+        out.print(f"{counted(revoked, 'token')} revoked")
+
+
+_add_common(connections_app, "connection")
+_add_common(operators_app, "operator")
+
+
+def _opened(database: Any) -> AccessStore:
+    return AccessStore(access_file(settings_of(database).database), utc_now)
+
+
+@contextlib.contextmanager
+def _kept(access: AccessStore, command: str, subject: str, project: str | None = None) -> Iterator[None]:
+    """Keep in the audit log who ran a command, and how it ended."""
+    write = Write(
+        kind="command", name=_account(), method="COMMAND", route=command, project=project, subject=subject[:SHOWN_LENGTH]
+    )
+    line = access.audit_log.begin(write)
+    try:
+        yield
+    except InputError:
+        access.audit_log.end(line, "refused")
+        raise
+    access.audit_log.end(line, "done")
+
+
+def _account() -> str:
+    """The account of this machine; containers may have a number without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _show_token(token: str) -> None:
+    """Print a token alone on its line, so that a script can take it."""
+    out.print(token, markup=False, soft_wrap=True)
+    err.print("This is shown once: keep it where secrets are kept. The server stores only a digest of it.")
+
+
+def _row(holder: Holder, tokens: list[TokenState]) -> dict[str, Any]:
+    states = [
+        {"token": f"{MARK}_{token.prefix}", "state": token.state, "created": token.created_at, "expires": token.expires_at}
+        for token in tokens
+    ]
+    scopes = [scope for scope in SCOPES if scope in holder.scopes] if holder.kind == "operator" else None
+    return {"name": holder.name, "project": holder.project, "agent": holder.agent, "scopes": scopes, "tokens": states}
+
+
+def _table(rows: Any) -> Any:
+    shown = [
+        [row["name"], row["project"] or "(every)", _agent_or_scopes(row), ", ".join(map(_short, row["tokens"]))] for row in rows
+    ]
+    return table(["name", "project", "agent" if rows[0]["scopes"] is None else "scopes", "tokens"], shown)
+
+
+def _agent_or_scopes(row: dict[str, Any]) -> str:
+    return row["agent"] or MISSING if row["scopes"] is None else ", ".join(row["scopes"])
+
+
+def _short(token: dict[str, Any]) -> str:
+    until = f" until {token['expires'][:16]}Z" if token["expires"] and token["state"] == "live" else ""
+    return f"{token['token']} {token['state']}{until}"

@@ -1,0 +1,131 @@
+"""Commands on the database and the policy: rebuild, policy check."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from audit.cost.prices import ModelPrice
+from audit.policy.methodology import is_methodology, load_methodology
+from audit.policy.policy import ProjectPolicy, load_policy
+from schemas.errors import SettingsError
+from schemas.registry import current_schemas
+from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
+from service.cli.commands.topics import Kafka
+from service.cli.terminal import err, out, plain, table
+from service.judging import OTHERS, PRICE_IT, unpriced_note
+from service.kafka import connection_of, framing_of
+from service.settings import Settings
+from service.workspace import open_workspace
+from streams.topology import derived_tables
+
+NO_COPY = (
+    "Name the database with --db. If it is lost: with Kafka, give --kafka host:port, and the tables are made from the topics; "
+    "without Kafka it was the only copy, so restore a backup or import the records again."
+)
+policy_app = typer.Typer(no_args_is_help=True, help="What agents are judged by.")
+
+
+def rebuild(
+    kafka: Kafka = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+) -> None:
+    """Drop everything derived (scores, diagnoses, …) and make it again from what came in, by the present rules and policy.
+
+    With --kafka: drop what landed of the topics and land it again; what retention has taken from them is kept. Without a database, one
+    is made from the topics.
+    """
+    settings = settings_of(database, policy, kafka=kafka)
+    if settings.kafka is not None:
+        _land_again(settings)
+        return
+    if not settings.database.exists():
+        raise SettingsError(f"there is no database at {settings.database}, so there is nothing to rebuild from", hint=NO_COPY)
+    with open_workspace(settings, writes=True) as workspace:
+        with err.status("making everything derived again") as status:
+            workspace.runner.rebuild(lambda one: status.update(f"stage {one.stage}: {one.position} of {one.end} records"))
+        counts = [f"{workspace.store.count(table)} {table}" for table in derived_tables()]
+    out.print(f"made again: {', '.join(counts)}")
+
+
+def _land_again(settings: Settings) -> None:
+    from streams.kafka.sink.rebuilding import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
+    from streams.kafka.sink.rebuilding import require_records  # noqa: PLC0415 - as above
+
+    connection, framing = connection_of(settings), framing_of(settings)
+    is_new = not settings.database.exists()
+    if is_new:  # an empty file in place of a lost one would look like a rebuild that worked
+        asyncio.run(require_records(connection))
+    with open_workspace(settings, create=is_new) as workspace, err.status("landing the topics again") as status:
+        store, redactor = workspace.store, workspace.redactor
+        asyncio.run(
+            land_again(
+                store,
+                connection,
+                redactor,
+                workspace.now,
+                report=lambda left: status.update(f"{left} records are left"),
+                reframe=None if framing is None else framing.reframe,
+            )
+        )
+        store.checkpoint()
+        tables = [schema.table for schema in current_schemas().values() if schema.topics]
+        counts = [f"{count} {name}" for name in tables if (count := store.count(name))]
+    out.print(f"landed again: {', '.join(counts) or 'nothing, for the topics are empty'}")
+
+
+@policy_app.command("check")
+def policy_check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file, or a methodology file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check a policy file and every methodology it names, or one methodology; say what is in force for each project."""
+    document, shown, note = _methodology(file) if is_methodology(file) else _policy(file)
+    if note:
+        err.print(f"note: {note}. {PRICE_IT}", style="yellow", markup=False, soft_wrap=True)
+    if as_json:
+        print_json(document)
+        return
+    out.print(shown)
+    out.print(f"{plain(file)} can be used", style="green")
+
+
+def _methodology(file: Path) -> tuple[dict[str, Any], Table, str]:
+    """What a methodology file is, as a document and as a table, and nothing to note."""
+    found = load_methodology(file)
+    document = {"methodology": found.name, "version": found.version, "digest": found.digest}
+    return document, table(list(document), [list(document.values())]), ""
+
+
+def _policy(file: Path) -> tuple[dict[str, Any], Table, str]:
+    """What a policy file puts in force for each project, as a document and as a table, and what keeps a judge from being asked."""
+    policy = load_policy(file)
+    document = {name or OTHERS: _in_force(policy.for_project(name)) for name in ["", *policy.projects]}
+    headers = ["audit", "methodology", "sampling", "judge", "cap", "price", "digest"]
+    shown = table(["project", *headers], [[name, *map(row.get, headers)] for name, row in document.items()])
+    return document, shown, unpriced_note(policy)
+
+
+def _in_force(found: ProjectPolicy) -> dict[str, Any]:
+    """What holds for a project: in short, and every setting."""
+    sampling = found.settings.sampling
+    return {
+        "audit": "on" if found.settings.enabled else "off",
+        "methodology": f"{found.methodology.name} {found.methodology.version}",
+        "sampling": f"1 routine turn in {sampling.routine_interval}" if sampling.enabled else "everything",
+        "judge": found.settings.judge_model,
+        "cap": "none" if found.settings.cost_cap_per_session is None else f"{found.settings.cost_cap_per_session:g} USD",
+        "price": _price(found.price),
+        "digest": found.digest,
+        "settings": found.settings.model_dump(by_alias=True),
+    }
+
+
+def _price(price: ModelPrice | None) -> str:
+    """USD for a million tokens of input and of output."""
+    return "not known" if price is None else f"{price.input:g} / {price.output:g} USD"

@@ -1,0 +1,114 @@
+"""`driftline dead-letters`: what could not be taken, looked at and put back."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from schemas.errors import InputError
+from service.cli.commands.options import AsJson, Database, PolicyFile, moment_of, print_json, settings_of
+from service.cli.commands.topics import Kafka
+from service.cli.dead_letter_views import letter_document, letter_view, letters_view, outcome_document, outcome_lines
+from service.cli.terminal import err, leave_quietly, out
+from service.letters import Filters, ids_to_retry, letter_box, letter_of, open_letters, reasons
+from service.letters import retry as retried
+
+letters_app = typer.Typer(no_args_is_help=True, help="What could not be taken: list it, look at it, put it back.")
+Stage = Annotated[str | None, typer.Option("--stage", metavar="NAME", help="Only what this stage set aside, e.g. decoding.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="CODE", help="Only for this reason, e.g. unknown_schema.")]
+Source = Annotated[str | None, typer.Option("--source", metavar="NAME", help="Only from this topic or file.")]
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only what was set aside at this time or later.")]
+
+
+@letters_app.command("list")
+def list_letters(
+    stage: Stage = None,
+    reason: Reason = None,
+    source: Source = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many letters, newest first.")] = 20,
+    database: Database = None,
+    kafka: Kafka = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the open dead letters by stage and reason, and list the newest."""
+    filters = _filters(stage, reason, source, since)
+    with letter_box(settings_of(database, kafka=kafka)) as box:
+        counts, letters = reasons(box.store, filters), open_letters(box.store, filters, limit)
+    if as_json:
+        print_json({"reasons": counts, "letters": letters})
+    elif letters:
+        out.print(letters_view(counts, letters))
+    else:
+        err.print("no dead letter" if filters == Filters() else "no dead letter fits")
+
+
+@letters_app.command("show")
+def show_letter(
+    start: Annotated[str, typer.Argument(metavar="ID", help="Its id, or as much of the start of it as no other has.")],
+    raw: Annotated[bool, typer.Option("--raw", help="Write the bytes that were kept, as they are, and nothing else.")] = False,
+    database: Database = None,
+    kafka: Kafka = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one dead letter: where it came from, why it was set aside, what a retry would do, and its bytes."""
+    with letter_box(settings_of(database, kafka=kafka)) as box:
+        found = letter_of(box.store, start)
+        (way,) = box.ways_back([found.letter])
+    if raw:
+        _write(found.letter.body)
+    elif as_json:
+        print_json(letter_document(found, way))
+    else:
+        out.print(letter_view(found, way), soft_wrap=True)
+
+
+@letters_app.command("retry")
+def retry_letters(
+    starts: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID…]", help="Letters by their ids, or the start of these.")
+    ] = None,
+    stage: Stage = None,
+    reason: Reason = None,
+    source: Source = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many letters, oldest first.")] = 10_000,
+    database: Database = None,
+    policy: PolicyFile = None,
+    kafka: Kafka = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put dead letters back on the way they came; say of each that cannot go why it stays. Exit 1 when one stays.
+
+    What goes back is whole and unredacted: bytes that this version can read, and exchanges that a stage could not get over. No judge
+    is asked.
+    """
+    filters = _filters(stage, reason, source, since)
+    if bool(starts) == (filters != Filters()):
+        raise InputError(
+            "name letters by their ids, or by --stage, --reason, --source or --since", hint="Give one or the other."
+        )
+    with letter_box(settings_of(database, policy, kafka=kafka)) as box:
+        ids, done = ids_to_retry(box.store, starts or [], filters, limit)
+        outcome = retried(box, ids)
+    if as_json:
+        print_json(outcome_document(outcome, done))
+    else:
+        for line in outcome_lines(outcome, done):
+            out.print(line, markup=False, soft_wrap=True)
+    raise typer.Exit(1 if outcome.stays else 0)
+
+
+def _filters(stage: str | None, reason: str | None, source: str | None, since: str | None) -> Filters:
+    return Filters(stage, reason, source, None if since is None else moment_of(since, "--since"))
+
+
+def _write(body: bytes) -> None:
+    """Write bytes to the output as they are."""
+    try:
+        sys.stdout.buffer.write(body)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        leave_quietly()

@@ -1,0 +1,136 @@
+"""`driftline demo`: synthetic sessions through the real pipeline, imported and over HTTP, and a report of what was found."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from analytics.queries import query_rows
+from schemas.errors import SettingsError
+from service.cli.commands.imports import file_progress, show
+from service.cli.commands.watching import check_projects
+from service.cli.incident_views import check_limits, check_view
+from service.cli.terminal import err, out
+from service.cli.views import SIMULATED
+from service.cost_report import cost_report
+from service.dialogues import PROJECTS, WORSE_SINCE, Session, dialogues
+from service.exchange_report import delivered_line, exchange_report, worst_first
+from service.fleet import write_fleet
+from service.fleet_events import EVENTS_FILE
+from service.importing import Importer
+from service.processes import unwound_by_signals
+from service.report import fleet_report, heading, worst_run
+from service.savings import records_of
+from service.settings import Settings, load_settings
+from service.workspace import Workspace, open_workspace
+from streams.sources.transcript_sources import OPENCLAW
+
+PRESENT = datetime(2026, 11, 2, tzinfo=UTC)
+"""The demo's present: the day after its last session, so that the report is the same whenever it is made."""
+MARKER = ".driftline-demo"
+PROJECT = "demo"
+"""Project of the imported sessions; those that come over HTTP have projects of their own."""
+POLICY = """\
+# What the demo judges by; every field that is not here has its default (examples/policy.yaml explains them).
+version: 1
+defaults:
+  # Its prompt cache takes prefixes from 512 tokens on. The judge's instructions have more, so that nearly every call reads them for
+  # a tenth of their price. The default, claude-haiku-4-5, caches from 4096 tokens on, and so none of them.
+  judgeModel: claude-haiku-5-5
+  # The defaults are for long sessions: of 6 to 14 exchanges, nearly all would be among the first 5, the last 3 or every 3rd.
+  sampling:
+    alwaysScoreFirst: 1
+    alwaysScoreLast: 1
+  # People may score, too: there is a queue on every project's page.
+  bidirectionalScoring: true
+"""
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Folder for the demo's files; made anew each time.")
+    ] = Path("demo-data"),
+) -> None:
+    """Make up sessions, import some, have others judged by a simulated judge, and report what was found; offline, no key."""
+    from service.deliveries import judge_over_http  # noqa: PLC0415 - the HTTP client takes a while to load
+
+    _make_room(folder)
+    policy = folder / "policy.yaml"
+    policy.write_text(POLICY, encoding="utf-8")
+    settings = load_settings(database=folder / "demo.duckdb", policy=policy, project=PROJECT, connection="transcripts")
+    out.print("[bold]Driftline demo[/]: every session here is synthetic: made by a generator, not by an agent")
+    out.print(f"The judge is a {SIMULATED}: it rates by simple rules, not by understanding, and costs nothing")
+    with unwound_by_signals():
+        _import_transcripts(folder, settings)
+        sessions = dialogues()
+        with err.status("starting a server and a judge") as status:
+            judge_over_http(sessions, settings, folder, status.update)
+        with open_workspace(settings, now=lambda: PRESENT) as workspace, err.status("making the report"):
+            parts = list(_report(workspace, sessions))
+        for part in parts:
+            # A line that is cut in two cannot be copied.
+            out.print(part, markup=False, soft_wrap=isinstance(part, str))
+
+
+def _import_transcripts(folder: Path, settings: Settings) -> None:
+    """Make a fleet of transcripts and import it."""
+    err.print("making a synthetic fleet of OpenClaw transcripts …")
+    plan = write_fleet(folder / "openclaw")
+    events = plan.root / EVENTS_FILE
+    with open_workspace(settings, now=lambda: PRESENT, create=True) as workspace:
+        files = OPENCLAW.files_in([plan.root / "agents"])
+        with file_progress(files) as report:
+            summary = Importer(workspace).openclaw(files, report)
+        show(summary, settings.database, as_json=False)
+        with file_progress([events]) as report:
+            show(Importer(workspace).events([events], report), settings.database, as_json=False)
+
+
+def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[RenderableType]:
+    """Lines and tables: what became of the dialogues, then the report on the imported sessions and that on the dialogues."""
+    from service.cli.next_steps import next_steps, pages_steps, program_name  # noqa: PLC0415 - it knows of the HTTP client
+
+    store, settings, projects = workspace.store, workspace.settings, list(PROJECTS.values())
+    yield delivered_line(store, projects, len(sessions))
+    yield heading(f"━━ The imported transcripts (project {PROJECT}): what their events show ━━")
+    yield fleet_report(store, PROJECT)
+    yield heading(f"━━ The sessions over HTTP ({len(projects)} projects): what the {SIMULATED} makes of them ━━")
+    yield exchange_report(store, projects, WORSE_SINCE)
+    yield heading(f"Drift and anomaly spikes in all projects, as of {PRESENT:%m-%d}; {SIMULATED}")
+    found = check_projects(workspace, [*projects, PROJECT])
+    yield check_view(found)
+    ledger = [
+        row
+        for row in query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None, "from": None, "to": None})
+        if row["project"] in projects
+    ]
+    agents = {project: agent for agent, project in PROJECTS.items()}
+    yield cost_report(ledger, agents, records_of(store, projects), workspace.policy.defaults)
+    program, database, policy = program_name(), settings.database, settings.policy or Path()
+    worst = worst_first(store, projects)[0]["session_id"]
+    yield heading("Look closer")
+    yield from next_steps(program, database, worst_run(store, PROJECT), worst, policy)
+    # What is last is what is seen first.
+    yield heading(f"In short, checked as of {PRESENT:%Y-%m-%d}; {SIMULATED}")
+    yield from [f"{one.project}: {incident.title}" for one in found for incident in one.opened]
+    quiet = sum(bool(one.looked) and not one.findings for one in found)
+    yield "\n".join([f"{quiet} of {len(found)} projects: checked, nothing found", *check_limits(found)])
+    yield heading("See it in a browser")
+    yield from pages_steps(program, database, policy)
+
+
+def _make_room(folder: Path) -> None:
+    """Empty the demo's own folder; SettingsError for a folder with anything else in it."""
+    marker = folder / MARKER
+    if folder.exists() and any(folder.iterdir()):
+        if not marker.exists():
+            raise SettingsError(f"{folder} is not empty and no earlier demo made it", hint="Name another folder with --dir.")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    marker.write_text("Made by `driftline demo`, which empties this folder when it runs again.\n", encoding="utf-8")

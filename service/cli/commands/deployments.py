@@ -1,0 +1,94 @@
+"""`driftline deployments`: what was released when, in a database that no server has at the moment."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+from audit.times import parse_timestamp
+from schemas.errors import InputError
+from service.cli.commands.options import AsJson, Database, PolicyFile, Row, print_json, settings_of, show_rows
+from service.cli.terminal import MISSING, out, plain, table
+from service.deployment_documents import deployment_document
+from service.known_projects import require_known
+from service.workspace import open_workspace
+from streams.log.admission import Accepted, admissible
+from streams.upkeep.deployments import DEFAULT_LABEL, TOPIC, deployment, deployments, known_already
+
+deployments_app = typer.Typer(no_args_is_help=True, help="What was released when: charts mark it, and incidents name it.")
+OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]
+
+
+@deployments_app.command("add")
+def add_deployment(
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="Version that was deployed.")],
+    project: OfProject,
+    label: Annotated[
+        str, typer.Option("--label", metavar="NAME", help="Label of the exchanges that has the version as its value.")
+    ] = DEFAULT_LABEL,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Agent that it is of; else all.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="When, in ISO 8601; else now, unless this version is the newest.")
+    ] = None,
+    by: Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who deployed it; else you.")] = None,
+    comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="What changed.")] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Where more is said about it.")] = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell of a deployment. Told again, it changes nothing."""
+    try:
+        moment = None if at is None else parse_timestamp(at)
+    except ValueError:
+        raise InputError("--at: must be a time in ISO 8601", hint="For example 2026-10-01T09:00:00Z.") from None
+    with open_workspace(settings_of(database, policy), writes=True) as workspace:
+        require_known(workspace, project)
+        made = deployment(
+            project=project,
+            version=version,
+            by=by or getpass.getuser(),
+            now=workspace.now(),
+            redactor=workspace.redactor,
+            label=label,
+            agent=agent,
+            at=moment,
+            comment=comment,
+            url=url,
+        )
+        before = None if moment else known_already(workspace.store, made)
+        if before is None:
+            accepted = Accepted()
+            accepted.add(TOPIC, admissible(made))
+            workspace.runner.publish(accepted)
+    shown = deployment_document(before or msgspec.structs.asdict(made))
+    if as_json:
+        print_json(shown)
+    else:
+        known = "known already" if before else "recorded"
+        out.print(f"{plain(shown['label'])} {plain(shown['version'])} at {shown['at']}: {known}", markup=False)
+
+
+@deployments_app.command("list")
+def list_deployments(
+    project: OfProject,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many, newest first.")] = 20,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the deployments of a project, newest first."""
+    with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
+        require_known(workspace, project)
+        rows = [deployment_document(row) for row in deployments(cursor, project, limit=limit)]
+    show_rows(rows, _table, as_json=as_json, none="no deployment")
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    names = ("at", "label", "version", "agent", "by", "comment", "url")
+    return table(list(names), [[row[name] or MISSING for name in names] for row in rows])

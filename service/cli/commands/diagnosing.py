@@ -1,0 +1,32 @@
+"""`driftline diagnose`: files in, diagnoses out. It needs no database and leaves none."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.commands.options import AsJson, print_json
+from service.cli.terminal import out
+from service.cli.views import diagnosis_view
+from service.session_files import FaultReport, diagnose_files
+
+FILES = "Sessions as JSON lines, a session.json, an OpenClaw transcript; - reads standard input."
+
+
+def diagnose(
+    files: Annotated[list[str], typer.Argument(metavar="FILE…", help=FILES)],
+    as_json: AsJson = False,
+) -> None:
+    """Diagnose sessions without a database: one diagnosis a session, in the order of the input.
+
+    Sessions that are given event by event come after the others. A line that cannot be read is reported with file and line; the
+    others go on, and the exit code is 1.
+    """
+    report = FaultReport()
+    for document in diagnose_files(files, report):
+        if as_json:
+            print_json(document, exact=True)
+        else:
+            out.print(diagnosis_view(document), "")
+    raise typer.Exit(1 if report.count else 0)

@@ -1,0 +1,251 @@
+"""`driftline doctor`: what is configured, what is missing, what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import typer
+
+from analytics.queries import query_rows
+from analytics.store.connection import IN_USE
+from analytics.store.store import Store
+from audit.policy.policy import Policy, load_policy
+from schemas.errors import DriftlineError
+from service.access import AccessStore, access_file
+from service.cli.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of
+from service.cli.commands.topics import administration_of
+from service.cli.terminal import counted, out, plain
+from service.judging import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
+from service.kafka import framing_of
+from service.settings import Settings
+from service.workspace import CATCH_UP, policy_of, stages_behind, utc_now
+from streams.sources.openclaw.state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
+from streams.sources.transcript_sources import OPENCLAW, SOURCES
+
+STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at. `state` is ok, note (something could be better) or problem (something does not work)."""
+
+    subject: str
+    state: str
+    detail: str
+    advice: str = ""
+
+
+def doctor(
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is configured, what is missing and what to do; exit 1 when something does not work."""
+    settings = settings_of(database, policy)
+    findings = [finding for look in LOOKS for finding in look(settings)]
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        for finding in findings:
+            out.print(f"[{STYLES[finding.state]}]{finding.state:8}[/] {finding.subject}: ", end="")
+            out.print(plain(finding.detail, 400), markup=False, soft_wrap=True)
+            if finding.advice:
+                out.print(f"         → {finding.advice}", markup=False, soft_wrap=True)
+    raise typer.Exit(1 if any(finding.state == "problem" for finding in findings) else 0)
+
+
+def _look_at_versions(_settings: Settings) -> Iterator[Finding]:
+    yield Finding("python", "ok", f"{platform.python_version()}, DuckDB {duckdb.__version__}")
+
+
+def _look_at_policy(settings: Settings) -> Iterator[Finding]:
+    if settings.policy is None:
+        yield Finding("policy", "note", "none: every default is in force", "write one and set DRIFTLINE_POLICY")
+        return
+    try:
+        policy = load_policy(settings.policy)
+    except DriftlineError as error:
+        yield Finding("policy", "problem", str(error), error.hint)
+    else:
+        yield Finding("policy", "ok", f"{settings.policy}: {len(policy.projects)} projects, digest {policy.digest}")
+        if not policy.redaction.enabled:
+            yield Finding("redaction", "note", "switched off by the policy: secrets in texts are stored as they come")
+
+
+def _look_at_redaction_key(settings: Settings) -> Iterator[Finding]:
+    if settings.redaction_key is None:
+        advice = "set DRIFTLINE_REDACTION_KEY, so that nobody can confirm a guess at a weak secret from its marker"
+        yield Finding("redaction key", "note", "the public default", advice)
+    else:
+        yield Finding("redaction key", "ok", "set")
+
+
+def _look_at_database(settings: Settings) -> Iterator[Finding]:
+    path = settings.database
+    if not path.exists():
+        parent = path.resolve().parent
+        writable = parent.is_dir() and os.access(parent, os.W_OK)
+        advice = (
+            "driftline import openclaw PATH makes it, and so does driftline serve"
+            if writable
+            else f"make the folder {parent} and let it be written to"
+        )
+        yield Finding("database", "note" if writable else "problem", f"none yet at {path}", advice)
+        return
+    try:
+        # Opening it as a store also brings it to the present schemas, and finds out whether another process has it.
+        with Store(path) as store:
+            letters = query_rows(store.cursor(), "dead_letters")
+            counts = [f"{store.count(table)} {table}" for table in COUNTED]
+            lag = stages_behind(store)
+    except DriftlineError as error:
+        yield _unopened(settings, error)
+        return
+    yield Finding("database", "ok", f"{path} ({path.stat().st_size / 1e6:.1f} MB): {', '.join(counts)}")
+    if lag:
+        yield Finding("stages", "problem", lag, CATCH_UP)
+    if letters:
+        total = sum(row["records"] for row in letters)
+        yield Finding(
+            "dead letters",
+            "note",
+            f"{total} records could not be taken, e.g. {letters[0]['source']}: {letters[0]['example']}",
+            for_database("driftline dead-letters list", path),
+        )
+
+
+def _unopened(settings: Settings, error: DriftlineError) -> Finding:
+    """A database that cannot be opened. That another process works with it is as it should be: most likely the server."""
+    if error.hint != IN_USE:
+        return Finding("database", "problem", str(error), error.hint)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    asked = f"By these settings the server is at http://{host}:{settings.port} (/readyz)."
+    return Finding("database", "note", f"in use, so not looked into: {error}", f"{IN_USE} {asked}")
+
+
+def _look_at_judge(settings: Settings) -> Iterator[Finding]:
+    try:
+        policy = policy_of(settings)
+    except DriftlineError:  # that is a finding of its own
+        return
+    try:
+        found = who_judges(settings, policy)
+    except DriftlineError as error:
+        yield Finding("judge", "problem", str(error), error.hint)
+        return
+    if found.name == NONE:
+        advice = "set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own; driftline simulate-judge is one to try"
+        yield Finding("judge", "note", "none: Tiers 2, 2.5 and 3 stay unscored with the reason no_judge", advice)
+        return
+    if found.note:
+        yield Finding("judge", "note", found.note, "start it, or set ANTHROPIC_BASE_URL to where it is")
+    else:
+        yield Finding("judge", "note" if found.name == SIMULATED else "ok", f"{found.name} at {found.address}")
+    yield from _prices(policy)
+
+
+def _prices(policy: Policy) -> Iterator[Finding]:
+    """What the models of all projects cost, and which projects' judge is asked nothing because that is not known."""
+    projects = [policy.for_project(name) for name in ("", *policy.projects)]
+    for model, price in {one.settings.judge_model: one.price for one in projects}.items():
+        if price is not None:
+            detail = f"{model}: {price.input:g} / {price.output:g} USD a million tokens, read {price.read_on}"
+            yield Finding("price", "ok", detail)
+    if unpriced := unpriced_note(policy):
+        yield Finding("price", "problem", unpriced, PRICE_IT)
+
+
+def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
+    """Whether the cluster answers and its topics are as they should be; nothing where none is named."""
+    if settings.kafka is None:
+        return
+    try:
+        framing_of(settings)
+        with administration_of(settings) as administration:
+            mismatches = administration.check()
+    except DriftlineError as error:
+        yield Finding("Kafka", "problem", str(error), error.hint)
+        return
+    if not mismatches:
+        yield Finding("Kafka", "ok", f"{settings.kafka}: all topics as they should be")
+        return
+    first, *others = mismatches
+    more = f", and {len(others)} more" if others else ""
+    yield Finding("Kafka", "problem", f"{settings.kafka}: {first.topic} {first.what}{more}", "driftline topics check")
+
+
+def _look_at_access(settings: Settings) -> Iterator[Finding]:
+    path = access_file(settings.database)
+    if not path.exists():
+        yield Finding(
+            "access", "note", "no tokens: nobody can deliver over HTTP", "driftline connections add NAME --project PROJECT"
+        )
+        return
+    try:
+        with AccessStore(path, utc_now) as access:
+            counts = [counted(len(access.holders(kind)), kind) for kind in ("connection", "operator")]
+    except DriftlineError as error:
+        yield Finding("access", "problem", str(error), error.hint)
+    else:
+        yield Finding("access", "ok", f"{path}: {', '.join(counts)}")
+
+
+def _look_for_transcripts(settings: Settings) -> Iterator[Finding]:
+    folders = state_folders()
+    for folder in folders:
+        yield from _openclaw(settings, look_at_state(folder))
+    if not folders:
+        yield Finding("OpenClaw", "note", "no state folder here", f"name the folder or set {STATE_VARIABLE}")
+    for source in SOURCES.values():
+        folder = Path(source.folder).expanduser()
+        if source is not OPENCLAW and folder.is_dir():
+            command = for_database(f"driftline import {source.name} {shlex.quote(str(folder))}", settings.database)
+            yield Finding(source.label, "ok", f"its folder is {folder}", command)
+
+
+def _openclaw(settings: Settings, state: OpenClawState) -> Iterator[Finding]:
+    """What is known of an OpenClaw: its version, the form of its transcripts, whether the plugin delivers."""
+    version = state.version or "of a version that it does not tell"
+    forms = " and ".join(state.forms) or "no transcript yet"
+    detail = f"{version}, {counted(state.agents, 'agent')} under {state.folder}: {forms}"
+    command = for_database(f"driftline import openclaw {shlex.quote(str(state.folder))}", settings.database)
+    yield Finding("OpenClaw", "ok", detail, command)
+    for words in state.unreadable:
+        yield Finding("OpenClaw", "problem", words, "an import takes the other agents; stop the gateway and look at the file")
+    yield _openclaw_plugin(state)
+
+
+def _openclaw_plugin(state: OpenClawState) -> Finding:
+    plugin, subject = state.plugin, "OpenClaw plugin"
+    if plugin.is_on is None:
+        config = state.folder / "openclaw.json"
+        return Finding(subject, "note", f"not known: {config} is not plain JSON", "ask it: openclaw plugins list")
+    if not plugin.is_on:
+        return Finding(subject, "note", "not on: sessions come by import only", "docs/openclaw.md says how to turn it on")
+    if not plugin.reads_conversations:
+        advice = f"openclaw config set plugins.entries.{PLUGIN}.hooks.allowConversationAccess true"
+        return Finding(subject, "note", "on, but it may not read conversations: it sends no exchanges", advice)
+    if plugin.url is None:
+        advice = f"openclaw config set plugins.entries.{PLUGIN}.config.url http://127.0.0.1:8377"
+        return Finding(
+            subject, "note", "on; its address is not in the configuration, so it has to be in the gateway's environment", advice
+        )
+    return Finding(subject, "ok", f"on, delivers to {plugin.url}")
+
+
+COUNTED = ("exchanges", "agent_events", "scores", "diagnoses")
+LOOKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
+    _look_at_versions,
+    _look_at_database,
+    _look_at_policy,
+    _look_at_redaction_key,
+    _look_at_judge,
+    _look_at_kafka,
+    _look_at_access,
+    _look_for_transcripts,
+)

@@ -1,0 +1,56 @@
+"""`driftline export`: the log as Parquet, for a replay elsewhere; or what people read of it, by project and day."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from schemas.errors import InputError
+from service.cli.commands.options import AsJson, Database, print_json, settings_of
+from service.cli.terminal import counted, out
+from service.exporting import export_tables
+from service.known_projects import require_known
+from service.partitions import KEYS, days_of, export_partitions
+from service.workspace import open_workspace
+
+Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="UTC day, with --by.")]
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; made where it is missing.")],
+    by: Annotated[str | None, typer.Option(metavar="project,day", help="Write latest revisions by project and day.")] = None,
+    project: Annotated[str | None, typer.Option(help="Only this project, with --by.")] = None,
+    since: Day = None,
+    until: Day = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write every topic's table as a Parquet file: all revisions, with topic, partition and offset, times in UTC.
+
+    With --by project,day: the latest revisions, as TABLE/project=…/day=…/*.parquet. --since and --until are both part of it.
+    """
+    _check(by, selected=any(value is not None for value in (project, since, until)))
+    days = days_of(since and since.date(), until and until.date())
+    with open_workspace(settings_of(database)) as workspace:
+        require_known(workspace, project)
+        if by is None:
+            written = export_tables(workspace.store, folder)
+        else:
+            written = export_partitions(workspace.store, folder, days.of_project(project))
+    if as_json:
+        print_json({"folder": str(folder), "rows": written})
+    else:
+        total = sum(written.values())
+        out.print(
+            f"{counted(len(written), 'table')} with {counted(total, 'row')} written to {folder}", markup=False, soft_wrap=True
+        )
+
+
+def _check(by: str | None, *, selected: bool) -> None:
+    if by is not None and tuple(by.split(",")) != KEYS:
+        raise InputError(f"--by {by}: files are written by project,day", hint="Say --by project,day.")
+    if by is None and selected:
+        raise InputError("--project, --since and --until go with --by", hint="Say --by project,day, or leave them out.")

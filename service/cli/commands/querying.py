@@ -1,0 +1,260 @@
+"""The command `sql`: statements of the owner of the database, and the queries that come with the program, by name."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import difflib
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import polars as pl
+import typer
+
+from analytics.queries import Query, queries
+from analytics.sandbox.adhoc import read_only_rows
+from analytics.sandbox.file_queries import frame_of_query, frame_of_statement
+from analytics.sandbox.result_formats import FORMATS
+from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
+from schemas.errors import QueryError, SettingsError, StoreError
+from service.cli.commands.options import AsJson, Database, Project, json_line, moment_of, print_json, settings_of
+from service.cli.terminal import MISSING, counted, err, leave_quietly, out, plain, table
+from service.known_projects import require_known
+from service.settings import Settings
+from service.workspace import open_workspace, require_database, utc_now
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""What can only be the name of a query: a statement has more than one word."""
+DAYS = 14
+"""Length of a window that nothing is said about."""
+NUMBERS = frozenset(
+    {"after_place", "after_turn", "before", "count", "days", "expected", "gap_seconds", "history_seconds", "limit"}
+)
+FLAGS = {"true": True, "false": False}
+SEE_LIST = "`driftline sql --list` shows every query with its parameters."
+
+
+class Form(StrEnum):
+    """What the answer is printed or written as."""
+
+    TABLE = "table"
+    JSONL = "jsonl"
+    JSON = "json"
+    CSV = "csv"
+    ARROW = "arrow"
+    PARQUET = "parquet"
+
+
+BINARY = frozenset({Form.ARROW, Form.PARQUET})
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the command line says of a query's parameters."""
+
+    project: str | None
+    as_of: datetime
+    limit: int
+    values: Mapping[str, str]
+
+
+def sql(
+    statement: Annotated[
+        str | None, typer.Argument(metavar="'SELECT …' | NAME", help="One statement that reads, or the name of a query.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show the queries there are, with their parameters.")] = False,
+    project: Project = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", metavar="TIME", help="A query's parameter as_of: the present unless given.")
+    ] = None,
+    values: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another parameter of a query; null for none.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000_000, help="At most so many rows.")] = 1000,
+    form: Annotated[Form, typer.Option("--format", help="What to print or write.")] = Form.TABLE,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the answer to a file.")] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the database anything, or one of the queries that come with the program.
+
+    It is opened for reading only, without access to files or the network.
+    """
+    if listed:
+        _list(as_json=as_json)
+        return
+    if statement is None:
+        raise SettingsError("sql: nothing is asked", hint=f"Give a statement, or the name of a query: {SEE_LIST}")
+    form = Form.JSONL if as_json else Form.CSV if as_csv else form
+    _check(form, output)
+    settings = settings_of(database)
+    path = settings.database
+    require_database(path)
+    if NAME.fullmatch(statement):
+        moment = utc_now() if as_of is None else moment_of(as_of, "--as-of")
+        query = _named(statement)
+        parameters = _parameters(query, _Given(project, moment, limit, _pairs(values or ())))
+        _require_known(settings, parameters.get("project"))
+        _add_up(path)
+        _show(*frame_of_query(path, query, parameters, limit), form, output, limit)
+        return
+    if project is not None or as_of is not None or values:
+        raise SettingsError(
+            "sql: --project, --as-of and --set are for queries by name", hint="Write the values into the statement."
+        )
+    if output is None and form in {Form.TABLE, Form.JSONL, Form.CSV}:
+        _print_rows(*read_only_rows(path, statement, limit), form, limit)
+        return
+    _show(*frame_of_statement(path, statement, limit), form, output, limit)
+
+
+def _list(*, as_json: bool) -> None:
+    for one in queries().values():
+        if as_json:
+            print_json({"name": one.name, "purpose": one.purpose, "grain": one.grain, "parameters": one.explained})
+        else:
+            out.print(one.name, style="bold", markup=False)
+            for what, text in (("", one.purpose), ("grain: ", one.grain), ("parameters: ", one.explained)):
+                out.print(f"  {what}{text}", markup=False, soft_wrap=True)
+
+
+def _check(form: Form, output: Path | None) -> None:
+    if form in BINARY and output is None and sys.stdout.isatty():
+        raise SettingsError(f"--format {form} is not for a terminal", hint="Write it to a file with -o FILE.")
+    if form is Form.TABLE and output is not None:
+        raise SettingsError(
+            "-o: a table is not written to a file", hint=f"Name a format: --format {', '.join(FORMATS)} or jsonl."
+        )
+
+
+def _named(name: str) -> Query:
+    found = queries().get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, queries(), n=3)
+        raise QueryError(f"no query is called {name}", hint=(f"Did you mean {' or '.join(near)}? " if near else "") + SEE_LIST)
+    return found
+
+
+def _pairs(given: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {one}: no value", hint="Write NAME=VALUE, such as --set days=7.")
+        pairs[name] = value
+    return pairs
+
+
+def _parameters(query: Query, given: _Given) -> dict[str, Any]:
+    """A value for every parameter; QueryError when one is missing, not known, or no number where it must be one."""
+    said: dict[str, Any] = {name: _value(name, value) for name, value in given.values.items()}
+    if given.project is not None:
+        said["project"] = given.project
+    unknown = sorted(set(said) - set(query.parameters))
+    takes = f"It takes {query.explained}."
+    if unknown:
+        raise QueryError(f"query {query.name} has no parameter {', '.join(unknown)}", hint=takes)
+    defaults = {"as_of": given.as_of, "days": DAYS, "limit": given.limit, "anomalies": False}
+    defaults |= dict.fromkeys(query.optional)
+    missing = [name for name in query.parameters if name not in defaults | said]
+    if missing:
+        raise QueryError(
+            f"query {query.name} needs {', '.join(missing)}", hint=f"{takes} Give it with --project or --set NAME=VALUE."
+        )
+    return {name: said[name] if name in said else defaults[name] for name in query.parameters}
+
+
+def _value(name: str, text: str) -> Any:
+    if text == "null":
+        return None
+    try:
+        if name in NUMBERS:
+            return float(text) if name == "expected" else int(text)
+        return msgspec.json.decode(text) if text.startswith("[") else FLAGS.get(text, text)
+    except ValueError as error:
+        kind = "a number" if name in NUMBERS else "a list in JSON"
+        raise QueryError(f"--set {name}={text}: this is not {kind}", hint=SEE_LIST) from error
+
+
+def _require_known(settings: Settings, project: str | None) -> None:
+    """InputError for a project that the database does not know; where another process has the database, the query says what it has."""
+    if project is None:
+        return
+    with contextlib.suppress(StoreError), open_workspace(settings) as workspace:
+        require_known(workspace, project)
+
+
+def _add_up(path: Path) -> None:
+    """Add up the days that scores came to. Queries answer the same without it, only later."""
+    try:
+        with Store(path) as store, err.status("adding up days"):
+            refresh_daily(store)
+    except StoreError as error:
+        err.print(
+            f"note: days are not added up, so the answer may take a while: {error}",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _show(frame: pl.DataFrame, more: bool, form: Form, output: Path | None, limit: int) -> None:
+    if form is Form.TABLE:
+        _print_rows(frame.columns, frame.rows(), more, form, limit)
+        return
+    if form is Form.JSONL:
+        content = "".join(json_line(row) + "\n" for row in frame.iter_rows(named=True)).encode()
+    else:
+        content = FORMATS[form].encode(frame)
+    if output is None:
+        try:
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            leave_quietly()
+        return
+    try:
+        output.write_bytes(content)
+    except OSError as error:
+        raise SettingsError(
+            f"{output}: {error.strerror}", hint="Name a file in a folder that is there and can be written to."
+        ) from error
+    err.print(f"wrote {counted(frame.height, 'row')}{_cut(more, limit)} to {plain(output)}", markup=False, soft_wrap=True)
+
+
+def _print_rows(columns: Sequence[str], rows: Sequence[tuple[Any, ...]], more: bool, form: Form, limit: int) -> None:
+    if form is Form.JSONL:
+        for row in rows:
+            print_json(dict(zip(columns, row, strict=True)), exact=True)
+    elif form is Form.CSV:
+        try:
+            csv.writer(sys.stdout).writerows([columns, *([_cell(value) for value in row] for row in rows)])
+        except BrokenPipeError:
+            leave_quietly()
+    else:
+        out.print(table([plain(column) for column in columns], ([_shown(value) for value in row] for row in rows)))
+        out.print(counted(len(rows), "row") + _cut(more, limit), style="dim")
+
+
+def _cut(more: bool, limit: int) -> str:
+    return f", cut at --limit {limit}" if more else ""
+
+
+def _shown(value: object) -> str:
+    return MISSING if value is None else plain(value)
+
+
+def _cell(value: object) -> object:
+    """The value for CSV; a text that a spreadsheet would take for a formula is quoted with an apostrophe."""
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return f"'{value}"
+    return value

@@ -1,0 +1,181 @@
+"""`driftline rejudge`: the judge is asked again about what stayed unscored, after saying what that would cost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from analytics.store.store import Store
+from audit.policy.policy import Policy
+from schemas.errors import SettingsError
+from service.cli.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of
+from service.cli.terminal import counted, err, out, plain
+from service.judging import NAME_A_JUDGE, NONE, PRICE_IT, SIMULATED, OpenedJudge, is_unpriced, open_judge, who_judges
+from service.known_projects import require_known
+from service.settings import Settings
+from service.workspace import Workspace, open_workspace
+from streams.engine.engine import Engine
+from streams.judging.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
+
+_ALL = 1_000_000
+"""Rows that are looked through for what is left."""
+_NAMED = 5
+"""Projects that a message names."""
+
+
+def rejudge(
+    project: Project = None,
+    reason: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REASON",
+            help="Only what is unscored for this reason, e.g. no_judge or timeout; cost_cap is what a session's cap left out.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many exchanges, oldest first.")] = 10_000,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have the exchanges judged that stayed unscored; says what it is expected to cost before it asks."""
+    settings = settings_of(database, policy)
+    with open_workspace(settings, writes=True) as workspace:
+        require_known(workspace, project)
+        found = who_judges(settings, workspace.policy)
+        _say_who_judges(found, dry_run=dry_run)
+        workspace.runner.run()
+        rows = unscored(workspace.store, project, reason, limit, without=not_audited(workspace.policy))
+        expected = _Expected(
+            estimate_bulk(exchanges_of(workspace.store, rows), workspace.policy), _not_asked(rows, workspace.policy)
+        )
+        if as_json and dry_run:
+            print_json(expected.document())
+            return
+        words = expected.in_words() if rows else _nothing(workspace.store, project, reason)
+        if rows and not dry_run and expected.not_asked == len(rows):
+            raise SettingsError(words, hint=PRICE_IT)
+        err.print(f"{words}. {PRICE_IT}" if expected.not_asked else words, markup=False, soft_wrap=True)
+        if not rows or dry_run:
+            return
+        if not yes:
+            typer.confirm("Ask the judge?", abort=True, err=True)
+        outcome = asyncio.run(_judge_again(settings, workspace, rows, project, reason))
+    if as_json:
+        print_json(outcome)
+    else:
+        out.print(_outcome_in_words(outcome), markup=False, soft_wrap=True)
+
+
+async def _judge_again(
+    settings: Settings, workspace: Workspace, rows: Sequence[dict[str, Any]], project: str | None, reason: str | None
+) -> dict[str, Any]:
+    """Ask for the rows to be judged again, wait for it, and answer what came of it."""
+    opened = await open_judge(settings, workspace.policy, os.environ)
+    engine = Engine(
+        workspace.store, workspace.policy, workspace.redactor, workspace.now, judge=opened.judge, judge_name=opened.name
+    )
+    await engine.start()
+    try:
+        requested = await engine.rejudge(project, reason, len(rows))
+        await engine.drained()
+        state = engine.state()
+    finally:
+        await engine.stop()
+    wanted = {(row["connection"], row["exchange_id"]) for row in rows}
+    left = [row for row in unscored(workspace.store, project, None, _ALL) if (row["connection"], row["exchange_id"]) in wanted]
+    return {
+        "requested": requested,
+        "judge": opened.name,
+        "still_unscored": dict(Counter(why for row in left for why in row["reasons"])),
+        "calls": dict(state.judge_calls),
+        "cost_usd": state.spent_usd,
+        "unknown_price": _unpriced(rows, workspace.policy),
+    }
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What judging again would take."""
+
+    bulk: BulkEstimate
+    not_asked: int
+    """Exchanges of which nothing is asked: no price is known of their judge's model, and their session has a cap."""
+
+    def document(self) -> dict[str, Any]:
+        """For scripts; a cost that nobody knows is null."""
+        known: dict[str, Any] = {} if self._is_priced else {"expected_usd": None, "at_most_usd": None}
+        return self.bulk.__dict__ | known | {"not_asked": self.not_asked}
+
+    def in_words(self) -> str:
+        """For people."""
+        bulk, unscored_ones = self.bulk, f"{counted(self.bulk.exchanges, 'exchange')} unscored"
+        if self.not_asked == bulk.exchanges:
+            return f"{unscored_ones}: nothing will be asked of them, because no price is known of their judge's model and they have a cap"
+        known = f"and {bulk.expected_usd:.4f} USD, {bulk.at_most_usd:.4f} USD at most"
+        cost = known if self._is_priced else "at a cost that is not known"
+        calls = f"about {counted(bulk.calls, 'call')} {cost}, without Tier 3, which depends on what comes before it"
+        parts = [f"{unscored_ones}: {calls}", "the cap of each session holds"]
+        if bulk.unpriced and self._is_priced:
+            parts.append(f"the cost of {bulk.unpriced} is not known and not among that")
+        if self.not_asked:
+            parts.append(
+                f"of {self.not_asked} nothing will be asked: they have a cap, and no price is known of their judge's model"
+            )
+        return "; ".join(parts)
+
+    @property
+    def _is_priced(self) -> bool:
+        return self.bulk.unpriced < self.bulk.exchanges
+
+
+def _say_who_judges(found: OpenedJudge, *, dry_run: bool) -> None:
+    """Say what is wrong with the judge before anything is estimated; SettingsError when there is none to be asked."""
+    if found.name == NONE and not dry_run:
+        raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
+    if note := f"there is no judge. {NAME_A_JUDGE}" if found.name == NONE else found.note:
+        err.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _unpriced(rows: Sequence[dict[str, Any]], policy: Policy) -> int:
+    return sum(policy.for_project(row["project"]).price is None for row in rows)
+
+
+def _not_asked(rows: Sequence[dict[str, Any]], policy: Policy) -> int:
+    return sum(is_unpriced(policy.for_project(row["project"])) for row in rows)
+
+
+def _nothing(store: Store, project: str | None, reason: str | None) -> str:
+    """That nothing is to be judged again, and where a filter is why, what it left out."""
+    filters = {"--project": project, "--reason": reason}
+    given = " ".join(f"{name} {plain(value, 64)}" for name, value in filters.items() if value is not None)
+    others = unscored(store, None, None, _ALL) if given else []
+    if not others:
+        return "nothing is unscored"
+    reasons = Counter(why for row in others for why in row["reasons"])
+    projects = Counter(row["project"] for row in others)
+    named = ", ".join(f"{name} ({count})" for name, count in projects.most_common(_NAMED)) + (
+        ", …" if len(projects) > _NAMED else ""
+    )
+    place = f" in {named}" if project is not None else ""
+    verb = "is" if len(others) == 1 else "are"
+    return f"nothing fits {given}: {counted(len(others), 'exchange')}{place} {verb} unscored for: {', '.join(sorted(reasons))}"
+
+
+def _outcome_in_words(outcome: dict[str, Any]) -> str:
+    note = f" by the {SIMULATED}" if outcome["judge"] == SIMULATED else ""
+    calls = ", ".join(f"{count} {name}" for name, count in outcome["calls"].items()) or "none needed"
+    left = ", ".join(f"{count} {name}" for name, count in outcome["still_unscored"].items()) or "none"
+    unknown = outcome["unknown_price"]
+    more = f" and what {unknown} cost, which is not known" if unknown else ""
+    cost = "cost not known" if unknown >= outcome["requested"] else f"{outcome['cost_usd']:.4f} USD{more}"
+    return (
+        f"{counted(outcome['requested'], 'exchange')} judged again{note}; calls: {calls}; {cost}; tiers still unscored: {left}"
+    )

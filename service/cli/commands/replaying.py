@@ -1,0 +1,142 @@
+"""`driftline replay`: history is scored again under a label of its own; `driftline replays` lists what was."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from audit.times import parse_timestamp
+from schemas.errors import SettingsError
+from service.cli.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of
+from service.cli.terminal import err, out
+from service.judging import OpenedJudge
+from service.replay_words import (
+    estimate_document,
+    estimate_in_words,
+    outcome_document,
+    outcome_in_words,
+    plan_document,
+    replays_table,
+    telling,
+)
+from service.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
+from streams.judging.call_budget import StoppedError
+from streams.replay.plan import Asking, Outcome, Scope
+
+
+def replay(
+    source: Annotated[
+        str, typer.Option("--from", metavar="SOURCE", help="tables, topics, or a folder that `driftline export` has written.")
+    ] = "tables",
+    project: Project = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Only what was said at this time or later.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only what was said before this time.")] = None,
+    judge: Annotated[
+        Asking,
+        typer.Option(
+            "--judge",
+            help="recorded: what was answered before, and nothing else; live and batch: the judge is asked for the rest, one by one "
+            "or in batches at half the price; none: nothing is asked or looked up.",
+        ),
+    ] = Asking.RECORDED,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="NAME", help="What it is called; by default policy, judge and source.")
+    ] = None,
+    from_offset: Annotated[
+        str, typer.Option("--from-offset", metavar="WHERE", help="Of topics: an offset, PARTITION:OFFSET,…, or a time.")
+    ] = "",
+    to_offset: Annotated[str, typer.Option("--to-offset", metavar="WHERE", help="The same for the end, exclusive.")] = "",
+    workers: Annotated[int | None, typer.Option("--workers", min=1, max=256, help="Processes; by default one a core.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take and cost.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
+    kafka: Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="The cluster [DRIFTLINE_KAFKA].")] = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score history again, into a file of its own: by another policy or judge, or to prove that the scores are what they were.
+
+    Run again with the same options it goes on where it stopped, and does nothing once it is complete.
+    """
+    settings = settings_of(database, policy, kafka=kafka)
+    scope = _scope(project, since, until)
+    offsets = OffsetRange(from_offset, to_offset)
+    found = replay_of(settings, Wanted(source, scope, judge, label, workers or default_workers(), offsets))
+    if found.note:
+        err.print(f"note: {found.note}", style="yellow", markup=False, soft_wrap=True)
+    if found.outcome is not None:
+        err.print(f"{found.plan.label} is complete: nothing is done", markup=False, soft_wrap=True)
+        _show(found, found.outcome, None, as_json=as_json)
+        return
+    asked = found.who_judges() if judge.pays and not dry_run else None
+    if (dry_run or judge.pays) and not _agreed(found, dry_run=dry_run, yes=yes, as_json=as_json):
+        return
+    try:
+        with telling("replaying", found.positions) as tell:
+            outcome = found.run(tell)
+    except (KeyboardInterrupt, StoppedError):
+        err.print("stopped; the same command goes on from here", markup=False)
+        raise typer.Exit(1) from None
+    _show(found, outcome, asked, as_json=as_json)
+
+
+def replays(database: Database = None, as_json: AsJson = False) -> None:
+    """List the replays of a database: what each is of, and whether its scores are the live ones."""
+    settings = settings_of(database)
+    found = list(replays_in(settings.database))
+    if not found:
+        err.print("there is no replay yet: `driftline replay` makes one", markup=False, soft_wrap=True)
+    elif as_json:
+        for one in found:
+            file = str(settings.database.with_name(f"{settings.database.name}.replays"))
+            print_json(outcome_document(one, file) if isinstance(one, Outcome) else plan_document(one) | {"finished_at": None})
+    else:
+        out.print(replays_table(found))
+
+
+def _agreed(found: Replay, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
+    """Say what the replay would take, and ask whether to begin where it may cost anything; whether to go on."""
+    with telling("estimating", found.positions) as tell:
+        expected = found.estimate(tell)
+    if dry_run and as_json:
+        print_json(estimate_document(found, expected))
+        return False
+    err.print(estimate_in_words(found, expected), markup=False, soft_wrap=True)
+    if dry_run:
+        return False
+    if expected.calls and not yes:
+        typer.confirm("Ask the judge?", abort=True, err=True)
+    return True
+
+
+def _show(found: Replay, outcome: Outcome, judge: OpenedJudge | None, *, as_json: bool) -> None:
+    if as_json:
+        print_json(outcome_document(outcome, str(found.files.result)))
+        return
+    for line in outcome_in_words(outcome, judge):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _scope(project: str | None, since: str | None, until: str | None) -> Scope:
+    """What is to be scored; SettingsError naming the option with a time that cannot be used."""
+    times = {"--since": _time("--since", since), "--until": _time("--until", until)}
+    if times["--since"] and times["--until"] and times["--since"] >= times["--until"]:
+        raise SettingsError("--since, --until: the first must be the earlier one", hint="--until is exclusive.")
+    return Scope(project, times["--since"], times["--until"])
+
+
+def _time(option: str, given: str | None) -> datetime | None:
+    hint = "Give an ISO time such as 2026-11-01T12:00:00Z."
+    if given is None:
+        return None
+    try:
+        moment = parse_timestamp(given)
+    except ValueError as error:
+        raise SettingsError(f"{option}: {str(error).removeprefix('timestamp: ')}", hint=hint) from error
+    if moment is None:
+        raise SettingsError(f"{option}: no time given", hint=hint)
+    return moment

@@ -1,0 +1,109 @@
+"""Commands that delete from a closed database: what is too old, whatever belongs to somebody, and free space."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analytics.deletion.compaction import compact as compact_file
+from analytics.deletion.compaction import space_of
+from analytics.deletion.erased import ERASURES
+from schemas.bounds.limits import EARLIEST
+from schemas.codec.single_object import encode
+from schemas.errors import InputError
+from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
+from service.cli.terminal import counted, err, out, plain
+from service.workspace import open_workspace, require_database
+from streams.log.admission import Accepted
+from streams.upkeep.erasing import COPIES, erasure, erasures
+from streams.upkeep.erasing import erase as erase_all
+from streams.upkeep.retention import cutoff, purge
+
+retention_app = typer.Typer(no_args_is_help=True, help="For how long records are kept.")
+MEGABYTE = 1_000_000
+
+
+@retention_app.command("run")
+def retention_run(
+    days: Annotated[
+        int | None, typer.Option("--days", min=1, max=3650, metavar="N", help="Keep so many days, whatever the policy says.")
+    ] = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete exchanges, events and scores that happened too long ago, and what belongs to them; baselines and incidents stay.
+
+    The server does this by itself once a day; it gives no space back (driftline compact).
+    """
+    with open_workspace(settings_of(database, policy), now=clock_of(as_of)) as workspace:
+        now = workspace.now()
+        purged = purge(workspace.store, workspace.policy, now, days)
+        kept = cutoff(now, days if days is not None else workspace.policy.for_project("").settings.retention_days)
+    since = kept if kept >= EARLIEST else None
+    if as_json:
+        print_json({"exchangesPurged": purged.exchanges, "scoresPurged": purged.scores, "cutoffDate": since})
+        return
+    words = (
+        "unless a project says otherwise, history is kept for ever" if since is None else f"history begins on {since:%Y-%m-%d}"
+    )
+    out.print(f"deleted: {counted(purged.exchanges, 'exchange')}, {counted(purged.scores, 'score')}; {words}")
+
+
+def erase(
+    connection: Annotated[str, typer.Option("--connection", metavar="NAME", help="Whose records: of this connection.")],
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session of it.")] = None,
+    comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why; it is kept.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before erasing.")] = False,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Erase everything of a session or of a connection, for good, and compact the file; what comes of it later is not taken."""
+    if not connection or session == "":
+        raise InputError(f"{'--session' if connection else '--connection'} is empty", hint="Say whose records are to go.")
+    settings = settings_of(database, policy)
+    with open_workspace(settings, writes=True) as workspace:
+        whose = f"connection {connection}" if session is None else f"session {session} of connection {connection}"
+        if not yes:
+            typer.confirm(f"Erase everything of {plain(whose)}? It cannot be had back.", abort=True, err=True)
+        said = workspace.redactor.redact(comment)[0] if comment else None
+        record = erasure(connection, session, getpass.getuser(), said, workspace.now())
+        accepted = Accepted()
+        accepted.add(ERASURES, encode(record))
+        workspace.runner.publish(accepted)
+        workspace.runner.run()
+        erase_all(workspace.store, workspace.now(), again=[record.erasure_id])
+        (found,) = (one.done for one in erasures(workspace.store) if one.erasure["erasure_id"] == record.erasure_id)
+    before, after = compact_file(settings.database)
+    deleted = {table: count for table, count in (found.deleted if found else {}).items() if count}
+    replays = list(found.replays) if found else []
+    if as_json:
+        print_json({"id": record.erasure_id, "deleted": deleted, "replays": replays, "remains": [COPIES]})
+        return
+    rows = ", ".join(f"{count} {table}" for table, count in deleted.items())
+    out.print(f"erased: {rows or 'there was nothing'}; {_sizes(before, after)}")
+    for label in replays:
+        out.print(f"deleted the replay {plain(label)}: it held some of it")
+    err.print(f"note: {COPIES}", style="yellow", markup=False, soft_wrap=True)
+
+
+def compact(database: Database = None, as_json: AsJson = False) -> None:
+    """Give the free space of a closed database back: it is written anew beside itself and takes its own place in one step."""
+    path: Path = settings_of(database).database
+    require_database(path)
+    used = space_of(path).used
+    with err.status(f"writing {used / MEGABYTE:.0f} MB anew"):
+        before, after = compact_file(path)
+    if as_json:
+        print_json({"before": before, "after": after})
+        return
+    out.print(_sizes(before, after))
+
+
+def _sizes(before: int, after: int) -> str:
+    return f"the file had {before / MEGABYTE:.1f} MB and has {after / MEGABYTE:.1f} MB"

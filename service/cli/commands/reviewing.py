@@ -1,0 +1,126 @@
+"""`driftline review` and `driftline agreement`: people beside the judge, in a database that no server has at the moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from schemas.errors import InputError
+from service.agreement_table import agreement_cells
+from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
+from service.cli.terminal import MISSING, err, out, plain, table
+from service.documents import score_by_id
+from service.known_projects import require_known
+from service.people import agreement_document, next_to_review, with_human_score
+from service.workspace import open_workspace
+from streams.log.store_log import StoreLog
+from streams.upkeep.reviewing import REVIEWS, human_score, require_human_scores
+
+review_app = typer.Typer(no_args_is_help=True, help="Look at exchanges as a person: the next one, and a score for it.")
+OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]
+Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Who looks; without it the name of your account.")]
+_SHOWN = 4000
+
+
+@review_app.command("next")
+def review_next(
+    project: OfProject,
+    rater: Rater = None,
+    skip: Annotated[list[str] | None, typer.Option("--skip", metavar="SCORE", help="Pass over this; may be repeated.")] = None,
+    blind: Annotated[bool, typer.Option("--blind", help="Leave the judge's verdict out, so that it sways nobody.")] = False,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the exchange that is most worth a look: anomalies first, then where the judge was unsure or has not scored."""
+    with open_workspace(settings_of(database, policy)) as workspace:
+        require_known(workspace, project)
+        require_human_scores(workspace.policy, project)
+        with contextlib.closing(workspace.store.cursor()) as cursor:
+            found = next_to_review(cursor, project, _who(rater), skip or [], blind=blind)
+    if as_json:
+        print_json(found)
+    elif found is None:
+        err.print(f"nothing is left to look at in project {plain(project, 64)}", markup=False)
+    else:
+        for line in _lines(found):
+            out.print(line, markup=False, soft_wrap=True)
+
+
+@review_app.command("score")
+def review_score(
+    score_id: Annotated[str, typer.Argument(metavar="SCORE", help="Id of the judge's score, as `review next` shows it.")],
+    value: Annotated[int, typer.Argument(metavar="1…5", min=1, max=5, help="1 is worst, 5 is best.")],
+    project: OfProject,
+    comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="In your own words.")] = None,
+    rater: Rater = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score an exchange as a person. It stands beside the judge's score; of each rater the newest counts."""
+    with open_workspace(settings_of(database, policy), writes=True) as workspace:
+        require_known(workspace, project)
+        require_human_scores(workspace.policy, project)
+        with contextlib.closing(workspace.store.cursor()) as cursor:
+            known = score_by_id(cursor, project, score_id)
+        if known is None:
+            raise InputError(f"no score {plain(score_id)!r} in project {project}", hint="`driftline review next` shows ids.")
+        who, now = _who(rater), workspace.now()
+        said = human_score(project, score_id, who, value, comment, redactor=workspace.redactor, now=now)
+        asyncio.run(StoreLog(workspace.store, workspace.policy, workspace.now).publish(REVIEWS, [said]))
+    if as_json:
+        print_json(with_human_score(known, said))
+    else:
+        out.print(f"{plain(said.reviewer)} gives {plain(known['exchangeId'])} {value} of 5", markup=False, soft_wrap=True)
+
+
+def agreement(
+    project: OfProject,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how far people and the judge agree: weighted kappa and bias with intervals, by rater and over all."""
+    with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
+        require_known(workspace, project)
+        found = agreement_document(cursor, project)
+    if as_json:
+        print_json(found)
+        return
+    rows = [("everybody", found["overall"]), *((one["rater"], one) for one in found["raters"])]
+    rows.append(("people among themselves", found["betweenRaters"]))
+    headers = ["judge against", "labels", "exchanges", "sessions", "kappa", "judge is higher by"]
+    out.print(table(headers, [agreement_cells(name, one) for name, one in rows], right=headers[1:4]))
+    if found["covered"] is not None:
+        out.print(f"The labels speak for {found['covered']:.0%} of what Tier 3 has judged.")
+    if found["unjudged"]:
+        out.print(f"{found['unjudged']} more are of exchanges that Tier 3 has not judged.")
+
+
+def _who(rater: str | None) -> str:
+    who = getpass.getuser() if rater is None else rater.strip()
+    if not who:
+        raise InputError("--rater: is blank", hint="Say who looks.")
+    return who
+
+
+def _lines(found: Mapping[str, Any]) -> list[str]:
+    why = found["pick"] if found["stratum"] is None else f"{found['pick']}, {found['stratum']}"
+    seen = f"seen by {found['seenBy']}" if found["seenBy"] else "not seen by anybody yet"
+    lines = [
+        f"score {found['scoreId']} ({why}; {seen})",
+        f"exchange {plain(found['exchangeId'])}, session {plain(found['sessionId'])}, turn {found['turnNumber']}",
+    ]
+    texts = {"user": found["userMessage"], "agent": found["agentResponse"], "thinking": found["agentThinking"]}
+    lines += [f"{name}: {plain(text, _SHOWN)}" for name, text in texts.items() if text is not None]
+    if found["score"] is not None:
+        score = found["score"]
+        tiers = [score[name] for name in ("tier2SemanticScore", "tier2_5AlignmentScore", "tier3BehavioralScore")]
+        lines.append(f"judge: tiers 2, 2.5, 3: {', '.join(MISSING if one is None else f'{one:.2f}' for one in tiers)}")
+        lines += [f"anomaly: {plain(score['anomalyReason'], _SHOWN)}"] if score["anomalyReason"] else []
+    return lines

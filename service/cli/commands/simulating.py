@@ -1,0 +1,78 @@
+"""`driftline simulate-judge`: a judge to try things with, offline and for nothing."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from schemas.errors import SettingsError
+from service.cli.terminal import out
+from service.simulator import running
+from service.simulator.script import KINDS
+
+PORT = 8788
+NOTICE = "(simulated: it rates by simple rules, not by understanding)"
+
+
+def simulate_judge(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 is any free one.")] = PORT,
+    script: Annotated[
+        str,
+        typer.Option(
+            metavar="STEPS", help=f"What it does with each request: kind[:argument][*count],… Kinds: {', '.join(KINDS)}."
+        ),
+    ] = "answer",
+    script_for: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT=STEPS",
+            help="Steps for requests whose prompt holds the text; each question goes through them by itself. May be repeated.",
+        ),
+    ] = None,
+    latency: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait before each answer.")] = 0.0,
+    faults: Annotated[
+        float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of requests that get a fault by chance.")
+    ] = 0.0,
+    batch_seconds: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long a batch of messages takes.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Draws other faults.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log one line a request, without texts.")] = False,
+) -> None:
+    """Serve a simulated judge until interrupted: it speaks the Messages API, on this machine only, and needs no key.
+
+    Every answer says that it is simulated. To use it, give its address as the judge's base URL and anything as the key.
+    """
+    if verbose:
+        logging.getLogger("service.simulator").setLevel(logging.INFO)
+    scripts_for = dict(_script_for(given) for given in script_for or ())
+    serving = running(script, latency, seed, faults, port, batch_seconds=batch_seconds, scripts_for=scripts_for)
+    with _until_signal() as stopped, serving as judge:
+        out.print(f"simulated judge at {judge.base_url} {NOTICE}", markup=False, soft_wrap=True)
+        stopped.wait()
+
+
+def _script_for(given: str) -> tuple[str, str]:
+    """Text and steps; steps hold no equals sign, so a text may."""
+    text, _, steps = given.rpartition("=")
+    if not text:
+        raise SettingsError(
+            f"script for a text: {given!r} has no text", hint="Write TEXT=STEPS, such as 'rotate the key=garbage*2,answer'."
+        )
+    return text, steps
+
+
+@contextmanager
+def _until_signal() -> Iterator[threading.Event]:
+    """An event that is set by SIGTERM or SIGINT; afterwards the signals mean what they meant before."""
+    stopped = threading.Event()
+    before = {one: signal.signal(one, lambda *_: stopped.set()) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

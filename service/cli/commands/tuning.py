@@ -1,0 +1,99 @@
+"""`driftline tune`: which thresholds of the detectors fit an agent, by its own history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from analytics.queries import query_rows
+from audit.detectors.tuning import MIN_RUNS, proposed_policy
+from schemas.errors import InputError
+from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
+from service.cli.terminal import counted, out, plain
+from service.cli.tuning_view import tuning_view
+from service.known_projects import require_known
+from service.tuning import ProfileTuning, tune_agent
+from service.workspace import Workspace, open_workspace
+
+
+def tune(
+    project: Annotated[str, typer.Option("--project", metavar="NAME", help="The project of the agent.")],
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="The agent; without it each agent of the project.")
+    ] = None,
+    share: Annotated[
+        float,
+        typer.Option(min=0, max=0.5, help="Part of the runs that a proposed threshold may flag: 0.01 is one in a hundred."),
+    ] = 0.01,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Look at the runs of so many days.")] = 90,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Look at the newest so many runs of an agent.")] = 10_000,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold the detectors' thresholds against an agent's runs: what each flags, and which value would flag hardly any.
+
+    It prints what to put into the policy, and changes nothing. Look at the runs first that a proposal no longer flags: it takes the history for normal.
+    """
+    with open_workspace(settings_of(database, policy), now=clock_of(as_of)) as workspace:
+        require_known(workspace, project)
+        since = workspace.now() - timedelta(days=days)
+        for name in _agents(workspace, project, agent):
+            found = tune_agent(workspace.store.cursor(), workspace.policy, project, name, since=since, limit=limit, share=share)
+            if not found and agent is not None:
+                raise InputError(
+                    f"there is no run of agent {plain(agent)!r} in the {days} days before {workspace.now():%Y-%m-%d}",
+                    hint="--days and --as-of take others; `driftline runs` lists the runs.",
+                )
+            for tuning in found:
+                _show(project, name, tuning, share, as_json=as_json)
+
+
+def _agents(workspace: Workspace, project: str, agent: str | None) -> Sequence[str | None]:
+    """The agents to look at; InputError when a project has no run, or none of the agent's."""
+    names = [row["agent"] for row in query_rows(workspace.store.cursor(), "agents_with_runs", {"project": project})]
+    if not names:
+        raise InputError(
+            f"project {project} has no run yet", hint="A session becomes one when it ends: driftline finalize SESSION."
+        )
+    if agent is None:
+        return names
+    if agent not in names:
+        there = ", ".join(plain(name) for name in names[:10] if name)
+        raise InputError(
+            f"--agent: project {project} has no run of {plain(agent)!r}", hint=f"It has runs of: {there or 'none with a name'}."
+        )
+    return [agent]
+
+
+def _show(project: str, agent: str | None, tuning: ProfileTuning, share: float, *, as_json: bool) -> None:
+    changes: dict[str, Any] = {}
+    if agent is not None:
+        changes = proposed_policy(tuning.rows, tuning.profile.name, agent)
+    if as_json:
+        print_json(
+            {
+                "project": project,
+                "agent": agent,
+                "profile": tuning.profile.version,
+                "runs": tuning.runs,
+                "thresholds": tuning.rows,
+                "proposed_policy": {"projects": {project: changes}} if changes else None,
+            }
+        )
+        return
+    out.print(tuning_view(agent, tuning))
+    if tuning.runs < MIN_RUNS:
+        out.print(f"Too few runs to propose anything: {tuning.runs} of {MIN_RUNS}.", markup=False)
+    elif changes:
+        out.print(
+            f"Proposed for the policy: each flags at most {share:.1%} of these {counted(tuning.runs, 'run')}.", markup=False
+        )
+        out.print(yaml.safe_dump({"projects": {project: changes}}, sort_keys=False), markup=False, highlight=False)
+    else:
+        out.print("The thresholds fit these runs: nothing to change.")

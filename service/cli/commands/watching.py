@@ -1,0 +1,231 @@
+"""Commands on drift: check for it, list the incidents, show one, decide on it. For a database that no server has."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analytics.queries import query_records, query_rows
+from analytics.sums.daily import refresh_daily
+from audit.drift.consecutive_days import DAYS
+from schemas.errors import InputError
+from schemas.records import Incident
+from service.cli.commands.options import (
+    AsJson,
+    AsOf,
+    Database,
+    PolicyFile,
+    Project,
+    clock_of,
+    print_json,
+    settings_of,
+    show_rows,
+)
+from service.cli.commands.sessions import of_project, opened_to_show
+from service.cli.incident_views import check_view, incident_view, incidents_table, state_words
+from service.cli.terminal import out, plain
+from service.known_projects import require_known
+from service.project_checks import Row, check_row, check_rows, moment_words, unchecked_words
+from service.watched import check_document, decisions_on, incident_document, incident_records
+from service.workspace import Workspace, open_workspace
+from streams.log.store_log import StoreLog
+from streams.upkeep.reviewing import MAX_COMMENT
+from streams.watch.checking import Checked
+from streams.watch.states import (
+    ACKNOWLEDGED,
+    DISMISSED,
+    NEW_NORMAL,
+    OPEN,
+    RESOLVED,
+    STATUSES,
+    confidence_of,
+    current_status,
+    shows,
+)
+from streams.watch.watching import Watch
+
+incidents_app = typer.Typer(no_args_is_help=True, help="Drift and anomaly spikes that were found, and what people decided.")
+IncidentId = Annotated[str, typer.Argument(metavar="INCIDENT", help="Id of the incident, or how it begins.")]
+Who = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; without it the name of your account.")]
+Reason = Annotated[
+    str | None,
+    typer.Option("--reason", "--comment", metavar="TEXT", help="Why. Required; on a terminal it is asked for."),
+]
+SAY_WHY = 'Say why, in a few words: --reason "new prompt". Shown to whoever sees this next.'
+
+
+def check_drift(
+    project: Project = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_of: Annotated[str | None, typer.Option("--as-of", metavar="TIME", help="Take this time as the present.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for drift and anomaly spikes: compute baselines that are due, apply the rules, make incidents of what they find.
+
+    A server does this by itself; this is for a database that none has.
+    """
+    with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
+        require_known(workspace, project)
+        as_of_now = workspace.now()
+        checked = check_projects(workspace, None if project is None else [project])
+    if as_json:
+        for one in checked:
+            print_json(check_document(one, workspace.policy.for_project(one.project).methodology.version))
+    elif checked:
+        out.print(check_view(checked))
+    else:
+        out.print(
+            f"No project was checked: none has exchanges or runs in the {DAYS} days before {moment_words(as_of_now)}. "
+            "--as-of TIME takes another present.",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) -> list[Checked]:
+    """Check some projects of a database, or all that have had exchanges of late, as of the workspace's present."""
+    refresh_daily(workspace.store)
+    if projects is None:
+        since = workspace.now() - timedelta(days=DAYS)
+        projects = [row["project"] for row in query_rows(workspace.store.cursor(), "watched_projects", {"since": since})]
+    return asyncio.run(_watch(workspace).check(projects))
+
+
+@incidents_app.command("list")
+def list_incidents(
+    project: Project = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status", metavar="STATE", help=f"Only those in this state, or in one of several: {', '.join(STATUSES)}."
+        ),
+    ] = None,
+    confirmed: Annotated[
+        bool | None, typer.Option("--confirmed/--suspected", help="Only confirmed ones, or only suspected ones.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 50,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the incidents, newest first."""
+    wanted = [current_status(one) for one in status or ()]
+    for one in wanted:
+        if one not in STATUSES:
+            raise InputError(f"--status {plain(one, 40)} is no state", hint=f"There are: {', '.join(STATUSES)}.")
+    confidence = confidence_of(confirmed=confirmed)
+    with opened_to_show(database, project) as workspace:
+        cursor = workspace.store.cursor()
+        found = incident_records(cursor, project, statuses=wanted, confidence=confidence, limit=limit)
+        checks = [] if found else _checks(workspace, project)
+    rows = [incident_document(one, with_sql=False) for one in found]
+    state = "".join(f"{one} " for one in [" or ".join(wanted), confidence] if one)
+    none = f"no {state}incident{of_project(project)}. {unchecked_words(checks)}"
+    show_rows(rows, incidents_table, as_json=as_json, none=none)
+
+
+def _checks(workspace: Workspace, project: str | None) -> Sequence[Row]:
+    """Whether a project, or each of them, was checked."""
+    cursor, policy, now = workspace.store.cursor(), workspace.policy, workspace.now()
+    return check_rows(cursor, policy, now) if project is None else [check_row(cursor, policy, now, project)]
+
+
+@incidents_app.command("show")
+def show_incident(incident: IncidentId, database: Database = None, as_json: AsJson = False) -> None:
+    """Show an incident with its evidence: days, numbers, the exchanges that moved it most, the queries that find them again."""
+    with opened_to_show(database) as workspace:
+        found = _found(workspace, incident)
+        decisions = decisions_on(workspace.store.cursor(), found.incident_id)
+    document = incident_document(found)
+    if as_json:
+        print_json({"incident": document, "decisions": decisions})
+    else:
+        out.print(incident_view(document, decisions))
+
+
+@incidents_app.command("acknowledge")
+def acknowledge(
+    incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None
+) -> None:
+    """Take an incident on: it has your name, stays red, and changes no baseline."""
+    _decide(incident, ACKNOWLEDGED, by, reason, database, as_of)
+
+
+@incidents_app.command("resolve")
+def resolve(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
+    """Resolve an incident: it is fixed. Its days say nothing of what is normal; if it goes on, it is found again."""
+    _decide(incident, RESOLVED, by, reason, database, as_of)
+
+
+@incidents_app.command("new-normal")
+def new_normal(
+    incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None
+) -> None:
+    """Resolve an incident as the new normal: what is compared begins with the first day of the change."""
+    _decide(incident, NEW_NORMAL, by, reason, database, as_of)
+
+
+@incidents_app.command("accept", hidden=True)
+def accept(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
+    """Resolve an incident as the new normal, as versions before called it."""
+    _decide(incident, NEW_NORMAL, by, reason, database, as_of)
+
+
+@incidents_app.command("dismiss")
+def dismiss(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
+    """Dismiss an incident: it was no change that matters. The same change opens nothing again."""
+    _decide(incident, DISMISSED, by, reason, database, as_of)
+
+
+@incidents_app.command("reopen")
+def reopen(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
+    """Open an incident again."""
+    _decide(incident, OPEN, by, reason, database, as_of)
+
+
+def _decide(incident: str, decision: str, by: str | None, reason: str | None, database: Path | None, as_of: str | None) -> None:
+    why = _reason(reason)  # asked for before the database is held
+    with open_workspace(settings_of(database), now=clock_of(as_of), writes=True) as workspace:
+        found = _found(workspace, incident)
+        said = workspace.redactor.redact(why)[0]
+        who = by or getpass.getuser()
+        made = asyncio.run(_watch(workspace).decide(found.project, found.incident_id, decision, who, said))
+    if made is None or not shows(made, decision):
+        raise InputError(
+            f"incident {found.incident_id} cannot be opened again: another one is live for the same tier and direction",
+            hint="`driftline incidents list --status open --status acknowledged` lists it.",
+        )
+    out.print(f"{made.incident_id} is {state_words(made)}: {made.title}", markup=False, soft_wrap=True)
+
+
+def _reason(given: str | None) -> str:
+    """Why an incident is decided so: what was given, or asked for on a terminal. InputError where it is blank or too long."""
+    if given is None and sys.stdin.isatty():
+        given = typer.prompt("Reason", err=True)
+    said = (given or "").strip()
+    if not said:
+        raise InputError(f"--reason: {'is missing' if given is None else 'is blank'}", hint=SAY_WHY)
+    if len(said) > MAX_COMMENT:
+        raise InputError(f"--reason: has {len(said)} characters; at most {MAX_COMMENT} are taken", hint=SAY_WHY)
+    return said
+
+
+def _found(workspace: Workspace, incident: str) -> Incident:
+    """The one incident whose id begins so; InputError where there is none, or several."""
+    values = {"project": None, "incident": incident}
+    found = list(query_records(workspace.store.cursor(), "incident_by_id", Incident, values))
+    if len(found) != 1:
+        many = f"{len(found)} incidents begin with" if found else "no incident begins with"
+        raise InputError(f"{many} {plain(incident, 64)!r}", hint="`driftline incidents list` lists them.")
+    return found[0]
+
+
+def _watch(workspace: Workspace) -> Watch:
+    return Watch(StoreLog(workspace.store, workspace.policy, workspace.now))

@@ -1,0 +1,76 @@
+"""`driftline worker`: the stages at work on Kafka."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from schemas.errors import SettingsError
+from service.cli.commands.options import PolicyFile, settings_of
+from service.cli.commands.topics import Kafka
+from service.cli.terminal import out
+from service.judging import unpriced_note, who_judges
+from service.kafka import connection_of
+from service.logs import configure_logs
+from service.workspace import policy_of, redactor_of
+from streams.topology import TOPOLOGY, Stage
+
+STAGES = tuple(stage.name for stage in TOPOLOGY)
+
+
+def worker(
+    stages: Annotated[
+        str, typer.Option("--stages", metavar="NAMES", help=f"Stages to run, separated by commas [{','.join(STAGES)}].")
+    ] = ",".join(STAGES),
+    processes: Annotated[int, typer.Option("--processes", "-c", metavar="N", min=1, max=256, help="Processes to run [1].")] = 1,
+    kafka: Kafka = None,
+    policy: PolicyFile = None,
+    judge: Annotated[
+        str | None, typer.Option(help="live, none, or auto: live where there is a key [DRIFTLINE_JUDGE, auto].")
+    ] = None,
+    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
+) -> None:
+    """Run stages on Kafka: read their topics, score, diagnose and evaluate, produce what comes of it. Stops at SIGTERM or Ctrl-C."""
+    settings = settings_of(None, policy, kafka=kafka, judge=judge)
+    wanted = _stages(stages)
+    in_force = policy_of(settings)
+    configure_logs(sys.stderr, redactor_of(settings, in_force))
+    if child:
+        from service.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
+
+        raise typer.Exit(run_worker(settings, wanted, sys.stdin.fileno()))
+    from service.working import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
+
+    partitions = partitions_of(connection_of(settings), wanted)
+    out.print(
+        f"{processes} worker {'process' if processes == 1 else 'processes'}: {_told(partitions)}", markup=False, soft_wrap=True
+    )
+    if processes > sum(partitions.values()):
+        note = f"note: {processes} processes for {sum(partitions.values())} partitions: the others wait for one to go"
+        out.print(note, markup=False, soft_wrap=True)
+    if any(stage.judged for stage in wanted):
+        opened = who_judges(settings, in_force)
+        for note in (f"judge: {opened.name}", opened.note, unpriced_note(in_force) if opened.name != "none" else ""):
+            if note:
+                out.print(note, markup=False, soft_wrap=True)
+    given = {"--stages": stages, "--kafka": kafka, "--policy": policy, "--judge": judge}
+    arguments = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+    supervise(settings, [*arguments, "--child"], processes)
+
+
+def _stages(names: str) -> Sequence[Stage]:
+    """The stages of these names, in the order of the topology."""
+    wanted = {name.strip() for name in names.split(",")}
+    unknown = sorted(wanted - set(STAGES))
+    if unknown:
+        raise SettingsError(
+            f"--stages: there is no stage {', '.join(map(repr, unknown))}", hint=f"Name some of {', '.join(STAGES)}."
+        )
+    return [stage for stage in TOPOLOGY if stage.name in wanted]
+
+
+def _told(partitions: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({count} partitions)" for name, count in partitions.items())

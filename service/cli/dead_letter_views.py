@@ -1,0 +1,164 @@
+"""Dead letters on a terminal. Their bytes are whatever somebody sent: text is shown line by line, anything else as a hex dump."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from schemas.records import DeadLetter
+from service.cli.terminal import counted, plain, table
+from service.letters import Found, Outcome
+from streams.log.dead_letters import Return, Stays, is_whole
+
+Row = Mapping[str, Any]
+LINES = 200
+"""Lines of a text that are shown."""
+WIDTH = 400
+"""Characters of a line that are shown."""
+DUMPED = 1024
+"""Bytes of a hex dump."""
+_IN_A_ROW = 16
+_BLANKS = "\t\r\n"
+_NAMED = 12
+"""Letters of a retry that are named; beyond that the reasons are counted."""
+
+
+def letters_view(reasons: Sequence[Row], letters: Sequence[Row]) -> RenderableType:
+    """How many there are for each reason, then the newest of them."""
+    total = sum(row["letters"] for row in reasons)
+    counts = table(["letters", "stage", "reason", "first", "last"], map(_reason_cells, reasons), right=["letters"])
+    heading = Text(
+        f"The newest {len(letters)} of {total}" if len(letters) < total else counted(total, "dead letter"), style="bold"
+    )
+    headers = ["id", "set aside", "from", "stage", "reason", "bytes", "why"]
+    cells = [
+        [
+            row["dead_letter_id"][:8],
+            f"{row['rejected_at']:%Y-%m-%d %H:%M}",
+            place_of(row),
+            row["stage"],
+            row["reason"],
+            f"{row['size']:,}",
+            row["detail"],
+        ]
+        for row in letters
+    ]
+    return Group(counts, "", heading, table(headers, cells, right=["bytes"]))
+
+
+def place_of(row: Row) -> str:
+    """Topic, partition and offset, or file and line."""
+    source = plain(row["source"], 80)
+    return f"{source}:{row['position']}" if row["partition"] is None else f"{source}[{row['partition']}] at {row['position']}"
+
+
+def letter_view(found: Found, way: Return | Stays) -> RenderableType:
+    """Everything about one letter: place, reason, what a retry would do, and its bytes."""
+    letter = found.letter
+    fields = {
+        "id": letter.dead_letter_id,
+        "from": place_of(fields_of(letter)),
+        "set aside": f"{letter.rejected_at:%Y-%m-%d %H:%M:%S} by {plain(letter.stage)}",
+        "reason": f"{letter.reason}: {letter.detail}",
+        "size": f"{letter.size:,} bytes, {kept(letter)}",
+        "sha-256": letter.digest,
+        "retry": fate_of(found, way),
+    }
+    width = max(map(len, fields))
+    lines = [Text(f"{name:<{width}}  {plain(value, 1200)}") for name, value in fields.items()]
+    return Group(*lines, "", *(Text(line) for line in body_lines(letter.body)))
+
+
+def letter_document(found: Found, way: Return | Stays) -> dict[str, Any]:
+    """A letter for scripts: its fields, its bytes as text where they are some and as hexadecimal in any case."""
+    text = _as_text(found.letter.body)
+    told = fields_of(found.letter) | {"body": text, "body_hex": found.letter.body.hex()}
+    return told | {"whole": is_whole(found.letter), "retried_at": found.retried_at, "retry": fate_of(found, way)}
+
+
+def fields_of(letter: DeadLetter) -> dict[str, Any]:
+    """The fields of a letter by name."""
+    return {name: getattr(letter, name) for name in letter.__struct_fields__}
+
+
+def kept(letter: DeadLetter) -> str:
+    """How much of the bytes there is."""
+    if is_whole(letter):
+        return "all kept as they came"
+    if len(letter.body) < letter.size:
+        return f"{len(letter.body):,} kept, without secrets"
+    return "kept without secrets, or not what the digest is of"
+
+
+def fate_of(found: Found, way: Return | Stays) -> str:
+    """What a retry would do, or when it was done."""
+    if found.retried_at is not None:
+        return f"put back {found.retried_at:%Y-%m-%d %H:%M:%S}"
+    if isinstance(way, Stays):
+        return f"stays: {way.reason}"
+    return f"can go back, as {_with_article(type(way.record).__name__)} onto {way.topic}"
+
+
+def outcome_lines(outcome: Outcome, done: Sequence[str]) -> Iterator[str]:
+    """What a retry came to, letter by letter while they are few, and in one sentence at the end."""
+    for stay in outcome.stays[:_NAMED]:
+        yield f"{stay.letter.dead_letter_id[:8]} stays: {plain(stay.reason, 400)}"
+    if len(outcome.stays) > _NAMED:
+        yield f"… and {len(outcome.stays) - _NAMED} more stay"
+    for one in done:
+        yield f"{one[:8]} was put back before"
+    said = f"{counted(len(outcome.returned), 'dead letter')} put back, {len(outcome.stays)} left where they are"
+    yield f"{said}; {counted(outcome.again, 'record')} set aside again" if outcome.again else said
+
+
+def outcome_document(outcome: Outcome, done: Sequence[str]) -> dict[str, Any]:
+    """The same for scripts."""
+    return {
+        "put_back": [
+            {"id": one.letter.dead_letter_id, "topic": one.topic, "record": type(one.record).__name__}
+            for one in outcome.returned
+        ],
+        "stay": [{"id": one.letter.dead_letter_id, "reason": one.reason} for one in outcome.stays],
+        "put_back_before": list(done),
+        "set_aside_again": outcome.again,
+    }
+
+
+def body_lines(body: bytes) -> Iterator[str]:
+    """The bytes as lines that can do a terminal no harm: of a text its lines, else a hex dump of the first bytes."""
+    if not body:
+        yield "(no bytes)"
+    elif (text := _as_text(body)) is not None:
+        lines = text.splitlines() or [""]
+        yield from (plain(line.replace("\t", "    "), WIDTH) for line in lines[:LINES])
+        if len(lines) > LINES:
+            yield f"… and {len(lines) - LINES} more lines; --raw writes all"
+    else:
+        for start in range(0, min(len(body), DUMPED), _IN_A_ROW):
+            row = body[start : start + _IN_A_ROW]
+            shown = "".join(chr(one) if 0x20 <= one < 0x7F else "." for one in row)
+            yield f"{start:08x}  {row.hex(' '):<{3 * _IN_A_ROW}} {shown}"
+        if len(body) > DUMPED:
+            yield f"… and {len(body) - DUMPED:,} more bytes; --raw writes all"
+
+
+def _as_text(body: bytes) -> str | None:
+    """The bytes as text; None where they are none, or hold control characters as only binary data does."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    controls = sum(one < " " and one not in _BLANKS for one in text)
+    return None if controls * 10 > len(text) else text
+
+
+def _reason_cells(row: Row) -> list[object]:
+    moments = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_at", "last_at"))
+    return [f"{row['letters']:,}", row["stage"], row["reason"], *moments]
+
+
+def _with_article(name: str) -> str:
+    return f"an {name}" if name[0] in "AEIOU" else f"a {name}"

@@ -1,0 +1,194 @@
+"""Incidents and checks for people at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from audit.drift.consecutive_days import DAYS
+from schemas.records import Incident
+from service.cli.slice_view import WhichPart, deployments_of, which_part_of
+from service.cli.terminal import MISSING, SEVERITY_STYLES, counted, plain, table
+from streams.watch.checking import Checked
+from streams.watch.states import ACKNOWLEDGED, CONFIRMED
+
+Row = Mapping[str, Any]
+_ID = 8
+"""Characters of an id that are shown; they are enough to name it."""
+
+
+def incidents_table(rows: Sequence[Row]) -> RenderableType:
+    """Incidents, one a line."""
+    cells = [
+        [
+            row["id"][:_ID],
+            row["detectedAt"][:16].replace("T", " "),
+            row["project"],
+            row["severity"] if row["confidence"] == CONFIRMED else f"{row['severity']}?",
+            _state(row),
+            row["cause"] or MISSING,
+            row["rule"],
+            row["title"],
+        ]
+        for row in rows
+    ]
+    return table(["incident", "found", "project", "severity", "state", "cause", "rule", "what"], cells)
+
+
+def check_view(checked: Sequence[Checked]) -> RenderableType:
+    """What a check found, project by project."""
+    found = [(one, finding) for one in checked for finding in one.findings]
+    looked = [one for one in checked if one.looked]
+    quiet = [one for one in looked if not one.findings]
+    cells = [
+        [one.project, finding.severity, finding.rule, f"{finding.since:%m-%d} to {finding.until:%m-%d}", finding.title]
+        for one, finding in found
+    ]
+    opened = sum(len(one.opened) for one in checked)
+    said = f"{counted(len(looked), 'project')} checked, nothing found in {len(quiet)}; {counted(opened, 'new incident')}"
+    shown = [table(["project", "severity", "rule", "days", "what"], cells)] if cells else []
+    return Group(*shown, Text("\n".join([said, *check_limits(checked)]), style="dim"))
+
+
+def check_limits(checked: Sequence[Checked]) -> list[str]:
+    """What a check could not look at, or not far back enough, a line each: that nothing was found says little there."""
+    unlooked = ", ".join(plain(one.project, 64) for one in checked if not one.looked)
+    short = [one.looked for one in checked if one.looked and one.looked.days < one.looked.baseline_days]
+    learning = ", ".join(f"{plain(one.project, 64)} ({one.days} of {one.baseline_days} days)" for one in short)
+    lines = {
+        f"Not checked, no exchanges or runs in the {DAYS} days before: {unlooked}": unlooked,
+        f"No full baseline yet: {learning}": learning,
+    }
+    return [line for line, names in lines.items() if names]
+
+
+def incident_view(document: Row, decisions: Sequence[Row]) -> RenderableType:
+    """One incident with its evidence."""
+    return Group(*_parts(document, decisions))
+
+
+def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
+    evidence = document["metadata"]
+    yield Text(plain(document["title"]), style=SEVERITY_STYLES.get(document["severity"], "") or "bold")
+    yield Text(
+        f"{document['id']}  project {document['project']}  {document['confidence']} {document['severity']}  {_state(document)}"
+        f"  found {document['detectedAt']} by {document['rule']}"
+    )
+    yield Text(plain(document["description"], 2000))
+    for one in decisions:
+        why = f": {plain(one['comment'], 300)}" if one["comment"] else ""
+        yield Text(f"{one['at']}  {one['status']} by {plain(one['by'], 64)}{why}")
+    if len(document["moved"]) > 1:
+        yield Text("\nWhat moved", style="bold")
+        yield _moved_table(document["moved"])
+    for rule, seen in evidence.get("rules", {}).items():
+        yield Text(f"\n{rule}: {plain(seen.get('title'), 300)}", style="bold")
+        yield _days_table(seen.get("days", ()))
+    if (which := which_part_of(evidence)) is not None:
+        yield Text("\nWhich part changed", style="bold")
+        yield Text(plain(which.summary, 2000))
+        if which.slices:
+            yield _slices_table(which)
+    for made in deployments_of(evidence):
+        yield Text(f"Deployed when it may have begun: {plain(made.name, 600)} at {plain(made.at, 32)} by {plain(made.by, 64)}")
+    if evidence.get("samplingMix"):
+        yield Text("\nWhat was judged, before and after", style="bold")
+        yield _mix_table(evidence["samplingMix"])
+    if evidence.get("exchanges"):
+        yield Text("\nThe exchanges that moved it most", style="bold")
+        yield _exchanges_table(evidence["exchanges"])
+    if evidence.get("runs"):
+        yield Text("\nThe runs that moved it most", style="bold")
+        yield _runs_table([one for one in evidence["runs"] if "runId" in one])
+    if evidence.get("queries"):
+        names = ", ".join(query["name"] for query in evidence["queries"])
+        yield Text(f"\nFound by the queries {names}; --json shows them with their parameters.", style="dim")
+
+
+def state_words(incident: Incident) -> str:
+    """The state of an incident, with who has it and why it is resolved."""
+    return _words(incident.status, incident.acknowledged_by, incident.resolved_by, incident.resolution)
+
+
+def _state(row: Row) -> str:
+    return _words(row["status"], row["acknowledgedBy"], row["resolvedBy"], row["resolution"])
+
+
+def _words(status: str, holder: str | None, resolver: str | None, resolution: str | None) -> str:
+    who = holder if status == ACKNOWLEDGED else resolver
+    why = "" if resolution is None else f" ({resolution.replace('_', ' ')})"
+    return f"{status}{why}" + (f" by {plain(who, 64)}" if who else "")
+
+
+def _moved_table(moved: Sequence[Row]) -> RenderableType:
+    cells = [
+        [
+            one["name"],
+            one["direction"] or MISSING,
+            MISSING if one["from"] is None else f"{one['from']:.3f}",
+            MISSING if one["to"] is None else f"{one['to']:.3f}",
+            one["since"],
+            " to ".join(one["interval"]),
+            "moved too" if one["fellToo"] else f"{'confirmed' if one['confirmed'] else 'suspected'} {one['severity']}",
+        ]
+        for one in moved
+    ]
+    return table(["series", "went", "from", "to", "since", "first day within", "alarm"], cells, right=["from", "to"])
+
+
+def _days_table(days: Sequence[Row]) -> RenderableType:
+    numbers = [name for name in ("average", "anomalies", "count") if any(name in one for one in days)]
+    return table(["day", *numbers], [[one["day"], *(one.get(name) for name in numbers)] for one in days], right=numbers)
+
+
+def _slices_table(which: WhichPart) -> RenderableType:
+    cells = [[one.name, f"{one.explained:.0%}", one.shares, one.means, one.mix.text, one.within.text] for one in which.slices]
+    return table(["slice", "explains", "share", "mean", "the mix moved", "inside it moved"], cells, right=["explains"])
+
+
+def _mix_table(mix: Sequence[Row]) -> RenderableType:
+    cells = [
+        [one["sampling_reason"], one["before"], one["after"], _share(one["share_before"]), _share(one["share_after"])]
+        for one in mix
+    ]
+    numbers = ["before", "after", "share before", "share after"]
+    return table(["sampling", *numbers], cells, right=numbers)
+
+
+def _exchanges_table(exchanges: Sequence[Row]) -> RenderableType:
+    cells = [
+        [
+            one["exchangeTimestamp"][:16].replace("T", " "),
+            one["agent"] or MISSING,
+            one["sessionId"],
+            one["turnNumber"],
+            f"{one['score']:.2f}",
+            f"{one['moved']:.2f}",
+            one["reason"],
+        ]
+        for one in exchanges
+    ]
+    numbers = ["turn", "score", "moved"]
+    return table(["exchange at", "agent", "session", *numbers, "why"], cells, right=numbers)
+
+
+def _runs_table(runs: Sequence[Row]) -> RenderableType:
+    cells = [
+        [
+            (one["endedAt"] or MISSING)[:16].replace("T", " "),
+            one["runId"],
+            one["agent"] or MISSING,
+            one["trustScore"],
+            one["readinessLevel"],
+            ", ".join(one["failures"]) or MISSING,
+        ]
+        for one in runs
+    ]
+    return table(["ended at", "run", "agent", "trust", "readiness", "failures"], cells, right=["trust"])
+
+
+def _share(share: float | None) -> str:
+    return MISSING if share is None else f"{share:.0%}"

@@ -1,0 +1,113 @@
+"""Showing things on a terminal. Text from agents is hostile there too: it may carry control and direction characters."""
+
+from __future__ import annotations
+
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from service.cli.listings import Listing
+
+PIPE_WIDTH = 200
+"""Columns of a table that does not go to a terminal, where nothing need be cut to fit."""
+
+
+def leave_quietly() -> NoReturn:
+    """End with 0 when the reader of a pipe went away: whoever wanted no more got what was wanted."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)
+
+
+class _Console(Console):
+    """A console that ends quietly when the reader of its pipe went away, as `head` does."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich when a write fails."""
+        leave_quietly()
+
+
+def _console(*, stderr: bool) -> Console:
+    # Without emoji: a place such as file.jsonl:100:1 holds the name of one.
+    console = _Console(stderr=stderr, highlight=False, emoji=False)
+    return console if console.is_terminal else _Console(stderr=stderr, highlight=False, emoji=False, width=PIPE_WIDTH)
+
+
+out = _console(stderr=False)
+"""What was asked for."""
+err = _console(stderr=True)
+"""Everything else: progress, notices, errors."""
+
+MISSING = "-"
+"""Stands where there is no value."""
+SEVERITY_STYLES = {
+    "critical": "bold red",
+    "unsafe_for_production": "bold red",
+    "high": "yellow",
+    "review_recommended": "yellow",
+    "medium": "cyan",
+    "ready_for_runtime": "green",
+    "insufficient_evidence": "dim",
+}
+
+
+def plain(value: Any, limit: int = 200) -> str:
+    """The value as one line of printable text: control, format and lone surrogate characters become their code points."""
+    text = "" if value is None else str(value)
+    shown = "".join(
+        character
+        if unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+        else f"<U+{ord(character):04X}>"
+        for character in text[: limit + 1]
+    )
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def counted(number: int, thing: str) -> str:
+    """The number with its thing, in the plural unless there is one of it."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """Print warnings to the error output, one per line."""
+    for sentence in sentences:
+        err.print(f"warning: {sentence}", style="yellow", markup=False, soft_wrap=True)
+
+
+def styled(value: Any) -> Text:
+    """The value as text, coloured where it is a severity or a readiness level; never read as markup."""
+    text = plain(value)
+    return Text(text, style=SEVERITY_STYLES.get(text, ""))
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), cut_last: bool = False) -> Table:
+    """A table; the columns named in `right` are aligned to the right.
+
+    Where the terminal is narrow all columns are cut and the last one goes on in the next line; with `cut_last` only the last one
+    is cut, and a row stays a line. Where that would leave nothing to read, a row is folded into several lines.
+    """
+    cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
+    shown = Listing()
+    for place, header in enumerate(headers):
+        is_last = place == len(headers) - 1
+        shown.add_column(
+            header,
+            justify="right" if header in right else "left",
+            overflow="fold" if is_last and not cut_last else "ellipsis",
+            no_wrap=not is_last or cut_last,
+            min_width=max([len(header), *[len(row[place]) for row in cells]]) if cut_last and not is_last else None,
+        )
+    for row in cells:
+        shown.add_row(*row)
+    return shown
+
+
+def bar(value: float, largest: float, width: int = 20) -> str:
+    """A bar of at most `width` characters for a value between 0 and `largest`."""
+    filled = 0 if largest <= 0 else round(width * max(0.0, min(value, largest)) / largest)
+    return "█" * filled + "░" * (width - filled)

@@ -1,0 +1,204 @@
+"""What the commands show, as tables and text: the same rows that `--json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from audit.exchanges.outcomes import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
+from audit.fingerprints import canonical_json
+from service.cli.terminal import MISSING, bar, counted, plain, styled, table
+
+EVIDENCE_SHOWN = 5
+IDENTIFYING = ("event", "event_id", "timestamp", "entry_id", "exchange_id", "tool_call_id")
+"""Fields of an event that say which one it is, not what it did."""
+SIMULATED = "simulated judge"
+"""Stands with everything that rests on one."""
+TIER_STATES = {
+    NOT_APPLICABLE: "n/a",
+    SKIPPED_GATE: "gate",
+    SKIPPED_COST_CAP: "cap",
+    SKIPPED_SAMPLING: MISSING,
+    UNSCORED: "unsc",
+}
+"""What a table shows for a tier without a score, by its state."""
+
+
+def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Every run on a line."""
+    headers = ["run", "project", "agent", "session", "ended", "readiness", "trust", "primary failure", "tool calls"]
+    cells = [
+        [
+            row["run_id"],
+            row["project"],
+            row["agent"],
+            row["session_id"],
+            f"{row['ended_at'] or row['closed_at']:%Y-%m-%d %H:%M}",
+            row["readiness_level"],
+            MISSING if row["trust_score"] is None else row["trust_score"],
+            row["primary_failure_type"] or MISSING,
+            row["tool_calls"],
+        ]
+        for row in rows
+    ]
+    return table(headers, cells, right=["trust", "tool calls"])
+
+
+def scores_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Every score on a line: the tiers side by side; what became of the exchange and its anomaly reasons at the end.
+
+    Where there is not enough room names are cut, the longest first, and nothing else.
+    """
+    headers = [
+        "exchange at",
+        "project",
+        "agent",
+        "session",
+        "turn",
+        "sampling",
+        "tiers 1, 2, 2.5, 3",
+        "judged, anomalies",
+    ]
+    cells = [
+        [
+            f"{row['exchange_at']:%Y-%m-%d %H:%M}",
+            row["project"],
+            row["agent"],
+            row["session_id"],
+            row["turn_number"],
+            row["sampling_reason"],
+            _tiers(row),
+            "; ".join([_judged(row), *row["anomaly_reasons"]]),
+        ]
+        for row in rows
+    ]
+    shown = table(headers, cells, right=["turn"])
+    for column in shown.columns:
+        column.no_wrap = column.header not in ("project", "agent", "session", headers[-1])
+    return shown
+
+
+def costs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """What judging cost, a group on a line: the columns before `judgements` say which group, by their names."""
+    groups = list(rows[0])[: list(rows[0]).index("judgements")]
+    counts = ["judgements", "calls", "input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens"]
+    headers = [name.removesuffix("_id").replace("_", " ") for name in (*groups, *counts)]
+    cells = [[*(row[name] for name in (*groups, *counts)), _cost(row), _judge(row)] for row in rows]
+    return table([*headers, "cost", "judge"], cells, right=[*headers[len(groups) :], "cost"])
+
+
+def wrap_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Wrap quality, a session on a line."""
+    cells = [
+        [
+            row["project"],
+            row["session_id"],
+            f"{row['last_at']:%Y-%m-%d %H:%M}",
+            f"{row['score']:.1f}",
+            ", ".join(row["steps_missing"]),
+        ]
+        for row in rows
+    ]
+    return table(["project", "session", "last exchange", "score", "missing"], cells, right=["score"])
+
+
+def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> RenderableType:
+    """A diagnosis, verdict first: readiness, trust, the primary cause as steps, each cause with evidence and remedy."""
+    parts: list[RenderableType] = [_verdict(document, run)]
+    primary = document["primary_diagnosis"]
+    if primary["root_cause_failure_type"] is None:
+        parts += [Text(""), Text(plain(primary["causal_chain_explanation"]))]
+    impacts = [cause["impact_score"] for cause in document["failure_causes"]]
+    for place, cause in enumerate(document["failure_causes"]):
+        parts += [Text(""), *_cause(cause, primary=place == impacts.index(min(impacts)))]
+    parts += [Text(""), _dimensions(document), Text(""), _evidence_summary(document)]
+    return Group(*parts)
+
+
+def _tiers(row: Mapping[str, Any]) -> str:
+    """The scores of the tiers, one below the other in every line, or in short why there is none."""
+    judged = (("tier2_state", "tier2_score"), ("tier2_5_state", "tier2_5_alignment"), ("tier3_state", "tier3_score"))
+    shown = [f"{row['tier1_score']:.2f}", *(_tier(row[state], row[score]) for state, score in judged)]
+    return " ".join(f"{one:>4}" for one in shown)
+
+
+def _tier(state: str, score: float | None) -> str:
+    """The score of a tier, or in short why there is none."""
+    return f"{score:.2f}" if state == SCORED and score is not None else TIER_STATES.get(state, state)
+
+
+def _judged(row: Mapping[str, Any]) -> str:
+    """What became of the exchange: for an unscored one why, each reason once, and whether a simulated judge had a part in it."""
+    states = [(row[f"{tier}_state"], row[f"{tier}_reason"]) for tier in ("tier2", "tier2_5", "tier3")]
+    why = ", ".join(dict.fromkeys(reason or MISSING for state, reason in states if state == UNSCORED))
+    said = f"{row['disposition']}: {why}" if row["disposition"] == UNSCORED and why else row["disposition"]
+    return f"{said}, {SIMULATED}" if row["simulated"] else str(said)
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    """Dollars, and how many calls' cost is not among them because nobody knows the price."""
+    known = [] if row["cost_usd"] is None else [f"${row['cost_usd']:.4f}"]
+    return " + ".join([*known, *([f"{row['unknown_costs']} unknown"] if row["unknown_costs"] else [])])
+
+
+def _judge(row: Mapping[str, Any]) -> str:
+    """Whether a simulated judge had a part in it."""
+    if row["simulated"] in (0, row["judgements"]):
+        return SIMULATED if row["simulated"] else MISSING
+    return f"{SIMULATED} ({row['simulated']} of {row['judgements']})"
+
+
+def _verdict(document: Mapping[str, Any], run: Mapping[str, Any] | None) -> Text:
+    trust = document["trust_score"]
+    line = Text.assemble(
+        styled(document["readiness_level"]), "  ", ("no evidence" if trust is None else f"trust {trust}", "bold")
+    )
+    line.append(f"  session {plain(document['session_id'])}", style="dim")
+    if run is not None:
+        line.append(f"  {run['run_id']}  project {plain(run['project'])}  agent {plain(run['agent'] or MISSING)}", style="dim")
+        if run["threshold_profile"]:
+            changes = f" changed by {plain(run['threshold_changes'], 400)}" if run["threshold_changes"] else ""
+            line.append(f"  thresholds {plain(run['threshold_profile'])}{changes}", style="dim")
+    return line
+
+
+def _cause(cause: Mapping[str, Any], *, primary: bool) -> list[RenderableType]:
+    head = Text.assemble(styled(cause["severity"]), f"  {cause['type']}  {cause['impact_score']}")
+    if primary:
+        head.append("  primary", style="bold")
+    lines: list[RenderableType] = [head, Text(f"  {plain(cause['description'], 400)}")]
+    lines += [Text(f"    {number}. {step}") for number, step in enumerate(cause["causal_chain"], start=1)]
+    evidence = cause["evidence"]
+    lines.append(Text(f"  evidence ({counted(len(evidence), 'event')})", style="dim"))
+    lines += [Text(f"    {plain(_event_line(event), 160)}", style="dim") for event in evidence[:EVIDENCE_SHOWN]]
+    if len(evidence) > EVIDENCE_SHOWN:
+        lines.append(Text(f"    … and {len(evidence) - EVIDENCE_SHOWN} more", style="dim"))
+    lines.append(Padding(Text(f"→ {plain(cause['remediation'], 400)}", style="green"), (0, 0, 0, 2)))
+    return lines
+
+
+def _event_line(event: Mapping[str, Any]) -> str:
+    said = canonical_json({name: value for name, value in event.items() if name not in IDENTIFYING})
+    return f"{event['event_id']}  {event['event']}  {event.get('timestamp', '')}  {said}"
+
+
+def _dimensions(document: Mapping[str, Any]) -> RenderableType:
+    rows = [
+        [name, MISSING if score is None else score, Text(bar(score or 0, 100), style="green" if score == 100 else "yellow")]
+        for name, score in document["scores"].items()
+    ]
+    return table(["dimension", "score", ""], rows, right=["score"])
+
+
+def _evidence_summary(document: Mapping[str, Any]) -> Text:
+    summary, cost = document["evidence_summary"], document["cost_analysis"]
+    counts = ", ".join(f"{count} {plain(event, 40)}" for event, count in summary["event_counts"].items())
+    return Text(
+        f"{summary['event_count']} events ({counts or 'none'}); {cost['total_tokens']} tokens, "
+        f"{cost['duplicate_calls']} duplicate calls, about {cost['token_waste']} tokens wasted",
+        style="dim",
+    )
