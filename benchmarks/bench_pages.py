@@ -25,7 +25,7 @@ import duckdb
 from analytics.store.connection import connect
 from benchmarks.measure import print_table
 from benchmarks.page_database import make_large, make_seed
-from service.access import AccessStore, Holder, access_file
+from service.access.access import AccessStore, Holder, access_file
 from service.pages.links import Links
 from service.processes import serving
 from service.workspace import utc_now

@@ -16,7 +16,7 @@ from analytics.store.store import Store
 from benchmarks.bench_sql import DAYS, fill
 from benchmarks.callers import BUSY, Call, Crew, called
 from benchmarks.measure import print_table
-from service.access import AccessStore, Holder, access_file
+from service.access.access import AccessStore, Holder, access_file
 from service.processes import serving
 from service.workspace import utc_now
 from streams.log.log_writer import INTAKE

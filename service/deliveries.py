@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx2
 
 from schemas.errors import DriftlineError
-from service.access import AccessStore, Holder, access_file
+from service.access.access import AccessStore, Holder, access_file
 from service.dialogues import Session
 from service.http.settings import API, EVENTS, INGEST
 from service.processes import serving

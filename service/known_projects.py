@@ -16,7 +16,7 @@ from analytics.queries import query_rows
 from audit.drift.anchor_names import is_reserved
 from audit.policy.policy import Policy
 from schemas.errors import InputError
-from service.access import AccessStore, access_file
+from service.access.access import AccessStore, access_file
 from service.cli.terminal import plain
 from service.workspace import Workspace
 

@@ -18,7 +18,7 @@ import uvicorn
 from analytics.deletion.compaction import compact_at_start
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
-from service.access import AccessStore, access_file
+from service.access.access import AccessStore, access_file
 from service.chores import chores_of
 from service.http.app import create_app
 from service.http.serving import server_of

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.store import Store
-from service.access import AccessStore
+from service.access.access import AccessStore
 from service.http.app import create_app
 from service.http.settings import ApiSettings
 from streams.engine.engine import Engine

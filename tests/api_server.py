@@ -15,7 +15,7 @@ from servers import LONG
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.http.app import create_app
 from service.http.serving import server_of
 from service.http.settings import ApiSettings

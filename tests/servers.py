@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.access import AccessStore, Holder, access_file
+from service.access.access import AccessStore, Holder, access_file
 from service.workspace import utc_now
 
 PATIENCE = 300.0

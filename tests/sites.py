@@ -30,7 +30,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy, load_policy
 from audit.redaction.redactor import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.http.settings import ApiSettings
 from streams.engine.engine import Engine
 

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
-from service.access import AccessStore
+from service.access.access import AccessStore
 from service.http import (
     alerts,
     anchors,

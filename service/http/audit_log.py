@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
-from service.audit_log import Line
+from service.access.audit_log import Line
 from service.http.answers import Answer
 from service.http.authentication import FleetAdmin
 from service.http.context import Services

@@ -11,8 +11,8 @@ from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from schemas.errors import StoreError
-from service.access import AccessStore, Holder
-from service.audit_log import Outcome, Write
+from service.access.access import AccessStore, Holder
+from service.access.audit_log import Outcome, Write
 from service.http.context import ApiContext, durable_or_refused
 
 log = logging.getLogger(__name__)

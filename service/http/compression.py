@@ -2,7 +2,7 @@
 
 What is compressed has a length that tells what repeats in it. Whoever reads lengths on the line and has texts of their own shown on a
 page could so guess a secret of it. The only secret of a page is its mark, which is another one as soon as anything else on the page is
-(`service.sign_ins`). JSON is not compressed: callers of the API send tokens, not cookies, and may put a proxy in front.
+(`service.access.sign_ins`). JSON is not compressed: callers of the API send tokens, not cookies, and may put a proxy in front.
 """
 
 from __future__ import annotations

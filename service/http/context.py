@@ -15,7 +15,7 @@ import duckdb
 from fastapi import Depends, Request
 
 from schemas.errors import StoreError
-from service.access import AccessStore
+from service.access.access import AccessStore
 from service.http.errors import ApiError
 from service.http.metrics import Metrics
 from service.http.settings import ApiSettings

@@ -23,7 +23,7 @@ from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import AgentEvent
-from service.access import Holder
+from service.access.access import Holder
 from service.http.answers import EventsAnswer, RefusedEvent
 from service.http.authentication import Connection
 from service.http.bodies import JsonRoute

@@ -17,7 +17,7 @@ from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
 from schemas.errors import BoundsError
 from schemas.records import Exchange, Label, Redaction
-from service.access import Holder
+from service.access.access import Holder
 from service.http.answers import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.authentication import Connection
 from service.http.bodies import JsonRoute

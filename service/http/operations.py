@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.access import Holder
+from service.access.access import Holder
 from service.http.authentication import METRICS, caller_of, require_project
 from service.http.context import Services
 from service.http.errors import ApiError, documented

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from schemas.records import Heartbeat
-from service.access import Holder
+from service.access.access import Holder
 from service.http.answers import Done
 from service.http.authentication import Caller
 from service.http.bodies import JsonRoute

@@ -5,13 +5,13 @@ from __future__ import annotations
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 
+from service.access.sign_ins import LASTS
 from service.http.authentication import Reader
 from service.http.bodies import JsonRoute
 from service.http.context import Services, durable_or_refused
 from service.http.cookies import is_encrypted, name_in
 from service.http.errors import documented
 from service.http.settings import API
-from service.sign_ins import LASTS
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])
 

@@ -14,7 +14,8 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field, StringConstraints
 
 from schemas.errors import InputError
-from service.access import SCOPES, AccessStore, Holder, Kind, Scope, TokenState
+from service.access.access import SCOPES, AccessStore, Holder, Kind, Scope, TokenState
+from service.access.tokens import MARK
 from service.http.answers import Answer
 from service.http.audit_trail import name_subject
 from service.http.authentication import FleetAdmin
@@ -23,7 +24,6 @@ from service.http.context import Services
 from service.http.errors import ApiError, documented
 from service.http.models import ConnectionName, Id, OperatorBody
 from service.http.settings import API
-from service.tokens import MARK
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])
 WRITES = (400, 408, 413, 415)

@@ -18,11 +18,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from audit.prompts.prompt_quoting import hidden_parts
-from service.access import Holder
+from service.access.access import Holder
+from service.access.sign_ins import mark_of
 from service.http.authentication import PAGE_MARK
 from service.pages.links import Links
 from service.pages.words import TERMS
-from service.sign_ins import mark_of
 from service.version import version
 
 POLICY = (

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 
 from analytics.store.outbox import Outbox
 from audit.silence import Status
-from service.access import Holder
+from service.access.access import Holder
 from service.http.alerts import Status as AlertStatus
 from service.http.authentication import require_project
 from service.http.context import ApiContext, Services

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from fastapi import Depends, Path, Request
 
 from schemas.bounds.limits import NAME
-from service.access import Holder
+from service.access.access import Holder
 from service.http.authentication import require_project
 from service.http.context import Services
 from service.http.errors import ApiError

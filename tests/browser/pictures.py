@@ -16,7 +16,7 @@ import httpx2
 from playwright.sync_api import Page, expect
 from windows import browser
 
-from service.access import AccessStore, Holder, access_file
+from service.access.access import AccessStore, Holder, access_file
 from service.pages.links import Links
 from service.processes import serving
 from service.workspace import utc_now

@@ -14,7 +14,7 @@ from sinks import MakeTopics, gateway_over, held_back, land_all, produce, produc
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.registry import topics
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.http.app import create_app
 from service.http.settings import ApiSettings
 from streams.kafka.connection import KafkaConnection

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from clocks import Clock
 
-from service.access import AccessStore
+from service.access.access import AccessStore
 from service.cli.main import run
 
 Command = Callable[..., tuple[int, str, str]]

@@ -13,7 +13,7 @@ import pytest
 
 from schemas.errors import DriftlineError
 from service import deliveries
-from service.access import AccessStore
+from service.access.access import AccessStore
 from service.cli.commands.demo import POLICY
 from service.deliveries import OPERATOR, DeliveryError, Tokens, deliver, issue_tokens, take_in
 from service.dialogues import PROJECTS, Session, dialogues

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from analytics.store.store import Store
-from service.access import AccessStore, Holder, access_file
+from service.access.access import AccessStore, Holder, access_file
 from service.cli.main import application
 from service.workspace import utc_now
 

@@ -18,7 +18,7 @@ from audit.policy.policy import Policy, ProjectSettings, load_policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
-from service.access import Holder
+from service.access.access import Holder
 from service.cli.commands.demo import POLICY
 from service.dialogues import dialogues
 from service.http.ingest import exchange_of

@@ -17,7 +17,7 @@ from analytics.store.connection import IN_USE
 from analytics.store.store import Store
 from audit.policy.policy import Policy, load_policy
 from schemas.errors import DriftlineError
-from service.access import AccessStore, access_file
+from service.access.access import AccessStore, access_file
 from service.cli.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of
 from service.cli.commands.topics import administration_of
 from service.cli.terminal import counted, out, plain

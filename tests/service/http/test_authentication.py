@@ -9,7 +9,7 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
 
-from service.access import AccessStore
+from service.access.access import AccessStore
 from service.http.authentication import WINDOW, Failures
 from service.http.settings import ApiSettings
 

@@ -20,7 +20,7 @@ from watched import fallen, history, put
 
 from analytics.store.store import Store
 from audit.redaction.redactor import Redactor
-from service.access import SCOPES, AccessStore, Holder
+from service.access.access import SCOPES, AccessStore, Holder
 from service.simulator import running
 from streams.engine.engine import Engine
 

@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_camel
 from analytics.store.store import Store
 from audit.evaluation.cases.files import shipped_system_prompt
 from schemas.records import DeadLetter
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.http import evaluations as endpoint
 from service.simulator import running
 from streams.engine.engine import Engine

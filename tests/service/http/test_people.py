@@ -18,7 +18,7 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.people import human_scores
 from streams.engine.engine import Engine
 

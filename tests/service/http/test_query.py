@@ -17,7 +17,7 @@ from api_server import PATIENT, BodyBuilder, Call, LiveServer, Tokens
 from fastapi import FastAPI
 from servers import LONG, until
 
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.http.settings import ApiSettings
 from service.queries import desk
 from streams.engine.engine import Engine

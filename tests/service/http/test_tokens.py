@@ -10,7 +10,7 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens
 
 from schemas.errors import StoreError
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 
 ROOT = "root"
 CONNECTIONS, OPERATORS = "/api/audit/connections", "/api/audit/operators"

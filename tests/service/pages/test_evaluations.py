@@ -16,7 +16,7 @@ from watched import put
 
 from analytics.store.store import Store
 from schemas.records import DeadLetter, Evaluation, Heartbeat
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.pages import evaluations as pages
 from service.pages.texts import MAX_SHOWN
 

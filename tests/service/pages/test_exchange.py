@@ -18,7 +18,7 @@ from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from audit.redaction.redactor import Redactor
 from schemas.records import DimensionScore, Exchange, Judgement, Score
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.pages.links import Links
 from service.pages.texts import MAX_SHOWN
 from streams.engine.engine import Engine

@@ -12,7 +12,7 @@ from finished import diagnosed, filled
 from watched import JUDGED, fallen, history, put, steady
 
 from analytics.store.store import Store
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.pages.fleet import BEGINNING
 from service.project_health import ENOUGH
 

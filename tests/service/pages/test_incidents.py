@@ -23,7 +23,7 @@ from analytics.sandbox.snapshots import copy_database
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
 from schemas.records import Alert, Incident
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.cli.main import run
 from service.pages.incident_queries import command
 from service.pages.incident_words import EXPLAINED, NAMES, figures, odds

@@ -19,7 +19,7 @@ from watched import JUDGED, fallen, history, put
 
 from analytics.store.store import Store
 from schemas.records import Baseline, Incident, TierStatistics
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.pages.rendering import NOTHING
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(1)</script>\u202eexe'

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from watched import put
 
 from analytics.store.store import Store
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
+from service.access.sign_ins import LASTS, mark_of
 from service.http.authentication import PAGE_MARK
 from service.http.cookies import cookie_name
 from service.http.settings import ApiSettings
 from service.pages.viewing import local_path
 from service.serving import api_settings
 from service.settings import Settings
-from service.sign_ins import LASTS, mark_of
 
 
 def looks(call: Call, value: str) -> httpx2.Response:

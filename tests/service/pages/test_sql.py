@@ -11,7 +11,7 @@ from api_server import Call, Tokens
 from browsers import cookie, from_page, signed_in
 
 from analytics.sandbox.catalog import readable_catalogue
-from service.access import AccessStore, Holder
+from service.access.access import AccessStore, Holder
 from service.cli.worked_examples import worked_examples
 from service.pages.sql import FIRST
 

@@ -23,10 +23,10 @@ from typing import Any, Literal, Self, get_args
 from audit.drift.anchor_names import is_reserved
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError
-from service.audit_log import AuditLog
-from service.shared_file import SharedFile, stamped
-from service.sign_ins import SignIns
-from service.tokens import MARK, digest_of, new_token, prefix_of
+from service.access.audit_log import AuditLog
+from service.access.shared_file import SharedFile, stamped
+from service.access.sign_ins import SignIns
+from service.access.tokens import MARK, digest_of, new_token, prefix_of
 
 Kind = Literal["connection", "operator"]
 Scope = Literal["read", "review", "query", "admin"]

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from schemas.errors import InputError, SettingsError, StoreError
-from service.access import _MIGRATIONS, SCOPES, AccessStore, Holder, access_file
+from service.access.access import _MIGRATIONS, SCOPES, AccessStore, Holder, access_file
+from service.access.tokens import new_token
 from service.cli.commands.connections import connections_app, operators_app
 from service.settings import load_settings
-from service.tokens import new_token
 
 NORTH = Holder("connection", "north", "ops", "cleo")
 

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from service.shared_file import SharedFile, stamped
+from service.access.shared_file import SharedFile, stamped
 
 LASTS = timedelta(hours=12)
 """How long one is signed in."""

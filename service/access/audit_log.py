@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from service.shared_file import SharedFile, stamped
+from service.access.shared_file import SharedFile, stamped
 
 Outcome = Literal["done", "refused", "failed"]
 KEPT = timedelta(days=400)

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 from clocks import Clock
 
-from service import audit_log
-from service.access import AccessStore
-from service.audit_log import KEPT, Write
+from service.access import audit_log
+from service.access.access import AccessStore
+from service.access.audit_log import KEPT, Write
 
 RETRY = Write(
     kind="operator", name="root", token="0f3a77c1b2d4", method="POST", route="/api/audit/{project}/rejudge", project="ops"

@@ -1,0 +1,1 @@
+"""Who may call the server: connections, operators, tokens, sign-ins, and the audit log of changes."""
