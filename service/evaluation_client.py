@@ -25,8 +25,8 @@ from audit.evaluation.cases.files import LoadedProfile
 from audit.evaluation.cases.profile import Plan
 from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import DriftlineError, InputError, SettingsError
+from service.documents.evaluations import evaluation_of
 from service.evaluating import Progress
-from service.evaluation_documents import evaluation_of
 from service.http.settings import EVALUATIONS
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared

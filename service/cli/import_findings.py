@@ -13,9 +13,9 @@ from analytics.queries import query_rows
 from service.cli.incident_views import check_limits
 from service.cli.next_steps import pages_steps, typed
 from service.cli.terminal import counted, plain
-from service.project_checks import moment_words
+from service.documents.project_checks import moment_words
+from service.documents.runs import Wanted, worst_runs
 from service.report import heading
-from service.runs import Wanted, worst_runs
 from service.workspace import Workspace
 from streams.watch.checking import Checked
 

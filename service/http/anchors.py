@@ -8,8 +8,8 @@ from fastapi import APIRouter, Path
 from pydantic import Field, model_validator
 
 from schemas.errors import InputError
-from service.anchors import anchor_document, anchors_document
-from service.documents import iso_time
+from service.documents.anchors import anchor_document, anchors_document
+from service.documents.scores import iso_time
 from service.http.answers import Answer
 from service.http.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.http.bodies import JsonRoute

@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
 from service.access.access import AccessStore
+from service.documents.rounding import rounded
 from service.http import (
     alerts,
     anchors,
@@ -74,7 +75,6 @@ from service.pages import evaluations as evaluation_pages
 from service.pages import telemetry as telemetry_page
 from service.pages.problems import add_problem_pages
 from service.queries.desk import QueryDesk
-from service.rounding import rounded
 from service.version import version
 from streams.engine.record_intake import Auditing
 

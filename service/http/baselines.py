@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from schemas.records import Baseline
+from service.documents.incidents import NO_BASELINE, baseline_document
 from service.http.answers import Answer
 from service.http.authentication import Admin, Reader, VisibleProject
 from service.http.bodies import JsonRoute
@@ -16,7 +17,6 @@ from service.http.errors import documented
 from service.http.models import OperatorBody
 from service.http.project_answers import Moment, ProjectAnswer, Share
 from service.http.settings import API
-from service.watched import NO_BASELINE, baseline_document
 
 router = APIRouter(route_class=JsonRoute, tags=["baselines"])
 BASELINE = f"{API}/{{project}}/baseline"

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from schemas.bounds.limits import MAX_LABEL
 from schemas.errors import InputError
-from service.deployment_documents import deployment_document
+from service.documents.deployments import deployment_document
 from service.http.answers import Answer
 from service.http.authentication import Reader, Reviewer, VisibleProject
 from service.http.bodies import JsonRoute

@@ -1,4 +1,4 @@
-"""What is answered of evaluations, field by field; `service.evaluation_documents` says where each value comes from."""
+"""What is answered of evaluations, field by field; `service.documents.evaluations` says where each value comes from."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from analytics.queries import query_rows
 from schemas.errors import InputError, SettingsError
 from schemas.records import Evaluation, EvaluationRequest
-from service.evaluation_documents import evaluation_page, evaluation_state
+from service.documents.evaluations import evaluation_page, evaluation_state
 from service.http.audit_trail import name_subject
 from service.http.authentication import Admin, Reader, VisibleProject
 from service.http.bodies import JsonRoute

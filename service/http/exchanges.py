@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from analytics.queries import query_rows
-from service.documents import Document, iso_time, score_by_id
+from service.documents.scores import Document, iso_time, score_by_id
 from service.http.answers import Answer
 from service.http.authentication import Reader, VisibleProject
 from service.http.context import Services

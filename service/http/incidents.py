@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from pydantic import Field, StringConstraints
 
-from service.documents import Document
+from service.documents.incidents import check_document, decisions_on, incident_document, incident_records
+from service.documents.scores import Document
 from service.http.answers import Answer
 from service.http.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.http.baselines import BaselineAnswer
@@ -19,7 +20,6 @@ from service.http.models import Id, OperatorBody, Text
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.http.project_answers import Moment, ProjectAnswer
 from service.http.settings import API
-from service.watched import check_document, decisions_on, incident_document, incident_records
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.states import ACCEPTED, RESOLVED, confidence_of, current_status, decision_of, shows
 

@@ -9,7 +9,8 @@ from pydantic import Field, StringConstraints
 
 from audit.agreement import HIGHEST, LOWEST
 from schemas.errors import PolicyError
-from service.documents import Document, score_by_id
+from service.documents.people import MAX_SKIPPED, agreement_document, human_scores, next_to_review, with_human_score
+from service.documents.scores import Document, score_by_id
 from service.http.answers import Answer
 from service.http.authentication import Reader, Reviewer, VisibleProject
 from service.http.bodies import JsonRoute
@@ -18,7 +19,6 @@ from service.http.errors import ApiError, documented
 from service.http.models import Id, OperatorBody, QueryMoment, Text
 from service.http.project_answers import Moment, OneScoreAnswer, ScoreAnswer
 from service.http.settings import API
-from service.people import MAX_SKIPPED, agreement_document, human_scores, next_to_review, with_human_score
 from streams.upkeep.reviewing import MAX_COMMENT, REVIEWS, human_score, require_human_scores
 
 router = APIRouter(route_class=JsonRoute, tags=["people"])

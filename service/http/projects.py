@@ -11,7 +11,9 @@ from pydantic import Field
 
 from analytics.queries import query_rows
 from schemas.bounds.limits import EARLIEST
-from service.documents import iso_time
+from service.documents.project_checks import COUNTS, EMPTY_PROJECT, RECENT_DAYS, CheckState, check_state
+from service.documents.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share, with_health
+from service.documents.scores import iso_time
 from service.http.answers import Answer
 from service.http.authentication import Reader
 from service.http.context import ApiContext, Services
@@ -19,8 +21,6 @@ from service.http.errors import documented
 from service.http.paging import Cursor, NextCursor, Place, page_of
 from service.http.project_answers import Moment, ProjectAnswer, Share
 from service.http.settings import API
-from service.project_checks import COUNTS, EMPTY_PROJECT, RECENT_DAYS, CheckState, check_state
-from service.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share, with_health
 
 router = APIRouter(tags=["reading"])
 MAX_PROJECTS = 5000

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from analytics.sandbox.result_formats import FORMATS
 from schemas.errors import QueryError, StoreError
-from service.documents import iso_time
+from service.documents.scores import iso_time
 from service.http.answers import Answer
 from service.http.authentication import Querier
 from service.http.bodies import JsonRoute

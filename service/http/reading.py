@@ -10,7 +10,9 @@ from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import PlainTextResponse
 
 from service.banner import banner_text
-from service.documents import Document, Wanted, project_scores, project_summary, score_by_id
+from service.documents.incidents import baseline_document
+from service.documents.project_checks import check_words
+from service.documents.scores import Document, Wanted, project_scores, project_summary, score_by_id
 from service.http.authentication import Reader, VisibleProject
 from service.http.context import ApiContext, Services
 from service.http.errors import ApiError, documented
@@ -19,8 +21,6 @@ from service.http.paging import Cursor, Limit, Place, page_of
 from service.http.project_answers import AnomaliesAnswer, OneScoreAnswer, ScoreAnswer, ScoresAnswer, SummaryAnswer
 from service.http.projects import project_row
 from service.http.settings import API
-from service.project_checks import check_words
-from service.watched import baseline_document
 
 router = APIRouter(tags=["reading"])
 PROJECT = f"{API}/{{project}}"

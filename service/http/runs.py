@@ -8,7 +8,8 @@ from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
 from audit.diagnosis.diagnosis import LOWEST_TRUST
-from service.documents import iso_time
+from service.documents.runs import run_document, run_page
+from service.documents.scores import iso_time
 from service.http.answers import Answer
 from service.http.authentication import Reader, VisibleProject
 from service.http.context import Services
@@ -16,7 +17,6 @@ from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
 from service.http.project_answers import Moment
 from service.http.reading import PROJECT
-from service.runs import run_document, run_page
 
 router = APIRouter(tags=["reading"])
 RunId = Annotated[str, Path(pattern="^run_[0-9]{3,18}$", description="Id of the run.", examples=["run_001"])]

@@ -12,14 +12,14 @@ from pydantic import Field
 from analytics.queries import query_rows
 from audit.exchanges.wrap_quality import STEPS
 from schemas.bounds.limits import EARLIEST, LATEST
-from service.documents import iso_time
+from service.documents.runs import wrap_page
+from service.documents.scores import iso_time
 from service.http.authentication import Reader, VisibleProject
 from service.http.context import Services
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.http.project_answers import Moment, ProjectAnswer, Share
 from service.http.reading import PROJECT, From, To, require_window
-from service.runs import wrap_page
 
 router = APIRouter(tags=["reading"])
 MEANS = ("tier1", "tier2", "tier2_5", "tier3", "tier2_weighted", "tier2_5_weighted", "tier3_weighted")

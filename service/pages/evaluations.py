@@ -16,8 +16,8 @@ from markupsafe import Markup
 from analytics.queries import query_rows
 from audit.evaluation.dimensions import HIGHEST, LOWEST, MEANINGS
 from audit.evaluation.results.report import LATER_ATTEMPT_FAILED
-from service.documents import Document
-from service.evaluation_documents import EvaluationState, evaluation_page, evaluation_state
+from service.documents.evaluations import EvaluationState, evaluation_page, evaluation_state
+from service.documents.scores import Document
 from service.http.context import ApiContext, Services
 from service.http.errors import ApiError
 from service.http.models import Id

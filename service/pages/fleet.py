@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
+from service.documents.project_checks import RECENT_DAYS, check_words
+from service.documents.project_health import anomalous_share, unscored_share
 from service.http.context import Services
 from service.http.projects import project_rows
 from service.pages.links import Links
@@ -14,8 +16,6 @@ from service.pages.project_words import reason_words
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.pages.words import TERMS
-from service.project_checks import RECENT_DAYS, check_words
-from service.project_health import anomalous_share, unscored_share
 
 router = APIRouter(include_in_schema=False)
 View = Literal["cards", "table"]

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from analytics.queries import query_rows
 from schemas.records import Incident
-from service.deployment_documents import deployed_by_day
+from service.documents.deployments import deployed_by_day
 from service.pages.change_days import days_of, expected_of
 from service.pages.charts import Band, Chart, Point, line
 from service.pages.incident_words import tier_name

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote, urlencode
 
-from service.documents import iso_time
+from service.documents.scores import iso_time
 
 
 class Links:

@@ -16,6 +16,8 @@ from analytics.queries import query_records
 from audit.drift.consecutive_days import DAYS
 from schemas.records import Baseline, Incident
 from service.banner import banner_text
+from service.documents.incidents import incident_records
+from service.documents.project_checks import RECENT_DAYS, check_by_hand, check_words
 from service.http.context import ApiContext, Services
 from service.http.projects import project_rows, row_of
 from service.pages.change_days import marked_days, telling
@@ -35,8 +37,6 @@ from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 from service.pages.window import LENGTHS, Asked, AskedDays, Window, window_of
 from service.pages.words import TERMS
-from service.project_checks import RECENT_DAYS, check_by_hand, check_words
-from service.watched import incident_records
 from streams.watch.states import CONFIRMED, LIVE, is_live
 
 router = APIRouter(include_in_schema=False)

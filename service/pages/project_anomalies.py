@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
-from service.documents import Document, Wanted, project_scores
+from service.documents.scores import Document, Wanted, project_scores
 from service.http.context import Services
 from service.http.paging import Cursor
 from service.http.reading import score_place

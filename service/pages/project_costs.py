@@ -9,12 +9,12 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import run_query
+from service.documents.runs import with_run_ids
 from service.http.context import Services
 from service.pages.project_days import shown_window
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 from service.pages.window import Asked, Window
-from service.runs import with_run_ids
 
 router = APIRouter(include_in_schema=False)
 MOST = 100

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 
 from analytics.queries import query_rows
-from service.deployment_documents import deployed_by_day
+from service.documents.deployments import deployed_by_day
 from service.pages.window import AskedDays, Window, window_of
 from streams.upkeep.deployments import deployments
 

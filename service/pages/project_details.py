@@ -15,7 +15,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
-from service.documents import Document, project_summary
+from service.documents.runs import run_page
+from service.documents.scores import Document, project_summary
 from service.http.context import Services
 from service.pages.charts import share_bar
 from service.pages.exchange_words import REASONS
@@ -25,7 +26,6 @@ from service.pages.project_words import REMEDIES, SAMPLING_REASONS
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 from service.pages.window import Asked, AskedDays, Window
-from service.runs import run_page
 
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]

@@ -14,7 +14,10 @@ from analytics.queries import query_rows
 from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
 from service.cli.slice_view import deployments_of, which_part_of
-from service.documents import Document
+from service.documents.incidents import decisions_on, incident_records
+from service.documents.project_checks import check_by_hand, check_words
+from service.documents.runs import Wanted, worst_runs
+from service.documents.scores import Document
 from service.http.context import Services
 from service.http.errors import ApiError
 from service.http.incidents import GivenStatus, IncidentType
@@ -27,9 +30,6 @@ from service.pages.incident_queries import found_again
 from service.pages.incident_words import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
-from service.project_checks import check_by_hand, check_words
-from service.runs import Wanted, worst_runs
-from service.watched import decisions_on, incident_records
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
 from streams.watch.states import STATUSES, confidence_of, current_status, is_live

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from service.documents.project_checks import check_words
+from service.documents.project_health import ENOUGH, Reason, Row, anomalous_share
 from service.pages.rendering import number, share
-from service.project_checks import check_words
-from service.project_health import ENOUGH, Reason, Row, anomalous_share
 
 SAMPLING_REASONS: Mapping[str, str] = {
     "sampling_disabled": "Every exchange: sampling is off",

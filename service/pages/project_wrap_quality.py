@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from audit.policy.policy import Policy
+from service.documents.runs import with_run_ids, wrap_page
 from service.http.context import Services
 from service.http.paging import Cursor, Place, after
 from service.http.trends import session_place
@@ -18,7 +19,6 @@ from service.pages.paged import linked
 from service.pages.project_words import WRAP_STEPS
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
-from service.runs import with_run_ids, wrap_page
 
 router = APIRouter(include_in_schema=False)
 _SHOWN = 25

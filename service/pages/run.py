@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from schemas.bounds.limits import EARLIEST
+from service.documents.runs import Row, Wanted, run_page, worst_runs
 from service.http.context import Services
 from service.http.errors import ApiError
 from service.http.paging import NO_CURSOR, Cursor, Place, page_of
@@ -19,7 +20,6 @@ from service.pages.run_reading import PAYLOAD_SHOWN, RunRead, payloads_of, read_
 from service.pages.run_timeline import ONLY, Asked, Timeline, timeline
 from service.pages.run_view import Address, Window, run_values
 from service.pages.viewing import ShownProject
-from service.runs import Row, Wanted, run_page, worst_runs
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50

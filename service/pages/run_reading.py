@@ -24,10 +24,10 @@ from audit.evaluation.view.trace import FAILED_STATUSES, has_failed
 from schemas.errors import InputError
 from schemas.records import Diagnosis
 from service.call_payloads import with_payloads
-from service.documents import Document, Wanted, project_scores
-from service.evaluation_documents import evaluation_page
+from service.documents.evaluations import evaluation_page
+from service.documents.runs import Row, run_row
+from service.documents.scores import Document, Wanted, project_scores
 from service.pages.graph_layout import Reinforcing
-from service.runs import Row, run_row
 
 EVENTS_READ = 20_000
 """Events of a session that a page looks at: the first ones. All of them are in its files."""

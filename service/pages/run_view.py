@@ -15,6 +15,7 @@ from audit.diagnosis.diagnosis import LOWEST_TRUST
 from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
 from schemas.records import Diagnosis
+from service.documents.runs import Row
 from service.pages.charts import Chart, Point, line
 from service.pages.graph_drawing import Addresses, draw
 from service.pages.graph_layout import GraphEvents, layout
@@ -31,7 +32,6 @@ from service.pages.run_reading import (
 )
 from service.pages.run_timeline import ONLY, Asked, Timeline
 from service.pages.words import TERMS
-from service.runs import Row
 
 LISTED = 100
 """Evidence events of a failure that the text beside the graph names."""

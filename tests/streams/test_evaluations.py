@@ -26,7 +26,7 @@ from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest
-from service.evaluation_documents import evaluation_page, evaluation_state
+from service.documents.evaluations import evaluation_page, evaluation_state
 from streams.engine.embedded import stage_progress
 from streams.evaluations import finished_sessions as reading
 from streams.evaluations.estimating import Estimate

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from schemas.errors import InputError, SettingsError
-from service.anchors import anchor_document, anchors_document
 from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.cli.terminal import MISSING, counted, err, out, plain, table
+from service.documents.anchors import anchor_document, anchors_document
 from service.judging import NAME_A_JUDGE, open_judge
 from service.known_projects import require_known
 from service.workspace import Workspace, open_workspace

@@ -15,7 +15,7 @@ from audit.times import parse_timestamp
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, PolicyFile, Row, print_json, settings_of, show_rows
 from service.cli.terminal import MISSING, out, plain, table
-from service.deployment_documents import deployment_document
+from service.documents.deployments import deployment_document
 from service.known_projects import require_known
 from service.workspace import open_workspace
 from streams.log.admission import Accepted, admissible

@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from audit.times import parse_timestamp
 from schemas.errors import SettingsError
 from service.cli.terminal import err, leave_quietly, out
-from service.rounding import rounded
+from service.documents.rounding import rounded
 from service.settings import Settings, load_settings
 from service.workspace import Clock, utc_now
 

@@ -31,9 +31,9 @@ from service.cli.commands.options import (
 from service.cli.commands.sessions import of_project, opened_to_show
 from service.cli.incident_views import check_view, incident_view, incidents_table, state_words
 from service.cli.terminal import out, plain
+from service.documents.incidents import check_document, decisions_on, incident_document, incident_records
+from service.documents.project_checks import Row, check_row, check_rows, moment_words, unchecked_words
 from service.known_projects import require_known
-from service.project_checks import Row, check_row, check_rows, moment_words, unchecked_words
-from service.watched import check_document, decisions_on, incident_document, incident_records
 from service.workspace import Workspace, open_workspace
 from streams.log.store_log import StoreLog
 from streams.upkeep.reviewing import MAX_COMMENT

@@ -19,7 +19,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from service.access.access import AccessStore, Holder
-from service.people import human_scores
+from service.documents.people import human_scores
 from streams.engine.engine import Engine
 
 SCORE = "/api/audit/ops/scores/score s:1/human"

@@ -25,11 +25,11 @@ from analytics.store.store import Store
 from schemas.records import Alert, Incident
 from service.access.access import AccessStore, Holder
 from service.cli.main import run
+from service.documents.incidents import incident_records
 from service.pages.incident_queries import command
 from service.pages.incident_words import EXPLAINED, NAMES, figures, odds
 from service.pages.links import Links
 from service.pages.project_incidents import FIRST_MOVED, MAX_REASON, PAGE
-from service.watched import incident_records
 from streams.watch.rules import ALL_RULES
 from streams.watch.run_rules import RUNS
 

@@ -23,10 +23,10 @@ from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.diagnosis.diagnosis import _readiness, diagnose
 from audit.diagnosis.diagnosis_record import to_record
 from audit.diagnosis.evidence import SessionEvidence
+from service.documents.runs import events_of
 from service.pages.readiness_words import because
 from service.pages.run_reading import PAYLOAD_SHOWN, read_events
 from service.pages.run_view import GIST_SHOWN
-from service.runs import events_of
 from streams.engine.engine import Engine
 
 RUNS = "/projects/ops/runs"

@@ -17,7 +17,7 @@ from audit.drift.reference import Reference
 from audit.policy.policy import Policy
 from schemas.records import Incident, Review
 from schemas.registry import current_schemas, earlier_schemas
-from service.watched import decisions_on, incident_document, incident_records
+from service.documents.incidents import decisions_on, incident_document, incident_records
 from streams.log.store_log import StoreLog
 from streams.watch.references import references_of
 from streams.watch.watching import Watch

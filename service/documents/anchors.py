@@ -11,7 +11,7 @@ import duckdb
 from audit.drift.anchors import JudgeChange
 from audit.exchanges.outcomes import SCORED
 from schemas.records import Anchor
-from service.documents import Document, iso_time
+from service.documents.scores import Document, iso_time
 from streams.upkeep.anchors import anchors_of, changes, rounds_of
 
 _SHOWN = 100

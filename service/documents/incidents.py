@@ -10,7 +10,7 @@ import duckdb
 
 from analytics.queries import query_records, query_rows
 from schemas.records import Baseline, Incident, TierStatistics
-from service.documents import Document, iso_time
+from service.documents.scores import Document, iso_time
 from streams.watch.checking import Checked
 from streams.watch.moves import Moved, evidence_of, listed, moved_of, series_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from service.documents import iso_time
+from service.documents.scores import iso_time
 
 Row = Mapping[str, Any]
 

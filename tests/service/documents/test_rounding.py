@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.rounding import rounded
+from service.documents.rounding import rounded
 
 
 @pytest.mark.parametrize(

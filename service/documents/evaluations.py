@@ -17,7 +17,7 @@ import msgspec
 from analytics.queries import query_records, query_rows
 from audit.evaluation.results.result import EvaluationResult
 from schemas.records import Evaluation
-from service.documents import Document, iso_time
+from service.documents.scores import Document, iso_time
 
 _ROW: Mapping[str, str] = {
     "id": "evaluation_id",

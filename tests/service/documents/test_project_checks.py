@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.project_checks import EMPTY_PROJECT, check_state, check_words, unchecked_words
-from service.project_health import ENOUGH, health_of, reasons_of
+from service.documents.project_checks import EMPTY_PROJECT, check_state, check_words, unchecked_words
+from service.documents.project_health import ENOUGH, health_of, reasons_of
 
 AT = datetime(2026, 11, 2, 9, 30, 59, tzinfo=UTC)
 CHECKED: dict[str, Any] = {"checked_at": AT, "check_days": 14, "baseline_days": 14, "check_findings": 0}

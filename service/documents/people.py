@@ -12,8 +12,8 @@ import duckdb
 from analytics.queries import query_records, query_rows
 from audit.agreement import Estimate, Label, agreement
 from schemas.records import Exchange, Review
-from service.documents import Document, iso_time, score_by_id
-from service.score_times import ScoreTimes, known_times
+from service.documents.score_times import ScoreTimes, known_times
+from service.documents.scores import Document, iso_time, score_by_id
 
 MAX_SKIPPED = 1000
 """Scores that a rater can pass over at once."""

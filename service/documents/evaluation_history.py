@@ -11,8 +11,8 @@ from pydantic.alias_generators import to_camel
 
 from analytics.queries import query_rows
 from audit.evaluation.results.people import Said, agreement_with_people
-from service.documents import Document
-from service.people import estimate_document
+from service.documents.people import estimate_document
+from service.documents.scores import Document
 
 
 def quality_by_case(

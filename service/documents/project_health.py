@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from audit.drift.anomaly_rate import FEWEST_ANOMALIES
-from service.project_checks import check_state
+from service.documents.project_checks import check_state
 
 Health = Literal["critical", "warning", "unknown", "ok", "empty"]
 Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies", "too_few", "unchecked"]
