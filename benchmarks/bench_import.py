@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measure import print_costs, process_cost
-from service.fleet import write_large_tree
+from service.demo.fleet import write_large_tree
 
 MEGABYTES = int(os.environ.get("DRIFTLINE_BENCH_MB", "1000"))
 PARSE_ONLY = """

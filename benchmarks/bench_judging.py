@@ -25,7 +25,7 @@ from audit.redaction.redactor import Redactor
 from benchmarks.measure import best_seconds, print_table
 from schemas.records import Exchange, SessionClosed
 from service.access.access import Holder
-from service.dialogues import PROJECTS, dialogues
+from service.demo.conversations import PROJECTS, dialogues
 from service.http.ingest import exchange_of
 from service.http.models import IngestBody
 from service.processes import serving

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from service.dialogues import PROJECTS, WORSE_AGENT
+from service.demo.conversations import PROJECTS, WORSE_AGENT
 
 PROGRAM = "driftline"
 QUERIES = (

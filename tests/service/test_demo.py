@@ -25,8 +25,8 @@ from analytics.store.store import Store
 from service.cli.commands.demo import MARKER
 from service.cli.main import run as run_command
 from service.cli.next_steps import QUERIES
-from service.dialogues import PROJECTS, WORSE_AGENT, WORSE_SINCE, dialogues
-from service.fleet_faults import SECRETS
+from service.demo.conversations import PROJECTS, WORSE_AGENT, WORSE_SINCE, dialogues
+from service.demo.fleet_faults import SECRETS
 from streams.watch.measured import TIERS
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from schemas.registry import current_schemas
-from service.fleet import write_fleet
+from service.demo.fleet import write_fleet
 
 KILLS = 30
 AS_OF = "2026-11-02T00:00:00Z"

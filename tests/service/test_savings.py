@@ -20,7 +20,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access.access import Holder
 from service.cli.commands.demo import POLICY
-from service.dialogues import dialogues
+from service.demo.conversations import dialogues
 from service.http.ingest import exchange_of
 from service.http.models import IngestBody
 from service.savings import VARIANTS, Bill, Savings, bill, records_of

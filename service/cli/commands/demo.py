@@ -19,10 +19,10 @@ from service.cli.incident_views import check_limits, check_view
 from service.cli.terminal import err, out
 from service.cli.views import SIMULATED
 from service.cost_report import cost_report
-from service.dialogues import PROJECTS, WORSE_SINCE, Session, dialogues
+from service.demo.conversations import PROJECTS, WORSE_SINCE, Session, dialogues
+from service.demo.fleet import write_fleet
+from service.demo.fleet_events import EVENTS_FILE
 from service.exchange_report import delivered_line, exchange_report, worst_first
-from service.fleet import write_fleet
-from service.fleet_events import EVENTS_FILE
 from service.importing import Importer
 from service.processes import unwound_by_signals
 from service.report import fleet_report, heading, worst_run
@@ -58,7 +58,7 @@ def demo(
     ] = Path("demo-data"),
 ) -> None:
     """Make up sessions, import some, have others judged by a simulated judge, and report what was found; offline, no key."""
-    from service.deliveries import judge_over_http  # noqa: PLC0415 - the HTTP client takes a while to load
+    from service.demo.deliveries import judge_over_http  # noqa: PLC0415 - the HTTP client takes a while to load
 
     _make_room(folder)
     policy = folder / "policy.yaml"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from service.fleet_session import SessionWriter
+from service.demo.fleet_session import SessionWriter
 
 SECRETS = (
     "sk-ant-api03-" + "Zq8vN2xK7rT4wB1mY6cD9fH3jL5pS0aE" + "u" * 8,

@@ -15,7 +15,7 @@ import httpx2
 
 from schemas.errors import DriftlineError
 from service.access.access import AccessStore, Holder, access_file
-from service.dialogues import Session
+from service.demo.conversations import Session
 from service.http.settings import API, EVENTS, INGEST
 from service.processes import serving
 from service.settings import Settings

@@ -12,12 +12,12 @@ import httpx2
 import pytest
 
 from schemas.errors import DriftlineError
-from service import deliveries
 from service.access.access import AccessStore
 from service.cli.commands.demo import POLICY
-from service.deliveries import OPERATOR, DeliveryError, Tokens, deliver, issue_tokens, take_in
-from service.dialogues import PROJECTS, Session, dialogues
-from service.fleet_faults import SECRETS
+from service.demo import deliveries
+from service.demo.conversations import PROJECTS, Session, dialogues
+from service.demo.deliveries import OPERATOR, DeliveryError, Tokens, deliver, issue_tokens, take_in
+from service.demo.fleet_faults import SECRETS
 from service.settings import load_settings
 from service.simulator import running
 from service.workspace import utc_now

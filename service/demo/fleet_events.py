@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from audit.fingerprints import stable_id
-from service.fleet_faults import PlannedSession
+from service.demo.fleet_faults import PlannedSession
 
 AGENT = "sandbox-runner"
 """Agent whose sessions are reported as events."""

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from audit.fingerprints import stable_id
-from service.dialogue_texts import (
+from service.demo.conversation_texts import (
     CLOSINGS,
     DETAILS,
     DISPUTES,
@@ -29,9 +29,9 @@ from service.dialogue_texts import (
     WRAP_REQUEST,
     WRAP_STEPS,
 )
-from service.dialogue_topics import TOPICS
-from service.fleet import LAST_DAY
-from service.fleet_faults import SECRETS
+from service.demo.conversation_topics import TOPICS
+from service.demo.fleet import LAST_DAY
+from service.demo.fleet_faults import SECRETS
 
 DAYS = 35
 """Days of dialogues, up to and including the fleet's last day."""

@@ -25,9 +25,9 @@ from audit.redaction.redactor import Redactor
 from audit.times import parse_timestamp
 from schemas.bounds.limits import NAME
 from schemas.records import Exchange
-from service.dialogues import DAYS, PROJECTS, WORSE_AGENT, WORSE_SINCE, Session, dialogues
-from service.fleet import LAST_DAY
-from service.fleet_faults import SECRETS
+from service.demo.conversations import DAYS, PROJECTS, WORSE_AGENT, WORSE_SINCE, Session, dialogues
+from service.demo.fleet import LAST_DAY
+from service.demo.fleet_faults import SECRETS
 from service.simulator.scoring import simulated_answer
 
 METHODOLOGY = shipped_methodologies()["default"]

@@ -15,10 +15,10 @@ from pathlib import Path
 from random import Random
 
 from audit.fingerprints import stable_id
-from service.fleet_events import EVENTS_FILE, write_events
-from service.fleet_faults import FAULTS, SECRETS, PlannedSession
-from service.fleet_session import SessionWriter
-from service.fleet_texts import DOMAINS, WORSE, filled
+from service.demo.fleet_events import EVENTS_FILE, write_events
+from service.demo.fleet_faults import FAULTS, SECRETS, PlannedSession
+from service.demo.fleet_session import SessionWriter
+from service.demo.fleet_texts import DOMAINS, WORSE, filled
 
 LAST_DAY = date(2026, 11, 1)
 """The day on which the fleet's records end."""

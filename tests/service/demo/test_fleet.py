@@ -17,8 +17,8 @@ from audit.policy.methodology import shipped_methodologies
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent
-from service.fleet import LAST_DAY, FleetPlan, write_fleet, write_large_tree
-from service.fleet_faults import FAULTS
+from service.demo.fleet import LAST_DAY, FleetPlan, write_fleet, write_large_tree
+from service.demo.fleet_faults import FAULTS
 from streams.sources.event_files import read_event_file
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
 from streams.sources.source import Reading, ReadingContext
