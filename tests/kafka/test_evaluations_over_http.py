@@ -20,8 +20,8 @@ from audit.evaluation.cases.case import Case
 from audit.evaluation.cases.files import LoadedProfile, shipped_system_prompt
 from audit.evaluation.cases.profile import Profile, plans
 from schemas.registry import topics
-from service.evaluating import Progress
-from service.evaluation_client import EvaluationClient, Terms
+from service.evaluations.client import EvaluationClient, Terms
+from service.evaluations.evaluating import Progress
 from service.simulator import running
 from streams.evaluations.selecting import Wanted
 from streams.judging.judged_stages import EVALUATION

@@ -20,14 +20,14 @@ from audit.evaluation.results.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
 from service.cli.commands.options import Database, PolicyFile, moment_of, print_json, print_text, settings_of
 from service.cli.terminal import counted, err, out, warn
-from service.evaluating import catch_up
-from service.evaluating import evaluate as make_evaluations
-from service.evaluation_chart import require_charts, write_chart
-from service.evaluation_client import EvaluationClient, Terms, token_of_environment
-from service.evaluation_files import readable_json, write_files
-from service.evaluation_inputs import chosen_plans, load_cases, warnings_of
-from service.evaluation_tables import evaluation_view
-from service.evaluation_words import estimate_document, estimate_in_words, telling
+from service.evaluations.chart import require_charts, write_chart
+from service.evaluations.client import EvaluationClient, Terms, token_of_environment
+from service.evaluations.evaluating import catch_up
+from service.evaluations.evaluating import evaluate as make_evaluations
+from service.evaluations.files import readable_json, write_files
+from service.evaluations.inputs import chosen_plans, load_cases, warnings_of
+from service.evaluations.tables import evaluation_view
+from service.evaluations.wording import estimate_document, estimate_in_words, telling
 from service.judge_models import refuse_unconfigured
 from service.judging import LIVE, NAME_A_JUDGE, NONE, who_judges
 from service.known_projects import require_known

@@ -23,8 +23,8 @@ from audit.evaluation.cases.profile import Plan
 from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import InputError, SettingsError
 from schemas.records import Judgement
-from service.evaluating import Progress, catch_up, evaluate, journal_of
-from service.evaluation_words import estimate_in_words
+from service.evaluations.evaluating import Progress, catch_up, evaluate, journal_of
+from service.evaluations.wording import estimate_in_words
 from service.judge_reach import JudgeOutOfReachError
 from service.settings import Settings
 from service.simulator import RunningJudge, running

@@ -20,10 +20,10 @@ from rich.console import Console
 
 from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.evaluation.results.report import Report, mean_interval, report_of
-from service.evaluation_files import readable_json
-from service.evaluation_tables import SIMULATED_NOTE, UNKNOWN, evaluation_view, shared, usd
+from service.evaluations.files import readable_json
+from service.evaluations.tables import SIMULATED_NOTE, UNKNOWN, evaluation_view, shared, usd
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "evaluation"
+GOLDEN = Path(__file__).parents[2] / "golden" / "evaluation"
 HEADERS = [
     *("MODEL", "CASE", "RUN", "EVAL", "SCORE", "LATENCY_S", "IN_TOK", "OUT_TOK"),
     *("RUN_COST", "EVAL_COST", "TOTAL_COST", "WARNINGS"),

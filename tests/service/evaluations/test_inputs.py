@@ -6,7 +6,7 @@ import pytest
 
 from audit.evaluation.cases.case import Case, CaseInput, Message
 from audit.evaluation.cases.check_kinds import TrustAtLeast
-from service.evaluation_inputs import warnings_of
+from service.evaluations.inputs import warnings_of
 
 
 @pytest.mark.parametrize(("least", "warns"), [(0, True), (60, True), (73, True), (74, False), (100, False)])

@@ -11,7 +11,7 @@ from audit.evaluation.cases.check_kinds import TrustAtLeast
 from audit.evaluation.cases.files import LoadedProfile, load_case
 from audit.evaluation.cases.profile import Plan, plans
 from schemas.errors import InputError, SettingsError
-from service.gate import never_fails
+from service.evaluations.gate import never_fails
 from service.input_files import files_below
 
 CASE_FILES = ("*.yaml", "*.yml")

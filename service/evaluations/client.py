@@ -26,7 +26,7 @@ from audit.evaluation.cases.profile import Plan
 from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import DriftlineError, InputError, SettingsError
 from service.documents.evaluations import evaluation_of
-from service.evaluating import Progress
+from service.evaluations.evaluating import Progress
 from service.http.settings import EVALUATIONS
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared

@@ -15,10 +15,10 @@ from markdown_it import MarkdownIt
 
 from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.evaluation.results.report import Evaluated, report_of, row_of
-from service.evaluation_files import readable_json, write_files
-from service.evaluation_summary import summary_markdown
+from service.evaluations.files import readable_json, write_files
+from service.evaluations.summary import summary_markdown
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "evaluation"
+GOLDEN = Path(__file__).parents[2] / "golden" / "evaluation"
 SWAYING = Made("../../etc/$\\frac{a}$", REFUND, "s-h|# x", (8.5, 8.0, 9.0), simulated=True, evidence=HOSTILE[:8])
 SUMMARIES = {"scored": SET[0], "one_of_three": SET[1], "failed": SET[4], "hostile": SWAYING}
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])

@@ -20,7 +20,7 @@ from audit.evaluation.cases.case import Case
 from audit.evaluation.cases.files import LoadedProfile
 from audit.evaluation.cases.profile import Profile, plans
 from schemas.errors import InputError, SettingsError
-from service.evaluation_client import EvaluationClient, ServerError, Terms, _answered, is_loopback
+from service.evaluations.client import EvaluationClient, ServerError, Terms, _answered, is_loopback
 from service.simulator import RunningJudge, running
 from streams.evaluations.selecting import Wanted
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as ProgressBar
 
 from service.cli.terminal import counted, err
-from service.evaluating import Progress
+from service.evaluations.evaluating import Progress
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared
 

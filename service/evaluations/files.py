@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from audit.evaluation.results.report import Evaluated, EvaluationRow, row_of
 from audit.prompts.prompt_quoting import visible
-from service.evaluation_summary import summary_markdown
+from service.evaluations.summary import summary_markdown
 from service.markdown import fenced, inline
 from service.result_files import folder_names, write_file
 

@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 from audit.evaluation.results.report import Report, report_of
 from schemas.errors import SettingsError
-from service.evaluation_chart import LABELLED, LISTED, Point, drawn, points_of, require_charts, write_chart
+from service.evaluations.chart import LABELLED, LISTED, Point, drawn, points_of, require_charts, write_chart
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Evaluations of finished runs: run here or by a server, and shown as tables, files, charts and summaries."""
