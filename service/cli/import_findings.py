@@ -15,7 +15,7 @@ from service.cli.next_steps import pages_steps, typed
 from service.cli.terminal import counted, plain
 from service.documents.project_checks import moment_words
 from service.documents.runs import Wanted, worst_runs
-from service.report import heading
+from service.reports.fleet_report import heading
 from service.workspace import Workspace
 from streams.watch.checking import Checked
 

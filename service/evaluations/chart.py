@@ -17,7 +17,7 @@ from audit.evaluation.dimensions import HIGHEST
 from audit.evaluation.results.report import EvaluationRow, Report
 from schemas.errors import SettingsError
 from service.cli.terminal import counted, plain
-from service.result_files import write_file
+from service.reports.result_files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

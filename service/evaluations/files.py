@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from audit.evaluation.results.report import Evaluated, EvaluationRow, row_of
 from audit.prompts.prompt_quoting import visible
 from service.evaluations.summary import summary_markdown
-from service.markdown import fenced, inline
-from service.result_files import folder_names, write_file
+from service.reports.markdown import fenced, inline
+from service.reports.result_files import folder_names, write_file
 
 RAW = "raw_outputs"
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from audit.evaluation.results.report import EvaluationRow
 from audit.evaluation.results.result import AggregateScore, DimensionResolution, FinalResult, Iteration, JudgeResult
-from service.markdown import inline
+from service.reports.markdown import inline
 
 NOT_AVAILABLE = "n/a"
 UNKNOWN = "not known"

@@ -8,9 +8,9 @@ import typer
 
 from service.cli.commands.options import AsJson, Database, Project, print_json, settings_of
 from service.cli.terminal import out
-from service.comparison import compare as compared
-from service.comparison import side_of
-from service.comparison_tables import comparison_view
+from service.reports.comparison import compare as compared
+from service.reports.comparison import side_of
+from service.reports.comparison_tables import comparison_view
 
 
 def compare(

@@ -31,7 +31,7 @@ from service.evaluations.wording import estimate_document, estimate_in_words, te
 from service.judge_models import refuse_unconfigured
 from service.judging import LIVE, NAME_A_JUDGE, NONE, who_judges
 from service.known_projects import require_known
-from service.result_files import make_folder
+from service.reports.result_files import make_folder
 from service.settings import Settings
 from service.workspace import open_workspace
 from streams.evaluations.preparing import Prepared, prepare

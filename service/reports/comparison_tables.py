@@ -11,7 +11,7 @@ from rich.text import Text
 from audit.exchanges.outcomes import SCORED
 from service.cli.terminal import MISSING, table
 from service.cli.views import TIER_STATES
-from service.comparison_words import (
+from service.reports.comparison_wording import (
     ESTIMATED,
     asked,
     change,
@@ -24,7 +24,7 @@ from service.comparison_words import (
     measure_name,
     verdict,
 )
-from service.moved_exchanges import moved_view
+from service.reports.moved_exchanges import moved_view
 
 Row = Mapping[str, Any]
 Labels = tuple[str, str]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from service.cli.terminal import plain
-from service.markdown import MAX_SHOWN, fenced, inline
+from service.reports.markdown import MAX_SHOWN, fenced, inline
 
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 MARKS = st.text(alphabet="\\`*_{}[]()<>#+-.!|~&;:/@$=\"' \n\t\x1b\u202e19aw", max_size=60)

@@ -12,8 +12,8 @@ from audit.policy.policy import ProjectSettings
 from schemas.records import Exchange, SessionClosed
 from service.cli.terminal import table
 from service.cli.views import SIMULATED
-from service.report import heading
-from service.savings import VARIANTS, Answers, Bill, bill
+from service.reports.cost_comparison import VARIANTS, Answers, Bill, bill
+from service.reports.fleet_report import heading
 
 _TIERS = ("tier2", "tier2_5", "tier3")
 Ledger = Sequence[Mapping[str, Any]]

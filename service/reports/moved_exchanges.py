@@ -11,7 +11,7 @@ from rich.text import Text
 from audit.exchanges.outcomes import SCORED
 from service.cli.terminal import plain
 from service.cli.views import TIER_STATES
-from service.comparison_words import SPANS
+from service.reports.comparison_wording import SPANS
 
 Row = Mapping[str, Any]
 Labels = tuple[str, str]

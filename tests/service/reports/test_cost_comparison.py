@@ -23,7 +23,7 @@ from service.cli.commands.demo import POLICY
 from service.demo.conversations import dialogues
 from service.http.ingest import exchange_of
 from service.http.models import IngestBody
-from service.savings import VARIANTS, Bill, Savings, bill, records_of
+from service.reports.cost_comparison import VARIANTS, Bill, Savings, bill, records_of
 from service.simulator import running
 from streams.engine.engine import Engine
 from streams.judges.live import open_live_judge

@@ -14,7 +14,7 @@ from analytics.queries import query_rows
 from analytics.store.store import Store
 from service.cli.terminal import MISSING, plain, table
 from service.cli.views import SIMULATED, TIER_STATES
-from service.report import heading
+from service.reports.fleet_report import heading
 
 Row = Mapping[str, Any]
 WORST_SHOWN = 5
