@@ -6,7 +6,7 @@ import os
 
 from service.alerts.delivery import Delivery
 from service.alerts.raising import open_alerts
-from service.otel_collector import collector_of
+from service.export.otlp_collector import collector_of
 from service.settings import Settings
 from service.telemetry import Telemetry
 from streams.engine.record_intake import Auditing
@@ -37,6 +37,6 @@ def _score_events(engine: Auditing, settings: Settings) -> list[Chore]:
     collector = collector_of(settings, os.environ)
     if collector is None:
         return []
-    from service.otel import ScoreEvents  # noqa: PLC0415 - the collector's format takes a while to load, and most have none
+    from service.export.otlp_export import ScoreEvents  # noqa: PLC0415 - the collector's format takes a while to load, and most have none
 
     return [ScoreEvents(engine.store, collector)]

@@ -11,9 +11,9 @@ import typer
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, print_json, settings_of
 from service.cli.terminal import counted, out
-from service.exporting import export_tables
+from service.export.exporting import export_tables
+from service.export.partitions import KEYS, days_of, export_partitions
 from service.known_projects import require_known
-from service.partitions import KEYS, days_of, export_partitions
 from service.workspace import open_workspace
 
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="UTC day, with --by.")]

@@ -17,8 +17,8 @@ from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import SettingsError
 from schemas.records import DimensionScore, Score
-from service import otel
-from service.otel_collector import Collector, collector_of
+from service.export import otlp_export as otel
+from service.export.otlp_collector import Collector, collector_of
 from service.settings import Settings
 
 SECRET = "Bearer collector-secret-0123456789"

@@ -20,8 +20,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from schemas.errors import DriftlineError
-from service.otel_collector import Collector
-from service.otel_events import request_of
+from service.export.otlp_collector import Collector
+from service.export.otlp_events import request_of
 from service.version import version
 from streams.judges.rate_limits import retry_after
 
