@@ -14,7 +14,7 @@ from audit.detectors.thresholds import PROFILES, Profile, ProfileName, profile_n
 from audit.detectors.tuning import Tuned, tune
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.policy.policy import Policy
-from service.call_payloads import with_payloads
+from service.imports.call_payloads import with_payloads
 
 RUNS_AT_ONCE = 500
 """Runs whose events are in memory together."""

@@ -12,7 +12,7 @@ from audit.evaluation.cases.files import LoadedProfile, load_case
 from audit.evaluation.cases.profile import Plan, plans
 from schemas.errors import InputError, SettingsError
 from service.evaluations.gate import never_fails
-from service.input_files import files_below
+from service.imports.input_files import files_below
 
 CASE_FILES = ("*.yaml", "*.yml")
 """What a folder of cases holds."""

@@ -23,10 +23,10 @@ from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.evaluation.view.trace import FAILED_STATUSES, has_failed
 from schemas.errors import InputError
 from schemas.records import Diagnosis
-from service.call_payloads import with_payloads
 from service.documents.evaluations import evaluation_page
 from service.documents.runs import Row, run_row
 from service.documents.scores import Document, Wanted, project_scores
+from service.imports.call_payloads import with_payloads
 from service.pages.graph_layout import Reinforcing
 
 EVENTS_READ = 20_000

@@ -21,7 +21,7 @@ from service.cli.views import SIMULATED
 from service.demo.conversations import PROJECTS, WORSE_SINCE, Session, dialogues
 from service.demo.fleet import write_fleet
 from service.demo.fleet_events import EVENTS_FILE
-from service.importing import Importer
+from service.imports.importing import Importer
 from service.processes import unwound_by_signals
 from service.reports.cost_comparison import records_of
 from service.reports.cost_report import cost_report

@@ -9,7 +9,7 @@ import typer
 from service.cli.commands.options import AsJson, print_json
 from service.cli.terminal import out
 from service.cli.views import diagnosis_view
-from service.session_files import FaultReport, diagnose_files
+from service.imports.session_files import FaultReport, diagnose_files
 
 FILES = "Sessions as JSON lines, a session.json, an OpenClaw transcript; - reads standard input."
 

@@ -22,8 +22,8 @@ from service.cli.commands.watching import check_projects
 from service.cli.import_findings import import_findings
 from service.cli.next_steps import program_name
 from service.cli.terminal import counted, err, out
-from service.importing import Importer, ImportSummary, Report, Stamp, stamp_of
-from service.input_files import EVENTS, checked, input_files, transcripts_of
+from service.imports.importing import Importer, ImportSummary, Report, Stamp, stamp_of
+from service.imports.input_files import EVENTS, checked, input_files, transcripts_of
 from service.workspace import Workspace, open_workspace
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 

@@ -27,8 +27,8 @@ from service.cli.terminal import counted, err, out, plain, warn
 from service.cli.views import diagnosis_view, runs_table, scores_table, wrap_table
 from service.documents.runs import export_runs, run_documents, runs_of, wrap_rows
 from service.evaluations.gate import READINESS, Gate, failures
+from service.imports.session_files import FaultReport, diagnose_files
 from service.known_projects import require_known
-from service.session_files import FaultReport, diagnose_files
 from service.sessions import finalize_session
 from service.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
 

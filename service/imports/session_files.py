@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from audit.diagnosis.diagnosis import diagnose_events
 from schemas.errors import InputError
 from service.cli.terminal import counted, err, plain
-from service.input_files import SESSIONS, STANDARD_INPUT, input_files, require_stream
+from service.imports.input_files import SESSIONS, STANDARD_INPUT, input_files, require_stream
 from streams.sources.event_files import read_sessions
 
 FAULTS_SHOWN = 20
