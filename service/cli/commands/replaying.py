@@ -12,7 +12,8 @@ from schemas.errors import SettingsError
 from service.cli.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of
 from service.cli.terminal import err, out
 from service.judging import OpenedJudge
-from service.replay_words import (
+from service.replays.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
+from service.replays.wording import (
     estimate_document,
     estimate_in_words,
     outcome_document,
@@ -21,7 +22,6 @@ from service.replay_words import (
     replays_table,
     telling,
 )
-from service.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
 from streams.judging.call_budget import StoppedError
 from streams.replay.plan import Asking, Outcome, Scope
 

@@ -19,7 +19,7 @@ from schemas.errors import InputError, SettingsError, StoreError
 from service.judging import NAME_A_JUDGE, NONE, OpenedJudge, who_judges
 from service.kafka import connection_of
 from service.known_projects import unknown_project
-from service.replay_jobs import Aim, ReplayJob
+from service.replays.jobs import Aim, ReplayJob
 from service.settings import Settings
 from service.workspace import policy_of, require_database, stages_behind, utc_now
 from streams.replay.estimating import Estimate

@@ -1,0 +1,1 @@
+"""Replays: planned, estimated, run and put together, each in a file of its own."""
