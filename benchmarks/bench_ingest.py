@@ -28,7 +28,7 @@ from service.access.access import AccessStore, Holder, access_file
 from service.http.models import IngestBody
 from service.http.serving import server_of
 from service.http.settings import INGEST, ApiSettings
-from service.processes import serving
+from service.supervisor.processes import serving
 from service.workspace import utc_now
 from streams.log.log_writer import INTAKE, SCORING
 

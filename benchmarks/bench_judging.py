@@ -28,8 +28,8 @@ from service.access.access import Holder
 from service.demo.conversations import PROJECTS, dialogues
 from service.http.ingest import exchange_of
 from service.http.models import IngestBody
-from service.processes import serving
 from service.reports.cost_comparison import VARIANTS, Answers, bill
+from service.supervisor.processes import serving
 from streams.engine.engine import Engine
 from streams.judges.http_transport import open_client
 from streams.judges.live import LiveJudge, open_live_judge

@@ -20,7 +20,7 @@ from service.http.app import create_app
 from service.http.serving import server_of
 from service.http.settings import ApiSettings
 from service.queries.questions import QueryLimits
-from service.serving import listen
+from service.supervisor.serving import listen
 from streams.engine.engine import Engine
 
 NOW = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)

@@ -25,7 +25,7 @@ _SERVER = """
     import importlib, json, os, pkgutil, select, signal, socket, sys
 
     import anthropic, fastapi.openapi.utils, httpx2, h11, pythonjsonlogger.json, uvicorn
-    import service.cli.main, service.cli.commands, service.serving, streams.judges.live
+    import service.cli.main, service.cli.commands, service.supervisor.serving, streams.judges.live
 
     for found in pkgutil.iter_modules(service.cli.commands.__path__):
         importlib.import_module(f"service.cli.commands.{found.name}")

@@ -33,7 +33,7 @@ _NURSERY = """
     import json, os, resource, sys
 
     import anthropic, fastapi.openapi.utils, httpx2, h11, pythonjsonlogger.json, uvicorn
-    import service.cli.main, service.serving, streams.judges.live
+    import service.cli.main, service.supervisor.serving, streams.judges.live
 
     def become(wanted):
         for name, mode, number in (("/dev/null", os.O_RDONLY, 0), (wanted["out"], os.O_WRONLY, 1), (wanted["log"], os.O_WRONLY, 2)):

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 
 from benchmarks.streams.meter import Meter
-from service import worker_process
 from service.settings import Settings
+from service.supervisor import worker_process
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.stage_processor import StageProcessor
 from streams.topology import stage_named

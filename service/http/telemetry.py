@@ -18,7 +18,7 @@ from service.http.models import ConnectionName
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.http.project_answers import Moment
 from service.http.settings import API
-from service.telemetry import Listed, listening_of, open_sessions
+from service.supervisor.silence_watchdog import Listed, listening_of, open_sessions
 
 router = APIRouter(tags=["telemetry"])
 _MILLISECOND = timedelta(milliseconds=1)

@@ -20,7 +20,7 @@ from service.http.paging import Cursor, Place, after, page_of
 from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.telemetry import Listed, listening_of, open_sessions
+from service.supervisor.silence_watchdog import Listed, listening_of, open_sessions
 
 router = APIRouter(include_in_schema=False)
 STATUSES: tuple[Status, ...] = ("red", "yellow", "green")

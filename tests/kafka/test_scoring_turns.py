@@ -16,7 +16,7 @@ from kafka_scoring import TOPICS, ScoringRig, answer, dialogue, scoring_on, subj
 from audit.exchanges.questions import Question
 from schemas.codec.single_object import decode
 from schemas.records import Exchange
-from service import worker_process
+from service.supervisor import worker_process
 from streams.engine.turns import Turns
 from streams.judges.protocol import Purse, Verdict
 from streams.kafka.connection import KafkaConnection

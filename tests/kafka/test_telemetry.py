@@ -12,7 +12,7 @@ from analytics.store.store import Store
 from schemas.records import Heartbeat
 from schemas.registry import topics
 from service.alerts.raising import Alerts
-from service.telemetry import Telemetry, listening_of, open_sessions
+from service.supervisor.silence_watchdog import Telemetry, listening_of, open_sessions
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.gateway import Gateway
 

@@ -22,12 +22,12 @@ from service.demo.conversations import PROJECTS, WORSE_SINCE, Session, dialogues
 from service.demo.fleet import write_fleet
 from service.demo.fleet_events import EVENTS_FILE
 from service.imports.importing import Importer
-from service.processes import unwound_by_signals
 from service.reports.cost_comparison import records_of
 from service.reports.cost_report import cost_report
 from service.reports.exchange_report import delivered_line, exchange_report, worst_first
 from service.reports.fleet_report import fleet_report, heading, worst_run
 from service.settings import Settings, load_settings
+from service.supervisor.processes import unwound_by_signals
 from service.workspace import Workspace, open_workspace
 from streams.sources.transcript_sources import OPENCLAW
 

@@ -12,7 +12,7 @@ from service.cli.commands.options import Database, PolicyFile, settings_of
 from service.cli.commands.topics import Kafka
 from service.cli.terminal import out
 from service.judging import LIVE, NONE, SIMULATED, WORKERS
-from service.logs import configure_logs
+from service.supervisor.logs import configure_logs
 from service.workspace import policy_of, redactor_of
 
 JUDGES = {
@@ -41,7 +41,7 @@ def serve(
 
     With --kafka it produces them to the topics, for workers to score, and lands every topic in the database.
     """
-    from service.serving import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
+    from service.supervisor.serving import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
 
     settings = settings_of(database, policy, host=host, port=port, judge=judge, kafka=kafka)
     configure_logs(sys.stderr, redactor_of(settings, policy_of(settings)))

@@ -14,7 +14,7 @@ from service.cli.commands.topics import Kafka
 from service.cli.terminal import out
 from service.judging import unpriced_note, who_judges
 from service.kafka import connection_of
-from service.logs import configure_logs
+from service.supervisor.logs import configure_logs
 from service.workspace import policy_of, redactor_of
 from streams.topology import TOPOLOGY, Stage
 
@@ -39,10 +39,10 @@ def worker(
     in_force = policy_of(settings)
     configure_logs(sys.stderr, redactor_of(settings, in_force))
     if child:
-        from service.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
+        from service.supervisor.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
 
         raise typer.Exit(run_worker(settings, wanted, sys.stdin.fileno()))
-    from service.working import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
+    from service.supervisor.supervisor import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
 
     partitions = partitions_of(connection_of(settings), wanted)
     out.print(

@@ -16,7 +16,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
 from service.alerts.raising import Alerts
 from service.documents.scores import iso_time
-from service.telemetry import Telemetry
+from service.supervisor.silence_watchdog import Telemetry
 from streams.engine.engine import Engine
 
 TELEMETRY, ALERTS = "/api/audit/telemetry", "/api/audit/alerts"

@@ -24,8 +24,8 @@ from service.http.authentication import PAGE_MARK
 from service.http.cookies import cookie_name
 from service.http.settings import ApiSettings
 from service.pages.viewing import local_path
-from service.serving import api_settings
 from service.settings import Settings
+from service.supervisor.serving import api_settings
 
 
 def looks(call: Call, value: str) -> httpx2.Response:

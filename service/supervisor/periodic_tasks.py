@@ -8,7 +8,7 @@ from service.alerts.delivery import Delivery
 from service.alerts.raising import open_alerts
 from service.export.otlp_collector import collector_of
 from service.settings import Settings
-from service.telemetry import Telemetry
+from service.supervisor.silence_watchdog import Telemetry
 from streams.engine.record_intake import Auditing
 from streams.upkeep.anchor_rounds import AnchorRounds
 from streams.upkeep.erasing import ErasureChore

@@ -19,13 +19,13 @@ from analytics.deletion.compaction import compact_at_start
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 from service.access.access import AccessStore, access_file
-from service.chores import chores_of
 from service.http.app import create_app
 from service.http.serving import server_of
 from service.http.settings import LOOPBACK_NAMES, ApiSettings
 from service.judging import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
+from service.supervisor.periodic_tasks import chores_of
 from service.workspace import Workspace, open_workspace, policy_of
 from streams.engine.engine import Engine
 from streams.engine.record_intake import Auditing

@@ -12,7 +12,7 @@ import pytest
 
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
-from service.logs import configure_logs
+from service.supervisor.logs import configure_logs
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from audit.redaction.redactor import Redactor
 from schemas.records import Heartbeat, Record
 from service.alerts.delivery import Delivery
 from service.alerts.raising import Alerts
-from service.telemetry import Telemetry
+from service.supervisor.silence_watchdog import Telemetry
 from streams.engine.engine import Engine
 
 START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
@@ -92,7 +92,7 @@ def yard() -> Iterator[Yard]:
 
 def test_a_session_that_falls_silent_is_told_of_twice(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
     """One interval is a line in the log, two are a warning, three mean that it has stopped; then nothing more is said."""
-    caplog.set_level(logging.INFO, "service.telemetry")
+    caplog.set_level(logging.INFO, "service.supervisor.silence_watchdog")
     yard.beat()
     assert [] == yard.watch(10)
     assert ["INFO"] == [record.levelname for record in caplog.records]
@@ -216,5 +216,7 @@ def test_without_a_channel_the_log_still_says_it(yard: Yard, caplog: pytest.LogC
     yard.restart()
     yard.beat()
     assert [] == yard.watch(16)
-    assert ["WARNING", "ERROR"] == [record.levelname for record in caplog.records if record.name == "service.telemetry"]
+    assert ["WARNING", "ERROR"] == [
+        record.levelname for record in caplog.records if record.name == "service.supervisor.silence_watchdog"
+    ]
     assert "session s1 of connection local (ops)" in caplog.text

@@ -1,0 +1,1 @@
+"""Processes of an installation: the server, workers, their children and their periodic tasks."""
