@@ -10,7 +10,7 @@ from rich.text import Text
 
 from schemas.records import DeadLetter
 from service.cli.terminal import counted, plain, table
-from service.letters import Found, Outcome
+from service.dead_letters import Found, Outcome
 from streams.log.dead_letters import Return, Stays, is_whole
 
 Row = Mapping[str, Any]

@@ -23,7 +23,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Record, ScoringTask
 from schemas.registry import earlier_schemas
-from service.letters import letter_box, letter_of
+from service.dead_letters import letter_box, letter_of
 from service.settings import Settings
 from streams.log.admission import Accepted, Door, Place, Refusal
 from streams.log.dead_letters import Return, Stays, way_back

@@ -12,8 +12,8 @@ from service.cli.commands.options import AsJson, Database, PolicyFile, moment_of
 from service.cli.commands.topics import Kafka
 from service.cli.dead_letter_views import letter_document, letter_view, letters_view, outcome_document, outcome_lines
 from service.cli.terminal import err, leave_quietly, out
-from service.letters import Filters, ids_to_retry, letter_box, letter_of, open_letters, reasons
-from service.letters import retry as retried
+from service.dead_letters import Filters, ids_to_retry, letter_box, letter_of, open_letters, reasons
+from service.dead_letters import retry as retried
 
 letters_app = typer.Typer(no_args_is_help=True, help="What could not be taken: list it, look at it, put it back.")
 Stage = Annotated[str | None, typer.Option("--stage", metavar="NAME", help="Only what this stage set aside, e.g. decoding.")]
