@@ -14,7 +14,7 @@ from markupsafe import Markup
 from analytics.queries import query_rows
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from service.http.context import Services
-from service.pages.charts import Chart, Point, line, sparkline
+from service.pages.charts.charts import Chart, Point, line, sparkline
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 

@@ -22,7 +22,7 @@ from service.http.context import ApiContext, Services
 from service.http.errors import ApiError
 from service.http.models import Id
 from service.http.paging import Cursor, Place, after, page_of
-from service.pages.charts import Chart, Point, line
+from service.pages.charts.charts import Chart, Point, line
 from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.texts import MAX_SHOWN, excerpt

@@ -21,8 +21,7 @@ from service.documents.project_checks import RECENT_DAYS, check_by_hand, check_w
 from service.http.context import ApiContext, Services
 from service.http.projects import project_rows, row_of
 from service.pages.change_days import marked_days, telling
-from service.pages.links import Links
-from service.pages.project_charts import (
+from service.pages.charts.projects import (
     SPIKE,
     TIERS,
     anomaly_days,
@@ -30,6 +29,7 @@ from service.pages.project_charts import (
     exchange_days,
     tier_trends,
 )
+from service.pages.links import Links
 from service.pages.project_days import costs_of, deployed_within, newest_event, trends_of
 from service.pages.project_incidents import since_of
 from service.pages.project_words import reason_words

@@ -14,7 +14,7 @@ from service.documents.scores import Document, Wanted, project_scores
 from service.http.context import Services
 from service.http.paging import Cursor
 from service.http.reading import score_place
-from service.pages.charts import share_bar
+from service.pages.charts.charts import share_bar
 from service.pages.paged import linked
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer

@@ -14,7 +14,7 @@ from service.documents.runs import with_run_ids, wrap_page
 from service.http.context import Services
 from service.http.paging import Cursor, Place, after
 from service.http.trends import session_place
-from service.pages.charts import share_bar
+from service.pages.charts.charts import share_bar
 from service.pages.paged import linked
 from service.pages.project_words import WRAP_STEPS
 from service.pages.rendering import page

@@ -27,7 +27,7 @@ from service.documents.evaluations import evaluation_page
 from service.documents.runs import Row, run_row
 from service.documents.scores import Document, Wanted, project_scores
 from service.imports.call_payloads import with_payloads
-from service.pages.graph_layout import Reinforcing
+from service.pages.charts.graph_layout import Reinforcing
 
 EVENTS_READ = 20_000
 """Events of a session that a page looks at: the first ones. All of them are in its files."""

@@ -16,9 +16,9 @@ from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
 from schemas.records import Diagnosis
 from service.documents.runs import Row
-from service.pages.charts import Chart, Point, line
-from service.pages.graph_drawing import Addresses, draw
-from service.pages.graph_layout import GraphEvents, layout
+from service.pages.charts.charts import Chart, Point, line
+from service.pages.charts.graph_drawing import Addresses, draw
+from service.pages.charts.graph_layout import GraphEvents, layout
 from service.pages.links import Links
 from service.pages.readiness_words import because
 from service.pages.run_reading import (

@@ -14,7 +14,7 @@ from browsers import cookie, signed_in
 from watched import history, put, steady
 
 from analytics.store.store import Store
-from service.pages.charts import Chart, Point, bars, line
+from service.pages.charts.charts import Chart, Point, bars, line
 from service.pages.links import Links
 
 PATH = "/api/audit/ops/deployments"

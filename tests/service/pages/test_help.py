@@ -9,7 +9,7 @@ from browsers import cookie, signed_in
 from watched import fallen, history, put
 
 from analytics.store.store import Store
-from service.pages.project_charts import TIERS
+from service.pages.charts.projects import TIERS
 
 
 def test_each_word_stands_there_once(call: Call, tokens: Tokens) -> None:

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from service.pages.chart_axes import BELOW, HEIGHT, Scale, at, visible
+from service.pages.charts.axes import BELOW, HEIGHT, Scale, at, visible
 
 _FILLED = 0.72
 """Of its slot a bar fills this much."""

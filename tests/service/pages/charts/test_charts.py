@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from service.pages.chart_axes import HEIGHT, WIDTH, known, scale_of, ticks_between
-from service.pages.charts import Band, Chart, Point, bars, line, share_bar, sparkline, stacked_bars
+from service.pages.charts.axes import HEIGHT, WIDTH, known, scale_of, ticks_between
+from service.pages.charts.charts import Band, Chart, Point, bars, line, share_bar, sparkline, stacked_bars
 
 CHART = Chart(key="tier2", title="Tier 2", words="Means day by day.", limits=(1, 5))
 ANY = Chart(key="any", title="Anything")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from service.pages.chart_axes import visible
-from service.pages.graph_layout import ENDS, LANE, NAMES, Arc, Column, Layout, Port
+from service.pages.charts.axes import visible
+from service.pages.charts.graph_layout import ENDS, LANE, NAMES, Arc, Column, Layout, Port
 
 _RADIUS, _END_RADIUS, _PORT_RADIUS = 6, 9, 3
 _NAME = 20

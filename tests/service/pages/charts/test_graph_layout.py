@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.pages.graph_drawing import Addresses, Drawing, draw
-from service.pages.graph_layout import COLUMNS, FAILURE, LANE, LANES, GraphEvents, Layout, Reinforcing, layout
+from service.pages.charts.graph_drawing import Addresses, Drawing, draw
+from service.pages.charts.graph_layout import COLUMNS, FAILURE, LANE, LANES, GraphEvents, Layout, Reinforcing, layout
 
 FAILURES = ("infinite_tool_loop", "cost_explosion", "skill_failure")
 TYPES = ("tool_call", "tool_output", "<b>", "\u202eodd", *(f"own {number}" for number in range(9)))

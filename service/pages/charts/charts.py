@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from service.pages.chart_axes import HEIGHT, WIDTH, Form, Limits, Point, Scale, at, frame, known, scale_of, visible
-from service.pages.chart_marks import Triple, backgrounds, bands_of, columns, deployed, dot, hit, levels_of, runs
+from service.pages.charts.axes import HEIGHT, WIDTH, Form, Limits, Point, Scale, at, frame, known, scale_of, visible
+from service.pages.charts.marks import Triple, backgrounds, bands_of, columns, deployed, dot, hit, levels_of, runs
 from service.pages.rendering import NOTHING, number, shown
 
 __all__ = ["Band", "Chart", "Point", "bars", "line", "share_bar", "sparkline", "stacked_bars"]
