@@ -57,7 +57,6 @@ from service.http.settings import ApiSettings
 from service.pages import (
     agent_health,
     entrance,
-    exchange,
     fleet,
     help_page,
     project,
@@ -66,13 +65,13 @@ from service.pages import (
     project_details,
     project_incidents,
     project_wrap_quality,
-    review,
     run,
     run_files,
     sql,
 )
 from service.pages import evaluations as evaluation_pages
 from service.pages import telemetry as telemetry_page
+from service.pages.exchanges import exchange, review
 from service.pages.problems import add_problem_pages
 from service.queries.desk import QueryDesk
 from service.version import version

@@ -20,7 +20,7 @@ from service.documents.scores import Document, project_summary
 from service.http.context import Services
 from service.pages.charts.charts import share_bar
 from service.pages.charts.projects import cost_days, known_sum, model_costs
-from service.pages.exchange_words import REASONS
+from service.pages.exchanges.wording import REASONS
 from service.pages.project_days import costs_of, deployed_within, shown_window
 from service.pages.project_words import REMEDIES, SAMPLING_REASONS
 from service.pages.rendering import page

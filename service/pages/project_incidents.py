@@ -25,7 +25,7 @@ from service.http.models import Id
 from service.http.paging import Cursor, Place, after, page_of
 from service.http.projects import project_row
 from service.pages.charts.incidents import chart_of
-from service.pages.exchange_words import SAMPLING
+from service.pages.exchanges.wording import SAMPLING
 from service.pages.incident_queries import found_again
 from service.pages.incident_words import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
 from service.pages.rendering import page

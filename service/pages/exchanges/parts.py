@@ -12,8 +12,8 @@ from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from audit.policy.policy import ProjectPolicy
 from schemas.records import Exchange, Judgement
-from service.pages.exchange_record import ExchangeRecord
-from service.pages.exchange_words import CHECKS, DELETED, OTHER_POLICY, OTHER_PROMPT, REASONS
+from service.pages.exchanges.record import ExchangeRecord
+from service.pages.exchanges.wording import CHECKS, DELETED, OTHER_POLICY, OTHER_PROMPT, REASONS
 from service.pages.texts import Excerpt, excerpt
 
 Row = Mapping[str, Any]

@@ -13,9 +13,9 @@ from fastapi.responses import HTMLResponse
 from service.http.context import ApiContext, Services
 from service.http.errors import ApiError
 from service.http.models import Id, QueryMoment
-from service.pages.exchange_parts import TEXTS, calls_of, texts_of, tiers_of, whole_text
-from service.pages.exchange_record import ExchangeRecord, exchange_record
-from service.pages.exchange_words import OUTCOMES, SAMPLING
+from service.pages.exchanges.parts import TEXTS, calls_of, texts_of, tiers_of, whole_text
+from service.pages.exchanges.record import ExchangeRecord, exchange_record
+from service.pages.exchanges.wording import OUTCOMES, SAMPLING
 from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer

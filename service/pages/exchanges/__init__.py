@@ -1,0 +1,1 @@
+"""The page of an exchange, and the review queue."""
