@@ -63,7 +63,6 @@ from service.pages import (
     project_anomalies,
     project_costs,
     project_details,
-    project_incidents,
     project_wrap_quality,
     run,
     run_files,
@@ -72,6 +71,7 @@ from service.pages import (
 from service.pages import evaluations as evaluation_pages
 from service.pages import telemetry as telemetry_page
 from service.pages.exchanges import exchange, review
+from service.pages.incidents import incidents as project_incidents
 from service.pages.problems import add_problem_pages
 from service.queries.desk import QueryDesk
 from service.version import version

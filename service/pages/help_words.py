@@ -8,7 +8,7 @@ from audit.diagnosis.diagnosis import LOWEST_TRUST
 from audit.drift.anomaly_rate import DAYS as SPIKE_DAYS
 from audit.drift.consecutive_days import SHORTEST_RUN
 from service.documents.project_health import ANOMALOUS, ENOUGH, UNSCORED
-from service.pages.incident_words import EXPLAINED
+from service.pages.incidents.wording import EXPLAINED
 
 
 class Word(NamedTuple):

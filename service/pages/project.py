@@ -20,7 +20,6 @@ from service.documents.incidents import incident_records
 from service.documents.project_checks import RECENT_DAYS, check_by_hand, check_words
 from service.http.context import ApiContext, Services
 from service.http.projects import project_rows, row_of
-from service.pages.change_days import marked_days, telling
 from service.pages.charts.projects import (
     SPIKE,
     TIERS,
@@ -29,9 +28,10 @@ from service.pages.charts.projects import (
     exchange_days,
     tier_trends,
 )
+from service.pages.incidents.change_days import marked_days, telling
+from service.pages.incidents.incidents import since_of
 from service.pages.links import Links
 from service.pages.project_days import costs_of, deployed_within, newest_event, trends_of
-from service.pages.project_incidents import since_of
 from service.pages.project_words import reason_words
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer

@@ -12,9 +12,9 @@ from markupsafe import Markup
 from analytics.queries import query_rows
 from schemas.records import Incident
 from service.documents.deployments import deployed_by_day
-from service.pages.change_days import days_of, expected_of
 from service.pages.charts.charts import Band, Chart, Point, line
-from service.pages.incident_words import tier_name
+from service.pages.incidents.change_days import days_of, expected_of
+from service.pages.incidents.wording import tier_name
 from service.pages.rendering import share
 from streams.upkeep.deployments import deployments
 from streams.watch.moves import seen_by_rules

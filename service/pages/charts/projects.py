@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from audit.drift.consecutive_days import SMALLEST_SIGMA
 from schemas.records import Baseline, Incident, TierStatistics
-from service.pages.change_days import before_of, marked_days, telling
 from service.pages.charts.charts import Band, Chart, Point, bars, line, stacked_bars
+from service.pages.incidents.change_days import before_of, marked_days, telling
 from service.pages.rendering import number, usd
 from service.pages.window import Window
 from service.pages.words import TERMS

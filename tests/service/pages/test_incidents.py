@@ -26,10 +26,10 @@ from schemas.records import Alert, Incident
 from service.access.access import AccessStore, Holder
 from service.cli.main import run
 from service.documents.incidents import incident_records
-from service.pages.incident_queries import command
-from service.pages.incident_words import EXPLAINED, NAMES, figures, odds
+from service.pages.incidents.incidents import FIRST_MOVED, MAX_REASON, PAGE
+from service.pages.incidents.queries import command
+from service.pages.incidents.wording import EXPLAINED, NAMES, figures, odds
 from service.pages.links import Links
-from service.pages.project_incidents import FIRST_MOVED, MAX_REASON, PAGE
 from streams.watch.rules import ALL_RULES
 from streams.watch.run_rules import RUNS
 

@@ -26,8 +26,8 @@ from service.http.paging import Cursor, Place, after, page_of
 from service.http.projects import project_row
 from service.pages.charts.incidents import chart_of
 from service.pages.exchanges.wording import SAMPLING
-from service.pages.incident_queries import found_again
-from service.pages.incident_words import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
+from service.pages.incidents.queries import found_again
+from service.pages.incidents.wording import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 from streams.upkeep.reviewing import MAX_COMMENT
