@@ -54,25 +54,17 @@ from service.http.metrics import Metrics
 from service.http.parameters import refuse_unknown
 from service.http.requests import RequestRecord
 from service.http.settings import ApiSettings
-from service.pages import (
-    agent_health,
-    entrance,
-    fleet,
-    help_page,
-    project,
-    project_anomalies,
-    project_costs,
-    project_details,
-    project_wrap_quality,
-    run,
-    run_files,
-    sql,
-)
-from service.pages import evaluations as evaluation_pages
-from service.pages import telemetry as telemetry_page
+from service.pages import entrance, help_page, run, run_files, sql
 from service.pages.exchanges import exchange, review
 from service.pages.incidents import incidents as project_incidents
 from service.pages.problems import add_problem_pages
+from service.pages.projects import agent_health, fleet, project
+from service.pages.projects import anomalies as project_anomalies
+from service.pages.projects import costs as project_costs
+from service.pages.projects import details as project_details
+from service.pages.projects import evaluations as evaluation_pages
+from service.pages.projects import telemetry as telemetry_page
+from service.pages.projects import wrap_quality as project_wrap_quality
 from service.queries.desk import QueryDesk
 from service.version import version
 from streams.engine.record_intake import Auditing

@@ -17,7 +17,7 @@ from watched import put
 from analytics.store.store import Store
 from schemas.records import DeadLetter, Evaluation, Heartbeat
 from service.access.access import AccessStore, Holder
-from service.pages import evaluations as pages
+from service.pages.projects import evaluations as pages
 from service.pages.texts import MAX_SHOWN
 
 LIST = "/projects/shop/evaluations"

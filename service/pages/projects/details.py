@@ -21,8 +21,8 @@ from service.http.context import Services
 from service.pages.charts.charts import share_bar
 from service.pages.charts.projects import cost_days, known_sum, model_costs
 from service.pages.exchanges.wording import REASONS
-from service.pages.project_days import costs_of, deployed_within, shown_window
-from service.pages.project_words import REMEDIES, SAMPLING_REASONS
+from service.pages.projects.days import costs_of, deployed_within, shown_window
+from service.pages.projects.wording import REMEDIES, SAMPLING_REASONS
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 from service.pages.window import Asked, AskedDays, Window

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from analytics.queries import run_query
 from service.documents.runs import with_run_ids
 from service.http.context import Services
-from service.pages.project_days import shown_window
+from service.pages.projects.days import shown_window
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 from service.pages.window import Asked, Window

@@ -14,7 +14,7 @@ from analytics.store.outbox import Outbox
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
-from service.pages import telemetry as page_module
+from service.pages.projects import telemetry as page_module
 
 PAGE = "/telemetry"
 HOSTILE = "<img src=x onerror=alert(1)>\u202e"

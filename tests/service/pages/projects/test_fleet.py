@@ -14,7 +14,7 @@ from watched import JUDGED, fallen, history, put, steady
 from analytics.store.store import Store
 from service.access.access import AccessStore, Holder
 from service.documents.project_health import ENOUGH
-from service.pages.fleet import BEGINNING
+from service.pages.projects.fleet import BEGINNING
 
 
 def test_an_empty_server_says_what_to_do_first(call: Call, access: AccessStore) -> None:

@@ -31,8 +31,8 @@ from service.pages.charts.projects import (
 from service.pages.incidents.change_days import marked_days, telling
 from service.pages.incidents.incidents import since_of
 from service.pages.links import Links
-from service.pages.project_days import costs_of, deployed_within, newest_event, trends_of
-from service.pages.project_words import reason_words
+from service.pages.projects.days import costs_of, deployed_within, newest_event, trends_of
+from service.pages.projects.wording import reason_words
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 from service.pages.window import LENGTHS, Asked, AskedDays, Window, window_of

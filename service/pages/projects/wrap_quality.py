@@ -16,7 +16,7 @@ from service.http.paging import Cursor, Place, after
 from service.http.trends import session_place
 from service.pages.charts.charts import share_bar
 from service.pages.paged import linked
-from service.pages.project_words import WRAP_STEPS
+from service.pages.projects.wording import WRAP_STEPS
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 

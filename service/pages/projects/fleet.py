@@ -12,7 +12,7 @@ from service.documents.project_health import anomalous_share, unscored_share
 from service.http.context import Services
 from service.http.projects import project_rows
 from service.pages.links import Links
-from service.pages.project_words import reason_words
+from service.pages.projects.wording import reason_words
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.pages.words import TERMS

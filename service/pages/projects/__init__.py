@@ -1,0 +1,1 @@
+"""The fleet and the pages of a project."""
