@@ -54,7 +54,7 @@ from service.http.metrics import Metrics
 from service.http.parameters import refuse_unknown
 from service.http.requests import RequestRecord
 from service.http.settings import ApiSettings
-from service.pages import entrance, help_page, run, run_files, sql
+from service.pages import entrance, help_page, sql
 from service.pages.exchanges import exchange, review
 from service.pages.incidents import incidents as project_incidents
 from service.pages.problems import add_problem_pages
@@ -65,6 +65,8 @@ from service.pages.projects import details as project_details
 from service.pages.projects import evaluations as evaluation_pages
 from service.pages.projects import telemetry as telemetry_page
 from service.pages.projects import wrap_quality as project_wrap_quality
+from service.pages.runs import files as run_files
+from service.pages.runs import run
 from service.queries.desk import QueryDesk
 from service.version import version
 from streams.engine.record_intake import Auditing

@@ -20,7 +20,7 @@ from analytics.store.store import Store
 from schemas.bounds.limits import EARLIEST
 from service.http.paging import Place, encode_place
 from service.pages.links import Links
-from service.pages.run import PAGE
+from service.pages.runs.run import PAGE
 
 LINKS = Links()
 RUNS = LINKS.runs("ops")

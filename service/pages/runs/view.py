@@ -20,8 +20,8 @@ from service.pages.charts.charts import Chart, Point, line
 from service.pages.charts.graph_drawing import Addresses, draw
 from service.pages.charts.graph_layout import GraphEvents, layout
 from service.pages.links import Links
-from service.pages.readiness_words import because
-from service.pages.run_reading import (
+from service.pages.runs.readiness import because
+from service.pages.runs.reading import (
     EVENTS_READ,
     EXCHANGES_SHOWN,
     HISTORY,
@@ -30,7 +30,7 @@ from service.pages.run_reading import (
     RunRead,
     tells_of_failure,
 )
-from service.pages.run_timeline import ONLY, Asked, Timeline
+from service.pages.runs.timeline import ONLY, Asked, Timeline
 from service.pages.words import TERMS
 
 LISTED = 100
