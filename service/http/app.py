@@ -54,7 +54,8 @@ from service.http.metrics import Metrics
 from service.http.parameters import refuse_unknown
 from service.http.requests import RequestRecord
 from service.http.settings import ApiSettings
-from service.pages import entrance, help_page, sql
+from service.pages import help_page, sql
+from service.pages import sign_in_page as entrance
 from service.pages.exchanges import exchange, review
 from service.pages.incidents import incidents as project_incidents
 from service.pages.problems import add_problem_pages
