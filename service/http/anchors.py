@@ -11,7 +11,7 @@ from schemas.errors import InputError
 from service.documents.anchors import anchor_document, anchors_document
 from service.documents.scores import iso_time
 from service.http.answers import Answer
-from service.http.authentication import Admin, Reader, Reviewer, VisibleProject
+from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.http.bodies import JsonRoute
 from service.http.context import ApiContext, Services, durable_or_refused
 from service.http.errors import ApiError, documented

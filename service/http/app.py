@@ -19,7 +19,6 @@ from service.documents.rounding import rounded
 from service.http import (
     alerts,
     anchors,
-    audit_log,
     baselines,
     costs,
     deployments,
@@ -38,13 +37,12 @@ from service.http import (
     retention,
     runs,
     sessions,
-    sign_in,
     telemetry,
-    tokens,
     trends,
 )
-from service.http.audit_trail import AuditTrail, keep_write
-from service.http.authentication import Authentication
+from service.http.auth import audit_log, sign_in, tokens
+from service.http.auth.audit_trail import AuditTrail, keep_write
+from service.http.auth.authentication import Authentication
 from service.http.context import ApiContext
 from service.http.description import describe
 from service.http.errors import ApiError, add_error_answers, error_response

@@ -10,7 +10,7 @@ from pydantic import Field
 from schemas.records import Baseline
 from service.documents.incidents import NO_BASELINE, baseline_document
 from service.http.answers import Answer
-from service.http.authentication import Admin, Reader, VisibleProject
+from service.http.auth.authentication import Admin, Reader, VisibleProject
 from service.http.bodies import JsonRoute
 from service.http.context import ApiContext, Services, durable_or_refused
 from service.http.errors import documented

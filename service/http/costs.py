@@ -11,7 +11,7 @@ from pydantic import Field
 from analytics.queries import run_query
 from schemas.bounds.limits import EARLIEST
 from service.http.answers import Answer
-from service.http.authentication import Reader, VisibleProject
+from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import ApiContext, Services
 from service.http.errors import documented
 from service.http.models import QueryMoment

@@ -13,7 +13,7 @@ from schemas.bounds.limits import MAX_LABEL
 from schemas.errors import InputError
 from service.documents.deployments import deployment_document
 from service.http.answers import Answer
-from service.http.authentication import Reader, Reviewer, VisibleProject
+from service.http.auth.authentication import Reader, Reviewer, VisibleProject
 from service.http.bodies import JsonRoute
 from service.http.context import Services, durable_or_refused
 from service.http.errors import ApiError, documented

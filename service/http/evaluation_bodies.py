@@ -14,7 +14,7 @@ from audit.evaluation.cases.profile import Plan, Profile, plans
 from audit.surrogates import json_bytes
 from schemas.bounds.limits import NAME
 from service.access.access import Holder
-from service.http.authentication import require_project
+from service.http.auth.authentication import require_project
 from service.http.errors import ApiError, problems_in_words
 from service.http.models import Id, Moment, OperatorBody, Text
 from streams.evaluations.selecting import Wanted

@@ -15,8 +15,8 @@ from analytics.queries import query_rows
 from schemas.errors import InputError, SettingsError
 from schemas.records import Evaluation, EvaluationRequest
 from service.documents.evaluations import evaluation_page, evaluation_state
-from service.http.audit_trail import name_subject
-from service.http.authentication import Admin, Reader, VisibleProject
+from service.http.auth.audit_trail import name_subject
+from service.http.auth.authentication import Admin, Reader, VisibleProject
 from service.http.bodies import JsonRoute
 from service.http.context import ApiContext, Services, durable_or_refused
 from service.http.errors import ApiError, documented

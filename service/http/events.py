@@ -25,7 +25,7 @@ from schemas.errors import RecordError
 from schemas.records import AgentEvent
 from service.access.access import Holder
 from service.http.answers import EventsAnswer, RefusedEvent
-from service.http.authentication import Connection
+from service.http.auth.authentication import Connection
 from service.http.bodies import JsonRoute
 from service.http.context import ApiContext, Services, durable_or_refused
 from service.http.errors import ApiError, documented

@@ -11,7 +11,7 @@ from pydantic import Field
 from analytics.queries import query_rows
 from service.documents.scores import Document, iso_time, score_by_id
 from service.http.answers import Answer
-from service.http.authentication import Reader, VisibleProject
+from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
 from service.http.errors import ApiError, documented
 from service.http.models import ConnectionName, Id

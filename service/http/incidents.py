@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints
 from service.documents.incidents import check_document, decisions_on, incident_document, incident_records
 from service.documents.scores import Document
 from service.http.answers import Answer
-from service.http.authentication import Admin, Reader, Reviewer, VisibleProject
+from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.http.baselines import BaselineAnswer
 from service.http.bodies import JsonRoute
 from service.http.context import Services, durable_or_refused

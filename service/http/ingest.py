@@ -19,7 +19,7 @@ from schemas.errors import BoundsError
 from schemas.records import Exchange, Label, Redaction
 from service.access.access import Holder
 from service.http.answers import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
-from service.http.authentication import Connection
+from service.http.auth.authentication import Connection
 from service.http.bodies import JsonRoute
 from service.http.context import Services, durable_or_refused
 from service.http.errors import ApiError, documented

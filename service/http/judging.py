@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.http.answers import Requested
-from service.http.authentication import Admin, VisibleProject
+from service.http.auth.authentication import Admin, VisibleProject
 from service.http.bodies import JsonRoute
 from service.http.context import Services, durable_or_refused
 from service.http.errors import ApiError, documented

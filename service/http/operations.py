@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.access.access import Holder
-from service.http.authentication import METRICS, caller_of, require_project
+from service.http.auth.authentication import METRICS, caller_of, require_project
 from service.http.context import Services
 from service.http.errors import ApiError, documented
 from service.http.metrics import CONTENT_TYPE

@@ -12,7 +12,7 @@ from schemas.errors import PolicyError
 from service.documents.people import MAX_SKIPPED, agreement_document, human_scores, next_to_review, with_human_score
 from service.documents.scores import Document, score_by_id
 from service.http.answers import Answer
-from service.http.authentication import Reader, Reviewer, VisibleProject
+from service.http.auth.authentication import Reader, Reviewer, VisibleProject
 from service.http.bodies import JsonRoute
 from service.http.context import ApiContext, Services, durable_or_refused
 from service.http.errors import ApiError, documented

@@ -15,7 +15,7 @@ from service.documents.project_checks import COUNTS, EMPTY_PROJECT, RECENT_DAYS,
 from service.documents.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share, with_health
 from service.documents.scores import iso_time
 from service.http.answers import Answer
-from service.http.authentication import Reader
+from service.http.auth.authentication import Reader
 from service.http.context import ApiContext, Services
 from service.http.errors import documented
 from service.http.paging import Cursor, NextCursor, Place, page_of

@@ -16,7 +16,7 @@ from analytics.sandbox.result_formats import FORMATS
 from schemas.errors import QueryError, StoreError
 from service.documents.scores import iso_time
 from service.http.answers import Answer
-from service.http.authentication import Querier
+from service.http.auth.authentication import Querier
 from service.http.bodies import JsonRoute
 from service.http.errors import ApiError, documented
 from service.http.limits import ClientGone

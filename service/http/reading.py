@@ -13,7 +13,7 @@ from service.banner import banner_text
 from service.documents.incidents import baseline_document
 from service.documents.project_checks import check_words
 from service.documents.scores import Document, Wanted, project_scores, project_summary, score_by_id
-from service.http.authentication import Reader, VisibleProject
+from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import ApiContext, Services
 from service.http.errors import ApiError, documented
 from service.http.models import Id, QueryMoment

@@ -14,8 +14,8 @@ from audit.policy.parts import Days
 from schemas.bounds.limits import EARLIEST
 from schemas.errors import InputError
 from service.http.answers import Answer
-from service.http.audit_trail import name_subject
-from service.http.authentication import FleetAdmin
+from service.http.auth.audit_trail import name_subject
+from service.http.auth.authentication import FleetAdmin
 from service.http.bodies import JsonRoute
 from service.http.context import Services, durable_or_refused
 from service.http.errors import ApiError, documented

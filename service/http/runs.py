@@ -11,7 +11,7 @@ from audit.diagnosis.diagnosis import LOWEST_TRUST
 from service.documents.runs import run_document, run_page
 from service.documents.scores import iso_time
 from service.http.answers import Answer
-from service.http.authentication import Reader, VisibleProject
+from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of

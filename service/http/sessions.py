@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 from schemas.records import Heartbeat
 from service.access.access import Holder
 from service.http.answers import Done
-from service.http.authentication import Caller
+from service.http.auth.authentication import Caller
 from service.http.bodies import JsonRoute
 from service.http.context import ApiContext, Services, durable_or_refused
 from service.http.errors import ApiError, documented

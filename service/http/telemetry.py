@@ -11,7 +11,7 @@ from pydantic import Field
 from audit.silence import Status
 from service.documents.scores import iso_time
 from service.http.answers import Answer
-from service.http.authentication import Reader, require_project
+from service.http.auth.authentication import Reader, require_project
 from service.http.context import Services
 from service.http.errors import documented
 from service.http.models import ConnectionName

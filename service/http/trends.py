@@ -14,7 +14,7 @@ from audit.exchanges.wrap_quality import STEPS
 from schemas.bounds.limits import EARLIEST, LATEST
 from service.documents.runs import wrap_page
 from service.documents.scores import iso_time
-from service.http.authentication import Reader, VisibleProject
+from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from audit.prompts.prompt_quoting import hidden_parts
 from service.access.access import Holder
 from service.access.sign_ins import mark_of
-from service.http.authentication import PAGE_MARK
+from service.http.auth.authentication import PAGE_MARK
 from service.pages.links import Links
 from service.pages.words import TERMS
 from service.version import version

@@ -10,7 +10,7 @@ from fastapi import Depends, Path, Request
 
 from schemas.bounds.limits import NAME
 from service.access.access import Holder
-from service.http.authentication import require_project
+from service.http.auth.authentication import require_project
 from service.http.context import Services
 from service.http.errors import ApiError
 from service.pages.links import Links

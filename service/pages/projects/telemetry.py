@@ -13,7 +13,7 @@ from analytics.store.outbox import Outbox
 from audit.silence import Status
 from service.access.access import Holder
 from service.http.alerts import Status as AlertStatus
-from service.http.authentication import require_project
+from service.http.auth.authentication import require_project
 from service.http.context import ApiContext, Services
 from service.http.models import ConnectionName
 from service.http.paging import Cursor, Place, after, page_of

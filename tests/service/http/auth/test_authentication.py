@@ -10,7 +10,7 @@ from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
 
 from service.access.access import AccessStore
-from service.http.authentication import WINDOW, Failures
+from service.http.auth.authentication import WINDOW, Failures
 from service.http.settings import ApiSettings
 
 OPEN = {"/healthz", "/readyz", "/metrics"}

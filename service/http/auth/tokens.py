@@ -17,8 +17,8 @@ from schemas.errors import InputError
 from service.access.access import SCOPES, AccessStore, Holder, Kind, Scope, TokenState
 from service.access.tokens import MARK
 from service.http.answers import Answer
-from service.http.audit_trail import name_subject
-from service.http.authentication import FleetAdmin
+from service.http.auth.audit_trail import name_subject
+from service.http.auth.authentication import FleetAdmin
 from service.http.bodies import JsonRoute
 from service.http.context import Services
 from service.http.errors import ApiError, documented

@@ -6,10 +6,10 @@ import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 
 from service.access.sign_ins import LASTS
-from service.http.authentication import Reader
+from service.http.auth.authentication import Reader
+from service.http.auth.cookies import is_encrypted, name_in
 from service.http.bodies import JsonRoute
 from service.http.context import Services, durable_or_refused
-from service.http.cookies import is_encrypted, name_in
 from service.http.errors import documented
 from service.http.settings import API
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from service.access.audit_log import Line
 from service.http.answers import Answer
-from service.http.authentication import FleetAdmin
+from service.http.auth.authentication import FleetAdmin
 from service.http.context import Services
 from service.http.errors import documented
 from service.http.models import ConnectionName
