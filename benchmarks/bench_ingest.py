@@ -25,7 +25,7 @@ from benchmarks.measure import print_table, started
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access.access import AccessStore, Holder, access_file
-from service.http.models import IngestBody
+from service.http.documents.models import IngestBody
 from service.http.serving import server_of
 from service.http.settings import INGEST, ApiSettings
 from service.supervisor.processes import serving

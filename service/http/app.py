@@ -22,7 +22,6 @@ from service.http import (
     baselines,
     costs,
     deployments,
-    docs,
     evaluations,
     events,
     exchanges,
@@ -44,7 +43,8 @@ from service.http.auth import audit_log, sign_in, tokens
 from service.http.auth.audit_trail import AuditTrail, keep_write
 from service.http.auth.authentication import Authentication
 from service.http.context import ApiContext
-from service.http.description import describe
+from service.http.documents import docs
+from service.http.documents.description import describe
 from service.http.errors import ApiError, add_error_answers, error_response
 from service.http.etags import Etags
 from service.http.limits import BodyLimits, HostCheck, InFlight

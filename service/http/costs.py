@@ -10,11 +10,11 @@ from pydantic import Field
 
 from analytics.queries import run_query
 from schemas.bounds.limits import EARLIEST
-from service.http.answers import Answer
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import ApiContext, Services
+from service.http.documents.answers import Answer
+from service.http.documents.models import QueryMoment
 from service.http.errors import documented
-from service.http.models import QueryMoment
 from service.http.paging import Cursor, Limit, NextCursor, Place, encode_place
 from service.http.reading import PROJECT, require_window
 from service.http.settings import API

@@ -17,10 +17,9 @@ from schemas.records import Evaluation, EvaluationRequest
 from service.documents.evaluations import evaluation_page, evaluation_state
 from service.http.auth.audit_trail import name_subject
 from service.http.auth.authentication import Admin, Reader, VisibleProject
-from service.http.bodies import JsonRoute
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.errors import ApiError, documented
-from service.http.evaluation_answers import (
+from service.http.documents.bodies import JsonRoute
+from service.http.documents.evaluation_answers import (
     AskedAnswer,
     EstimateAnswer,
     EvaluateAnswer,
@@ -28,8 +27,9 @@ from service.http.evaluation_answers import (
     EvaluationsAnswer,
     OneEvaluationAnswer,
 )
-from service.http.evaluation_bodies import MAX_EVALUATIONS, EvaluateBody, Terms, terms_of
-from service.http.models import Id
+from service.http.documents.evaluation_bodies import MAX_EVALUATIONS, EvaluateBody, Terms, terms_of
+from service.http.documents.models import Id
+from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, Place, after, page_of
 from service.http.settings import EVALUATIONS
 from service.judge_models import refuse_unconfigured

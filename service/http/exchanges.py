@@ -10,12 +10,12 @@ from pydantic import Field
 
 from analytics.queries import query_rows
 from service.documents.scores import Document, iso_time, score_by_id
-from service.http.answers import Answer
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
+from service.http.documents.answers import Answer
+from service.http.documents.models import ConnectionName, Id
+from service.http.documents.project_answers import Moment, ScoreAnswer
 from service.http.errors import ApiError, documented
-from service.http.models import ConnectionName, Id
-from service.http.project_answers import Moment, ScoreAnswer
 from service.http.reading import PROJECT
 
 router = APIRouter(tags=["reading"])

@@ -15,12 +15,12 @@ from pydantic import ConfigDict, Field, StringConstraints
 from analytics.sandbox.result_formats import FORMATS
 from schemas.errors import QueryError, StoreError
 from service.documents.scores import iso_time
-from service.http.answers import Answer
 from service.http.auth.authentication import Querier
-from service.http.bodies import JsonRoute
+from service.http.documents.answers import Answer
+from service.http.documents.bodies import JsonRoute
+from service.http.documents.models import OperatorBody, Text
 from service.http.errors import ApiError, documented
 from service.http.limits import ClientGone
-from service.http.models import OperatorBody, Text
 from service.http.settings import API
 from service.queries import desk
 from service.queries.questions import DEFAULT_ROWS, MAX_ROWS, Question

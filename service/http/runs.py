@@ -10,12 +10,12 @@ from pydantic import Field
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from service.documents.runs import run_document, run_page
 from service.documents.scores import iso_time
-from service.http.answers import Answer
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
+from service.http.documents.answers import Answer
+from service.http.documents.project_answers import Moment
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
-from service.http.project_answers import Moment
 from service.http.reading import PROJECT
 
 router = APIRouter(tags=["reading"])

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Path
 
 from schemas.records import Heartbeat
 from service.access.access import Holder
-from service.http.answers import Done
 from service.http.auth.authentication import Caller
-from service.http.bodies import JsonRoute
 from service.http.context import ApiContext, Services, durable_or_refused
+from service.http.documents.answers import Done
+from service.http.documents.bodies import JsonRoute
+from service.http.documents.models import FinalizeBody, Id, SessionBody
 from service.http.errors import ApiError, documented
 from service.http.ingest import require_audit
-from service.http.models import FinalizeBody, Id, SessionBody
 from service.http.settings import API
 
 router = APIRouter(route_class=JsonRoute, tags=["sessions"])

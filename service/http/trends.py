@@ -16,9 +16,9 @@ from service.documents.runs import wrap_page
 from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
+from service.http.documents.project_answers import Moment, ProjectAnswer, Share
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
-from service.http.project_answers import Moment, ProjectAnswer, Share
 from service.http.reading import PROJECT, From, To, require_window
 
 router = APIRouter(tags=["reading"])

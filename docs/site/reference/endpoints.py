@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from reference.markdown import code, fenced, page, table, words
 from service.http.app import ROUTERS
-from service.http.description import JSON, describe
+from service.http.documents.description import JSON, describe
 
 _GROUPS = {
     "records": "Deliver records", "sessions": "Sessions", "telemetry": "Telemetry", "alerts": "Alerts", "reading": "Read",

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from service.access.audit_log import Line
-from service.http.answers import Answer
 from service.http.auth.authentication import FleetAdmin
 from service.http.context import Services
+from service.http.documents.answers import Answer
+from service.http.documents.models import ConnectionName
 from service.http.errors import documented
-from service.http.models import ConnectionName
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
 from service.http.settings import API
 

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from service.http.context import ApiContext, Services
+from service.http.documents.models import Id, QueryMoment
 from service.http.errors import ApiError
-from service.http.models import Id, QueryMoment
 from service.pages.exchanges.parts import TEXTS, calls_of, texts_of, tiers_of, whole_text
 from service.pages.exchanges.record import ExchangeRecord, exchange_record
 from service.pages.exchanges.wording import OUTCOMES, SAMPLING

@@ -16,7 +16,7 @@ from audit.agreement import HIGHEST, LOWEST, MIN_EXCHANGES, MIN_SESSIONS
 from schemas.errors import PolicyError
 from service.documents.people import agreement_document, next_to_review
 from service.http.context import ApiContext, Services
-from service.http.models import Id
+from service.http.documents.models import Id
 from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.texts import Excerpt, excerpt

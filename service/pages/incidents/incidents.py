@@ -19,9 +19,9 @@ from service.documents.project_checks import check_by_hand, check_words
 from service.documents.runs import Wanted, worst_runs
 from service.documents.scores import Document
 from service.http.context import Services
+from service.http.documents.models import Id
 from service.http.errors import ApiError
 from service.http.incidents import GivenStatus, IncidentType
-from service.http.models import Id
 from service.http.paging import Cursor, Place, after, page_of
 from service.http.projects import project_row
 from service.pages.charts.incidents import chart_of

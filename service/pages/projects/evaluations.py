@@ -19,8 +19,8 @@ from audit.evaluation.results.report import LATER_ATTEMPT_FAILED
 from service.documents.evaluations import EvaluationState, evaluation_page, evaluation_state
 from service.documents.scores import Document
 from service.http.context import ApiContext, Services
+from service.http.documents.models import Id
 from service.http.errors import ApiError
-from service.http.models import Id
 from service.http.paging import Cursor, Place, after, page_of
 from service.pages.charts.charts import Chart, Point, line
 from service.pages.links import Links

@@ -15,7 +15,7 @@ from service.access.access import Holder
 from service.http.alerts import Status as AlertStatus
 from service.http.auth.authentication import require_project
 from service.http.context import ApiContext, Services
-from service.http.models import ConnectionName
+from service.http.documents.models import ConnectionName
 from service.http.paging import Cursor, Place, after, page_of
 from service.pages.links import Links
 from service.pages.rendering import page

@@ -9,7 +9,7 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
-from service.http.models import NO_MOMENT
+from service.http.documents.models import NO_MOMENT
 from service.http.settings import BODY_LIMITS
 
 INGEST = "/api/audit/ingest"

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from analytics.store.store import Store
 from service.documents.rounding import rounded
 from service.documents.scores import Wanted, project_scores, project_summary
-from service.http.project_answers import ExchangeCounts, ScoreAnswer, ScoreFigures, SummaryAnswer
+from service.http.documents.project_answers import ExchangeCounts, ScoreAnswer, ScoreFigures, SummaryAnswer
 from streams.engine.engine import Engine
 
 SCORES = "/api/audit/ops/scores"

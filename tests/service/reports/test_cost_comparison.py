@@ -21,8 +21,8 @@ from schemas.records import Exchange, SessionClosed
 from service.access.access import Holder
 from service.cli.commands.demo import POLICY
 from service.demo.conversations import dialogues
+from service.http.documents.models import IngestBody
 from service.http.ingest import exchange_of
-from service.http.models import IngestBody
 from service.reports.cost_comparison import VARIANTS, Bill, Savings, bill, records_of
 from service.simulator import running
 from streams.engine.engine import Engine

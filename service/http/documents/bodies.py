@@ -2,7 +2,7 @@
 
 1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are no JSON.
 2. Half a surrogate pair, escaped, becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not get out of its
-   audit by one. In an id it is refused, because two ids would become one (`service.http.models`).
+   audit by one. In an id it is refused, because two ids would become one (`service.http.documents.models`).
 3. At most MAX_DEPTH levels of nesting, unless an endpoint looks at each part by itself.
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from service.http.examples import example_of
+from service.http.documents.examples import example_of
 from service.http.settings import API
 
 Json = dict[str, Any]

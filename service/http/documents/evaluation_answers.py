@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from service.http.answers import Answer
+from service.http.documents.answers import Answer
+from service.http.documents.project_answers import Moment
 from service.http.paging import NextCursor
-from service.http.project_answers import Moment
 
 
 class EstimateAnswer(Answer):

@@ -15,8 +15,8 @@ from audit.surrogates import json_bytes
 from schemas.bounds.limits import NAME
 from service.access.access import Holder
 from service.http.auth.authentication import require_project
+from service.http.documents.models import Id, Moment, OperatorBody, Text
 from service.http.errors import ApiError, problems_in_words
-from service.http.models import Id, Moment, OperatorBody, Text
 from streams.evaluations.selecting import Wanted
 
 MAX_CASES = 100
