@@ -27,7 +27,7 @@ from schemas.records import Exchange, SessionClosed
 from service.access.access import Holder
 from service.demo.conversations import PROJECTS, dialogues
 from service.http.documents.models import IngestBody
-from service.http.ingest import exchange_of
+from service.http.routes.ingest import exchange_of
 from service.reports.cost_comparison import VARIANTS, Answers, bill
 from service.supervisor.processes import serving
 from streams.engine.engine import Engine

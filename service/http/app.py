@@ -16,7 +16,18 @@ from fastapi.routing import APIRoute
 from schemas.errors import BrokerError, BusyError
 from service.access.access import AccessStore
 from service.documents.rounding import rounded
-from service.http import (
+from service.http.auth import audit_log, sign_in, tokens
+from service.http.auth.audit_trail import AuditTrail, keep_write
+from service.http.auth.authentication import Authentication
+from service.http.context import ApiContext
+from service.http.documents import docs
+from service.http.documents.description import describe
+from service.http.errors import ApiError, add_error_answers, error_response
+from service.http.etags import Etags
+from service.http.limits import BodyLimits, HostCheck, InFlight
+from service.http.parameters import refuse_unknown
+from service.http.requests import RequestRecord
+from service.http.routes import (
     alerts,
     anchors,
     baselines,
@@ -39,18 +50,7 @@ from service.http import (
     telemetry,
     trends,
 )
-from service.http.auth import audit_log, sign_in, tokens
-from service.http.auth.audit_trail import AuditTrail, keep_write
-from service.http.auth.authentication import Authentication
-from service.http.context import ApiContext
-from service.http.documents import docs
-from service.http.documents.description import describe
-from service.http.errors import ApiError, add_error_answers, error_response
-from service.http.etags import Etags
-from service.http.limits import BodyLimits, HostCheck, InFlight
-from service.http.metrics import Metrics
-from service.http.parameters import refuse_unknown
-from service.http.requests import RequestRecord
+from service.http.routes.metrics import Metrics
 from service.http.settings import ApiSettings
 from service.pages import help_page, sql
 from service.pages import sign_in_page as entrance

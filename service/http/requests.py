@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.errors import METHODS, ApiError, error_response
 from service.http.limits import ClientGone
-from service.http.metrics import Metrics
+from service.http.routes.metrics import Metrics
 
 log = logging.getLogger(__name__)
 UNKNOWN_ROUTE = "-"

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from analytics.sandbox.catalog import readable_catalogue
 from service.cli.worked_examples import worked_examples
-from service.http.query import MAX_SQL
+from service.http.routes.query import MAX_SQL
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.queries.questions import DEFAULT_ROWS, MAX_ROWS

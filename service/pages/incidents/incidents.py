@@ -21,9 +21,9 @@ from service.documents.scores import Document
 from service.http.context import Services
 from service.http.documents.models import Id
 from service.http.errors import ApiError
-from service.http.incidents import GivenStatus, IncidentType
 from service.http.paging import Cursor, Place, after, page_of
-from service.http.projects import project_row
+from service.http.routes.incidents import GivenStatus, IncidentType
+from service.http.routes.projects import project_row
 from service.pages.charts.incidents import chart_of
 from service.pages.exchanges.wording import SAMPLING
 from service.pages.incidents.queries import found_again

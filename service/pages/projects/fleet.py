@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from service.documents.project_checks import RECENT_DAYS, check_words
 from service.documents.project_health import anomalous_share, unscored_share
 from service.http.context import Services
-from service.http.projects import project_rows
+from service.http.routes.projects import project_rows
 from service.pages.links import Links
 from service.pages.projects.wording import reason_words
 from service.pages.rendering import page

@@ -19,7 +19,7 @@ from service.banner import banner_text
 from service.documents.incidents import incident_records
 from service.documents.project_checks import RECENT_DAYS, check_by_hand, check_words
 from service.http.context import ApiContext, Services
-from service.http.projects import project_rows, row_of
+from service.http.routes.projects import project_rows, row_of
 from service.pages.charts.projects import (
     SPIKE,
     TIERS,

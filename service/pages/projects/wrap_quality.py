@@ -13,7 +13,7 @@ from audit.policy.policy import Policy
 from service.documents.runs import with_run_ids, wrap_page
 from service.http.context import Services
 from service.http.paging import Cursor, Place, after
-from service.http.trends import session_place
+from service.http.routes.trends import session_place
 from service.pages.charts.charts import share_bar
 from service.pages.paged import linked
 from service.pages.projects.wording import WRAP_STEPS

@@ -15,7 +15,7 @@ from schemas.errors import InputError
 from service.documents.runs import Row, run_document, run_row
 from service.http.context import ApiContext, Services
 from service.http.errors import ApiError
-from service.http.runs import RunId
+from service.http.routes.runs import RunId
 from service.pages.runs.reading import payloads_of
 from service.pages.runs.run import NO_RUN
 from service.pages.viewing import ShownProject

@@ -14,7 +14,7 @@ from service.documents.runs import Row, Wanted, run_page, worst_runs
 from service.http.context import Services
 from service.http.errors import ApiError
 from service.http.paging import NO_CURSOR, Cursor, Place, page_of
-from service.http.runs import RunId
+from service.http.routes.runs import RunId
 from service.pages.rendering import page
 from service.pages.runs.reading import PAYLOAD_SHOWN, RunRead, payloads_of, read_run
 from service.pages.runs.timeline import ONLY, Asked, Timeline, timeline

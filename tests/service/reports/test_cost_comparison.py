@@ -22,7 +22,7 @@ from service.access.access import Holder
 from service.cli.commands.demo import POLICY
 from service.demo.conversations import dialogues
 from service.http.documents.models import IngestBody
-from service.http.ingest import exchange_of
+from service.http.routes.ingest import exchange_of
 from service.reports.cost_comparison import VARIANTS, Bill, Savings, bill, records_of
 from service.simulator import running
 from streams.engine.engine import Engine

@@ -16,7 +16,7 @@ from service.access.access import Holder
 from service.http.auth.authentication import METRICS, caller_of, require_project
 from service.http.context import Services
 from service.http.errors import ApiError, documented
-from service.http.metrics import CONTENT_TYPE
+from service.http.routes.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["operations"])
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")

@@ -30,7 +30,7 @@ from service.http.documents.answers import EventsAnswer, RefusedEvent
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import NO_MOMENT, EventsBody
 from service.http.errors import ApiError, documented
-from service.http.ingest import agent_of, filed_elsewhere, require_audit
+from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
 from service.http.settings import EVENTS
 from streams.engine.record_intake import Auditing
 from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal, admissible

@@ -19,7 +19,7 @@ from service.http.documents.models import Id, QueryMoment
 from service.http.documents.project_answers import AnomaliesAnswer, OneScoreAnswer, ScoreAnswer, ScoresAnswer, SummaryAnswer
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, Place, page_of
-from service.http.projects import project_row
+from service.http.routes.projects import project_row
 from service.http.settings import API
 
 router = APIRouter(tags=["reading"])

@@ -21,7 +21,7 @@ from analytics.store.store import Store
 from audit.evaluation.cases.files import shipped_system_prompt
 from schemas.records import DeadLetter
 from service.access.access import AccessStore, Holder
-from service.http import evaluations as endpoint
+from service.http.routes import evaluations as endpoint
 from service.simulator import running
 from streams.engine.engine import Engine
 from streams.evaluations.estimating import Estimate

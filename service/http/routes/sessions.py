@@ -14,7 +14,7 @@ from service.http.documents.answers import Done
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import FinalizeBody, Id, SessionBody
 from service.http.errors import ApiError, documented
-from service.http.ingest import require_audit
+from service.http.routes.ingest import require_audit
 from service.http.settings import API
 
 router = APIRouter(route_class=JsonRoute, tags=["sessions"])
