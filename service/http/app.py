@@ -66,7 +66,7 @@ from service.pages.projects import telemetry as telemetry_page
 from service.pages.projects import wrap_quality as project_wrap_quality
 from service.pages.runs import files as run_files
 from service.pages.runs import run
-from service.queries.desk import QueryDesk
+from service.queries.query_pool import QueryDesk
 from service.version import version
 from streams.engine.record_intake import Auditing
 

@@ -24,8 +24,8 @@ from analytics.sandbox.snapshots import LEFT_OUT, WORK, copy_database, shown_col
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
-from service.queries import keeping
-from service.queries.desk import Answer, QueryDesk
+from service.queries import snapshot_cache as keeping
+from service.queries.query_pool import Answer, QueryDesk
 from service.queries.questions import MAX_ROWS, QueryLimits, Question
 
 LIMITS = msgspec.structs.replace(PATIENT, fresh_for=0.0)

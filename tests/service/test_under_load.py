@@ -30,10 +30,10 @@ REFUSALS = {"busy", "log_unavailable", "no_snapshot"}
 """What a 503 may be for."""
 CONNECTION = "bench"
 OFTEN = """
-    import functools, service.queries.keeping, service.supervisor.serving
+    import functools, service.queries.snapshot_cache, service.supervisor.serving
     from service.queries.questions import QueryLimits
 
-    service.queries.keeping.REST = 0
+    service.queries.snapshot_cache.REST = 0
     service.supervisor.serving.ApiSettings = functools.partial(service.supervisor.serving.ApiSettings, queries=QueryLimits(fresh_for=0.2))
 """
 """Has a server copy its database for analysts all the time, instead of once a minute."""

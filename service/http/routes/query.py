@@ -22,7 +22,7 @@ from service.http.documents.models import OperatorBody, Text
 from service.http.errors import ApiError, documented
 from service.http.limits import ClientGone
 from service.http.settings import API
-from service.queries import desk
+from service.queries import query_pool as desk
 from service.queries.questions import DEFAULT_ROWS, MAX_ROWS, Question
 
 router = APIRouter(route_class=JsonRoute, tags=["query"])

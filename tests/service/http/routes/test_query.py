@@ -19,7 +19,7 @@ from servers import LONG, until
 
 from service.access.access import AccessStore, Holder
 from service.http.settings import ApiSettings
-from service.queries import desk
+from service.queries import query_pool as desk
 from streams.engine.engine import Engine
 
 QUERY = "/api/audit/query"
