@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from audit.policy.policy import ProjectSettings, Sampling
-from service.judging import LIVE, NONE
+from service.judge_setup import LIVE, NONE
 
 _TEENS = range(11, 14)
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}

@@ -28,7 +28,7 @@ from audit.exchanges.judgements import ANSWERED
 from schemas.errors import InputError, SettingsError
 from schemas.records import Evaluation, EvaluationRequest
 from service.judge_reach import Reach
-from service.judging import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
+from service.judge_setup import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
 from service.settings import Settings
 from service.workspace import Workspace
 from streams.engine.engine import Engine

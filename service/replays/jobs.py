@@ -13,7 +13,7 @@ from typing import Any
 
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
-from service.judging import open_judge, traits_of
+from service.judge_setup import open_judge, traits_of
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.workspace import policy_of, redactor_of, utc_now

@@ -16,7 +16,7 @@ import msgspec
 from analytics.store.connection import IN_USE
 from analytics.store.store import Store
 from schemas.errors import InputError, SettingsError, StoreError
-from service.judging import NAME_A_JUDGE, NONE, OpenedJudge, who_judges
+from service.judge_setup import NAME_A_JUDGE, NONE, OpenedJudge, who_judges
 from service.kafka import connection_of
 from service.known_projects import unknown_project
 from service.replays.jobs import Aim, ReplayJob

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from audit.cost.prices import usd_of
 from service.cli.terminal import MISSING, counted, err, table
-from service.judging import SIMULATED, OpenedJudge
+from service.judge_setup import SIMULATED, OpenedJudge
 from service.replays.replays import Replay
 from streams.replay.estimating import Estimate
 from streams.replay.plan import Asking, Outcome, Plan

@@ -22,7 +22,7 @@ from service.access.access import AccessStore, access_file
 from service.http.app import create_app
 from service.http.serving import server_of
 from service.http.settings import LOOPBACK_NAMES, ApiSettings
-from service.judging import WORKERS, OpenedJudge, open_judge, unpriced_note
+from service.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.supervisor.periodic_tasks import chores_of

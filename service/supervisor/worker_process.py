@@ -14,7 +14,7 @@ from typing import Any
 
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from service.judging import open_judge
+from service.judge_setup import open_judge
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.workspace import policy_of, redactor_of, utc_now

@@ -14,7 +14,7 @@ from schemas.errors import InputError, SettingsError
 from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.cli.terminal import MISSING, counted, err, out, plain, table
 from service.documents.anchors import anchor_document, anchors_document
-from service.judging import NAME_A_JUDGE, open_judge
+from service.judge_setup import NAME_A_JUDGE, open_judge
 from service.known_projects import require_known
 from service.workspace import Workspace, open_workspace
 from streams.engine.engine import Engine

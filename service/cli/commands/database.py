@@ -17,7 +17,7 @@ from schemas.registry import current_schemas
 from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.cli.commands.topics import Kafka
 from service.cli.terminal import err, out, plain, table
-from service.judging import OTHERS, PRICE_IT, unpriced_note
+from service.judge_setup import OTHERS, PRICE_IT, unpriced_note
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.workspace import open_workspace

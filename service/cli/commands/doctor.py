@@ -21,7 +21,7 @@ from service.access.access import AccessStore, access_file
 from service.cli.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of
 from service.cli.commands.topics import administration_of
 from service.cli.terminal import counted, out, plain
-from service.judging import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
+from service.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
 from service.kafka import framing_of
 from service.settings import Settings
 from service.workspace import CATCH_UP, policy_of, stages_behind, utc_now

@@ -29,7 +29,7 @@ from service.evaluations.inputs import chosen_plans, load_cases, warnings_of
 from service.evaluations.tables import evaluation_view
 from service.evaluations.wording import estimate_document, estimate_in_words, telling
 from service.judge_models import refuse_unconfigured
-from service.judging import LIVE, NAME_A_JUDGE, NONE, who_judges
+from service.judge_setup import LIVE, NAME_A_JUDGE, NONE, who_judges
 from service.known_projects import require_known
 from service.reports.result_files import make_folder
 from service.settings import Settings

@@ -17,7 +17,7 @@ from service.cli.commands.sessions import of_project, opened_to_show
 from service.cli.terminal import err, out, plain
 from service.cli.views import costs_table
 from service.documents.project_checks import check_row, check_words
-from service.judging import who_judges
+from service.judge_setup import who_judges
 from service.known_projects import require_known
 from service.workspace import Workspace, open_workspace
 

@@ -16,7 +16,7 @@ from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 from service.cli.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of
 from service.cli.terminal import counted, err, out, plain
-from service.judging import NAME_A_JUDGE, NONE, PRICE_IT, SIMULATED, OpenedJudge, is_unpriced, open_judge, who_judges
+from service.judge_setup import NAME_A_JUDGE, NONE, PRICE_IT, SIMULATED, OpenedJudge, is_unpriced, open_judge, who_judges
 from service.known_projects import require_known
 from service.settings import Settings
 from service.workspace import Workspace, open_workspace

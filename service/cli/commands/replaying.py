@@ -11,7 +11,7 @@ from audit.times import parse_timestamp
 from schemas.errors import SettingsError
 from service.cli.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of
 from service.cli.terminal import err, out
-from service.judging import OpenedJudge
+from service.judge_setup import OpenedJudge
 from service.replays.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
 from service.replays.wording import (
     estimate_document,

@@ -11,7 +11,7 @@ import typer
 from service.cli.commands.options import Database, PolicyFile, settings_of
 from service.cli.commands.topics import Kafka
 from service.cli.terminal import out
-from service.judging import LIVE, NONE, SIMULATED, WORKERS
+from service.judge_setup import LIVE, NONE, SIMULATED, WORKERS
 from service.supervisor.logs import configure_logs
 from service.workspace import policy_of, redactor_of
 

@@ -12,7 +12,7 @@ from schemas.errors import SettingsError
 from service.cli.commands.options import PolicyFile, settings_of
 from service.cli.commands.topics import Kafka
 from service.cli.terminal import out
-from service.judging import unpriced_note, who_judges
+from service.judge_setup import unpriced_note, who_judges
 from service.kafka import connection_of
 from service.supervisor.logs import configure_logs
 from service.workspace import policy_of, redactor_of

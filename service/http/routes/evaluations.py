@@ -33,7 +33,7 @@ from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, Place, after, page_of
 from service.http.settings import EVALUATIONS
 from service.judge_models import refuse_unconfigured
-from service.judging import LIVE
+from service.judge_setup import LIVE
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import FinishedSession, Wanted, finished_sessions
 from streams.judging.judged_stages import EVALUATION
