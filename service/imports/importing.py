@@ -17,7 +17,7 @@ from analytics.queries import run_query
 from audit.exchanges.outcomes import RULE_VERSION
 from audit.fingerprints import canonical_json, digest
 from schemas.records import ImportProgress
-from service.imports.reading import FileReader, FileRecords, parts_of, read_transcripts
+from service.imports.file_reading import FileReader, FileRecords, parts_of, read_transcripts
 from service.sessions import close_idle_sessions
 from service.workspace import Workspace, redaction_key_of
 from streams.log.admission import Accepted

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.imports import reading
-from service.imports.reading import parts_of
+from service.imports import file_reading as reading
+from service.imports.file_reading import parts_of
 from streams.sources.transcript_sources import OPENCLAW
 
 
