@@ -38,18 +38,18 @@ from service.http.routes import (
     exchanges,
     incidents,
     ingest,
-    judging,
     operations,
     people,
     projects,
     query,
-    reading,
     retention,
     runs,
     sessions,
     telemetry,
     trends,
 )
+from service.http.routes import rejudging as judging
+from service.http.routes import scores as reading
 from service.http.routes.metrics import Metrics
 from service.http.settings import ApiSettings
 from service.pages import help_page, sql

@@ -16,7 +16,7 @@ from service.http.documents.answers import Answer
 from service.http.documents.models import QueryMoment
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, encode_place
-from service.http.routes.reading import PROJECT, require_window
+from service.http.routes.scores import PROJECT, require_window
 from service.http.settings import API
 
 router = APIRouter(tags=["reading"])

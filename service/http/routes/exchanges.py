@@ -16,7 +16,7 @@ from service.http.documents.answers import Answer
 from service.http.documents.models import ConnectionName, Id
 from service.http.documents.project_answers import Moment, ScoreAnswer
 from service.http.errors import ApiError, documented
-from service.http.routes.reading import PROJECT
+from service.http.routes.scores import PROJECT
 
 router = APIRouter(tags=["reading"])
 ExchangeId = Annotated[

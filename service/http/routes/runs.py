@@ -16,7 +16,7 @@ from service.http.documents.answers import Answer
 from service.http.documents.project_answers import Moment
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
-from service.http.routes.reading import PROJECT
+from service.http.routes.scores import PROJECT
 
 router = APIRouter(tags=["reading"])
 RunId = Annotated[str, Path(pattern="^run_[0-9]{3,18}$", description="Id of the run.", examples=["run_001"])]

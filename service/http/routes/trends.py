@@ -19,7 +19,7 @@ from service.http.context import Services
 from service.http.documents.project_answers import Moment, ProjectAnswer, Share
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
-from service.http.routes.reading import PROJECT, From, To, require_window
+from service.http.routes.scores import PROJECT, From, To, require_window
 
 router = APIRouter(tags=["reading"])
 MEANS = ("tier1", "tier2", "tier2_5", "tier3", "tier2_weighted", "tier2_5_weighted", "tier3_weighted")

@@ -13,7 +13,7 @@ from analytics.queries import query_rows
 from service.documents.scores import Document, Wanted, project_scores
 from service.http.context import Services
 from service.http.paging import Cursor
-from service.http.routes.reading import score_place
+from service.http.routes.scores import score_place
 from service.pages.charts.charts import share_bar
 from service.pages.paged import linked
 from service.pages.rendering import page
