@@ -13,7 +13,7 @@ from analytics.store.store import Store
 from audit.detectors.thresholds import recorded_profile
 from schemas.records import Diagnosis
 from service.cli.main import run as run_command
-from service.pages.runs.reading import read_events
+from service.pages.runs.run_data import read_events
 
 QUESTION = "Where is the parcel of the customer Miller, order 4711"
 CALLS = [

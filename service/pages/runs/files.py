@@ -16,8 +16,8 @@ from service.documents.runs import Row, run_document, run_row
 from service.http.context import ApiContext, Services
 from service.http.errors import ApiError
 from service.http.routes.runs import RunId
-from service.pages.runs.reading import payloads_of
 from service.pages.runs.run import NO_RUN
+from service.pages.runs.run_data import payloads_of
 from service.pages.viewing import ShownProject
 
 router = APIRouter(include_in_schema=False)

@@ -16,7 +16,7 @@ from service.http.errors import ApiError
 from service.http.paging import NO_CURSOR, Cursor, Place, page_of
 from service.http.routes.runs import RunId
 from service.pages.rendering import page
-from service.pages.runs.reading import PAYLOAD_SHOWN, RunRead, payloads_of, read_run
+from service.pages.runs.run_data import PAYLOAD_SHOWN, RunRead, payloads_of, read_run
 from service.pages.runs.timeline import ONLY, Asked, Timeline, timeline
 from service.pages.runs.view import Address, Window, run_values
 from service.pages.viewing import ShownProject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.pages.runs.reading import RunEvents
+from service.pages.runs.run_data import RunEvents
 
 PAGE = 50
 """Events of a page."""

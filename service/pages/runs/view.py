@@ -21,7 +21,7 @@ from service.pages.charts.graph_drawing import Addresses, draw
 from service.pages.charts.graph_layout import GraphEvents, layout
 from service.pages.links import Links
 from service.pages.runs.readiness import because
-from service.pages.runs.reading import (
+from service.pages.runs.run_data import (
     EVENTS_READ,
     EXCHANGES_SHOWN,
     HISTORY,

@@ -25,7 +25,7 @@ from audit.diagnosis.diagnosis_record import to_record
 from audit.diagnosis.evidence import SessionEvidence
 from service.documents.runs import events_of
 from service.pages.runs.readiness import because
-from service.pages.runs.reading import PAYLOAD_SHOWN, read_events
+from service.pages.runs.run_data import PAYLOAD_SHOWN, read_events
 from service.pages.runs.view import GIST_SHOWN
 from streams.engine.engine import Engine
 
