@@ -25,9 +25,9 @@ from benchmarks.measure import print_table, started
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access.access import AccessStore, Holder, access_file
+from service.http.bounds import INGEST, ApiSettings
 from service.http.documents.models import IngestBody
 from service.http.serving import server_of
-from service.http.settings import INGEST, ApiSettings
 from service.supervisor.processes import serving
 from service.workspace import utc_now
 from streams.log.log_writer import INTAKE, SCORING

@@ -100,7 +100,7 @@ async def _simulates(base_url: str) -> bool | None:
     """Whether the server says of itself that it only simulates a judge; None where nothing answers."""
     import httpx2  # noqa: PLC0415 - it takes a while to load
 
-    from service.http.settings import LOOPBACK_NAMES  # noqa: PLC0415 - what the server needs, commands do not
+    from service.http.bounds import LOOPBACK_NAMES  # noqa: PLC0415 - what the server needs, commands do not
 
     # A proxy of the environment cannot reach this machine's own loopback.
     beyond = httpx2.URL(base_url).host not in LOOPBACK_NAMES

@@ -16,7 +16,7 @@ from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 from analytics.store.store import Store
 from service.access.access import AccessStore
 from service.http.app import create_app
-from service.http.settings import ApiSettings
+from service.http.bounds import ApiSettings
 from streams.engine.engine import Engine
 
 

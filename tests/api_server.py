@@ -17,8 +17,8 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from service.access.access import AccessStore, Holder
 from service.http.app import create_app
+from service.http.bounds import ApiSettings
 from service.http.serving import server_of
-from service.http.settings import ApiSettings
 from service.queries.questions import QueryLimits
 from service.supervisor.serving import listen
 from streams.engine.engine import Engine

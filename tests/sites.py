@@ -31,7 +31,7 @@ from audit.policy.policy import Policy, load_policy
 from audit.redaction.redactor import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score
 from service.access.access import AccessStore, Holder
-from service.http.settings import ApiSettings
+from service.http.bounds import ApiSettings
 from streams.engine.engine import Engine
 
 DRIFTED, WORKING, EVALUATED, QUIET = "support", "desk", "shop", "night"

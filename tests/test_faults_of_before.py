@@ -22,8 +22,8 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from service.access.access import AccessStore, Holder
 from service.http.app import create_app
+from service.http.bounds import ApiSettings
 from service.http.context import ApiContext
-from service.http.settings import ApiSettings
 from service.simulator import RunningJudge, running
 from streams.engine.engine import Engine
 from streams.watch.rounds import WatchRounds

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from audit.fingerprints import stable_id
 from audit.silence import Silence
 from schemas.records import Incident
-from service.http.settings import API
+from service.http.bounds import API
 from streams.watch.moves import moved_of
 from streams.watch.states import SUSPECTED
 

@@ -16,7 +16,7 @@ import httpx2
 from schemas.errors import DriftlineError
 from service.access.access import AccessStore, Holder, access_file
 from service.demo.conversations import Session
-from service.http.settings import API, EVENTS, INGEST
+from service.http.bounds import API, EVENTS, INGEST
 from service.settings import Settings
 from service.supervisor.processes import serving
 from service.workspace import Clock, utc_now

@@ -27,7 +27,7 @@ from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import DriftlineError, InputError, SettingsError
 from service.documents.evaluations import evaluation_of
 from service.evaluations.evaluating import Progress
-from service.http.settings import EVALUATIONS
+from service.http.bounds import EVALUATIONS
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared
 from streams.evaluations.selecting import Wanted

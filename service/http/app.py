@@ -19,13 +19,14 @@ from service.documents.rounding import rounded
 from service.http.auth import audit_log, sign_in, tokens
 from service.http.auth.audit_trail import AuditTrail, keep_write
 from service.http.auth.authentication import Authentication
+from service.http.bounds import ApiSettings
 from service.http.context import ApiContext
 from service.http.documents import docs
 from service.http.documents.description import describe
 from service.http.errors import ApiError, add_error_answers, error_response
 from service.http.etags import Etags
-from service.http.limits import BodyLimits, HostCheck, InFlight
 from service.http.parameters import refuse_unknown
+from service.http.request_limits import BodyLimits, HostCheck, InFlight
 from service.http.requests import RequestRecord
 from service.http.routes import (
     alerts,
@@ -51,7 +52,6 @@ from service.http.routes import (
 from service.http.routes import rejudging as judging
 from service.http.routes import scores as reading
 from service.http.routes.metrics import Metrics
-from service.http.settings import ApiSettings
 from service.pages import help_page, sql
 from service.pages import sign_in_page as entrance
 from service.pages.exchanges import exchange, review

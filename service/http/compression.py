@@ -12,7 +12,7 @@ import gzip
 from starlette.datastructures import MutableHeaders
 from starlette.types import Scope
 
-from service.http.limits import header_values
+from service.http.request_limits import header_values
 
 LEVEL = 5
 """Beyond it, a page gets hardly smaller and takes twice as long."""

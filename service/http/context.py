@@ -17,9 +17,9 @@ from fastapi import Depends, Request
 from schemas.errors import StoreError
 from service.access.access import AccessStore
 from service.documents.score_times import ScoreTimes
+from service.http.bounds import ApiSettings
 from service.http.errors import ApiError
 from service.http.routes.metrics import Metrics
-from service.http.settings import ApiSettings
 from service.known_projects import is_known, known_projects, named_projects, nearest
 from streams.engine.record_intake import Auditing
 from streams.watch.watching import Watch

@@ -15,7 +15,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.compression import is_packed, packed, takes_gzip
-from service.http.limits import header_values
+from service.http.request_limits import header_values
 
 MAX_HELD = 8 * 1024 * 1024
 """Bytes of an answer that is held back until its digest is known; a larger one is sent as it comes, without an ETag."""

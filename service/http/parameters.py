@@ -13,8 +13,8 @@ from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
+from service.http.bounds import API
 from service.http.errors import ApiError
-from service.http.settings import API
 
 
 async def refuse_unknown(request: Request) -> None:

@@ -15,7 +15,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.errors import METHODS, ApiError, error_response
-from service.http.limits import ClientGone
+from service.http.request_limits import ClientGone
 from service.http.routes.metrics import Metrics
 
 log = logging.getLogger(__name__)

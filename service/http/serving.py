@@ -10,8 +10,8 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from service.http.bounds import ApiSettings
 from service.http.context import ApiContext
-from service.http.settings import ApiSettings
 
 MAX_CONNECTIONS = 512
 MAX_HEAD = 16 * 1024

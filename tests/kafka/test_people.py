@@ -16,7 +16,7 @@ from audit.policy.policy import Policy
 from schemas.registry import topics
 from service.access.access import AccessStore, Holder
 from service.http.app import create_app
-from service.http.settings import ApiSettings
+from service.http.bounds import ApiSettings
 from streams.kafka.connection import KafkaConnection
 from streams.upkeep.anchors import choose, run_round, withdraw
 

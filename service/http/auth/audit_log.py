@@ -11,12 +11,12 @@ from pydantic import Field
 
 from service.access.audit_log import Line
 from service.http.auth.authentication import FleetAdmin
+from service.http.bounds import API
 from service.http.context import Services
 from service.http.documents.answers import Answer
 from service.http.documents.models import ConnectionName
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
-from service.http.settings import API
 
 router = APIRouter(tags=["access"])
 

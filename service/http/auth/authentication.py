@@ -23,10 +23,10 @@ from service.access.access import AccessStore, Holder
 from service.access.sign_ins import is_mark
 from service.access.tokens import prefix_of
 from service.http.auth.cookies import cookie_of
+from service.http.bounds import ApiSettings
 from service.http.context import Services
 from service.http.errors import ApiError, refuse
-from service.http.limits import header_values, is_same_origin
-from service.http.settings import ApiSettings
+from service.http.request_limits import header_values, is_same_origin
 
 WINDOW = 60.0
 """Seconds over which failures are counted."""

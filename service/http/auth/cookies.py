@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from starlette.types import Scope
 
-from service.http.limits import header_values
+from service.http.request_limits import header_values
 
 
 def is_encrypted(scope: Scope, encrypted_hosts: Collection[str]) -> bool:

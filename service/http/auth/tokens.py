@@ -18,12 +18,12 @@ from service.access.access import SCOPES, AccessStore, Holder, Kind, Scope, Toke
 from service.access.tokens import MARK
 from service.http.auth.audit_trail import name_subject
 from service.http.auth.authentication import FleetAdmin
+from service.http.bounds import API
 from service.http.context import Services
 from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import ConnectionName, Id, OperatorBody
 from service.http.errors import ApiError, documented
-from service.http.settings import API
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])
 WRITES = (400, 408, 413, 415)

@@ -13,8 +13,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from service.http.bounds import API
 from service.http.documents.examples import example_of
-from service.http.settings import API
 
 Json = dict[str, Any]
 JSON = "application/json"

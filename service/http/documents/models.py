@@ -24,7 +24,7 @@ from audit.surrogates import mended_text
 from audit.times import parse_timestamp
 from schemas.bounds.contract import IDENTIFIER
 from schemas.bounds.limits import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
-from service.http.settings import MAX_EVENTS
+from service.http.bounds import MAX_EVENTS
 from streams.sources.event_records import has_broken_id
 
 

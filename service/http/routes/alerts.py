@@ -11,12 +11,12 @@ from pydantic import Field
 from analytics.store.outbox import Outbox
 from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader, require_project
+from service.http.bounds import API
 from service.http.context import Services
 from service.http.documents.answers import Answer
 from service.http.documents.project_answers import Moment
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
-from service.http.settings import API
 
 router = APIRouter(tags=["alerts"])
 Status = Literal["waiting", "delivered", "given_up"]

@@ -11,13 +11,13 @@ from schemas.errors import InputError
 from service.documents.anchors import anchor_document, anchors_document
 from service.documents.scores import iso_time
 from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
+from service.http.bounds import API
 from service.http.context import ApiContext, Services, durable_or_refused
 from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import ConnectionName, Id, OperatorBody
 from service.http.documents.project_answers import Moment
 from service.http.errors import ApiError, documented
-from service.http.settings import API
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 
 router = APIRouter(route_class=JsonRoute, tags=["anchors"])

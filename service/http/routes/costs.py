@@ -11,13 +11,13 @@ from pydantic import Field
 from analytics.queries import run_query
 from schemas.bounds.limits import EARLIEST
 from service.http.auth.authentication import Reader, VisibleProject
+from service.http.bounds import API
 from service.http.context import ApiContext, Services
 from service.http.documents.answers import Answer
 from service.http.documents.models import QueryMoment
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, encode_place
 from service.http.routes.scores import PROJECT, require_window
-from service.http.settings import API
 
 router = APIRouter(tags=["reading"])
 From = Annotated[QueryMoment | None, Query(alias="from", description="Only what was judged at or after this time.")]

@@ -17,6 +17,7 @@ from schemas.records import Evaluation, EvaluationRequest
 from service.documents.evaluations import evaluation_page, evaluation_state
 from service.http.auth.audit_trail import name_subject
 from service.http.auth.authentication import Admin, Reader, VisibleProject
+from service.http.bounds import EVALUATIONS
 from service.http.context import ApiContext, Services, durable_or_refused
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.evaluation_answers import (
@@ -31,7 +32,6 @@ from service.http.documents.evaluation_bodies import MAX_EVALUATIONS, EvaluateBo
 from service.http.documents.models import Id
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, Place, after, page_of
-from service.http.settings import EVALUATIONS
 from service.judge_models import refuse_unconfigured
 from service.judge_setup import LIVE
 from streams.evaluations.preparing import Prepared, prepare

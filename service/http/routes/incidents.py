@@ -11,6 +11,7 @@ from pydantic import Field, StringConstraints
 from service.documents.incidents import check_document, decisions_on, incident_document, incident_records
 from service.documents.scores import Document
 from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
+from service.http.bounds import API
 from service.http.context import Services, durable_or_refused
 from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
@@ -19,7 +20,6 @@ from service.http.documents.project_answers import Moment, ProjectAnswer
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.http.routes.baselines import BaselineAnswer
-from service.http.settings import API
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.states import ACCEPTED, RESOLVED, confidence_of, current_status, decision_of, shows
 

@@ -19,12 +19,12 @@ from schemas.errors import BoundsError
 from schemas.records import Exchange, Label, Redaction
 from service.access.access import Holder
 from service.http.auth.authentication import Connection
+from service.http.bounds import INGEST
 from service.http.context import Services, durable_or_refused
 from service.http.documents.answers import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import IngestBody
 from service.http.errors import ApiError, documented
-from service.http.settings import INGEST
 from streams.engine.record_intake import Auditing
 from streams.log.ingest_outcome import QUEUED, Taken
 from streams.sources.openclaw.answer import outcome_of

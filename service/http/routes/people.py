@@ -12,13 +12,13 @@ from schemas.errors import PolicyError
 from service.documents.people import MAX_SKIPPED, agreement_document, human_scores, next_to_review, with_human_score
 from service.documents.scores import Document, score_by_id
 from service.http.auth.authentication import Reader, Reviewer, VisibleProject
+from service.http.bounds import API
 from service.http.context import ApiContext, Services, durable_or_refused
 from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import Id, OperatorBody, QueryMoment, Text
 from service.http.documents.project_answers import Moment, OneScoreAnswer, ScoreAnswer
 from service.http.errors import ApiError, documented
-from service.http.settings import API
 from streams.upkeep.reviewing import MAX_COMMENT, REVIEWS, human_score, require_human_scores
 
 router = APIRouter(route_class=JsonRoute, tags=["people"])

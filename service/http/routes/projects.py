@@ -15,12 +15,12 @@ from service.documents.project_checks import COUNTS, EMPTY_PROJECT, RECENT_DAYS,
 from service.documents.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share, with_health
 from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader
+from service.http.bounds import API
 from service.http.context import ApiContext, Services
 from service.http.documents.answers import Answer
 from service.http.documents.project_answers import Moment, ProjectAnswer, Share
 from service.http.errors import documented
 from service.http.paging import Cursor, NextCursor, Place, page_of
-from service.http.settings import API
 
 router = APIRouter(tags=["reading"])
 MAX_PROJECTS = 5000

@@ -16,12 +16,12 @@ from analytics.sandbox.result_formats import FORMATS
 from schemas.errors import QueryError, StoreError
 from service.documents.scores import iso_time
 from service.http.auth.authentication import Querier
+from service.http.bounds import API
 from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import OperatorBody, Text
 from service.http.errors import ApiError, documented
-from service.http.limits import ClientGone
-from service.http.settings import API
+from service.http.request_limits import ClientGone
 from service.queries import query_pool as desk
 from service.queries.questions import DEFAULT_ROWS, MAX_ROWS, Question
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.http.auth.authentication import Admin, VisibleProject
+from service.http.bounds import API
 from service.http.context import Services, durable_or_refused
 from service.http.documents.answers import Requested
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import RejudgeBody
 from service.http.errors import ApiError, documented
-from service.http.settings import API
 
 router = APIRouter(route_class=JsonRoute, tags=["judging"])
 

@@ -14,13 +14,13 @@ from service.documents.incidents import baseline_document
 from service.documents.project_checks import check_words
 from service.documents.scores import Document, Wanted, project_scores, project_summary, score_by_id
 from service.http.auth.authentication import Reader, VisibleProject
+from service.http.bounds import API
 from service.http.context import ApiContext, Services
 from service.http.documents.models import Id, QueryMoment
 from service.http.documents.project_answers import AnomaliesAnswer, OneScoreAnswer, ScoreAnswer, ScoresAnswer, SummaryAnswer
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, Place, page_of
 from service.http.routes.projects import project_row
-from service.http.settings import API
 
 router = APIRouter(tags=["reading"])
 PROJECT = f"{API}/{{project}}"

@@ -11,13 +11,13 @@ from pydantic import Field
 from audit.silence import Status
 from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader, require_project
+from service.http.bounds import API
 from service.http.context import Services
 from service.http.documents.answers import Answer
 from service.http.documents.models import ConnectionName
 from service.http.documents.project_answers import Moment
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
-from service.http.settings import API
 from service.supervisor.silence_watchdog import Listed, listening_of, open_sessions
 
 router = APIRouter(tags=["telemetry"])

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from api_server import BodyBuilder, LiveServer, Tokens
 
-from service.http.settings import ApiSettings
+from service.http.bounds import ApiSettings
 
 INGEST = "/api/audit/ingest"
 

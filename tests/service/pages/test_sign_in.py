@@ -22,7 +22,7 @@ from service.access.access import AccessStore, Holder
 from service.access.sign_ins import LASTS, mark_of
 from service.http.auth.authentication import PAGE_MARK
 from service.http.auth.cookies import cookie_name
-from service.http.settings import ApiSettings
+from service.http.bounds import ApiSettings
 from service.pages.viewing import local_path
 from service.settings import Settings
 from service.supervisor.serving import api_settings

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from service.access.access import AccessStore
 from service.http.auth.authentication import WINDOW, Failures
-from service.http.settings import ApiSettings
+from service.http.bounds import ApiSettings
 
 OPEN = {"/healthz", "/readyz", "/metrics"}
 

@@ -8,8 +8,8 @@ import pytest
 from api_server import Call, Tokens
 
 from analytics.store.store import Store
+from service.http.bounds import BODY_LIMITS
 from service.http.documents.models import NO_MOMENT
-from service.http.settings import BODY_LIMITS
 
 EVENTS = "/api/audit/events"
 

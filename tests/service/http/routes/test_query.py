@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from servers import LONG, until
 
 from service.access.access import AccessStore, Holder
-from service.http.settings import ApiSettings
+from service.http.bounds import ApiSettings
 from service.queries import query_pool as desk
 from streams.engine.engine import Engine
 

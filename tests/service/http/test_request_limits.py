@@ -12,8 +12,8 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
 
-from service.http.limits import BodyLimits, InFlight, host_name
-from service.http.settings import ApiSettings
+from service.http.bounds import ApiSettings
+from service.http.request_limits import BodyLimits, InFlight, host_name
 from streams.engine.engine import Engine
 
 INGEST = "/api/audit/ingest"

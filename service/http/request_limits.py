@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.http.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, ApiSettings
 from service.http.errors import ApiError, refuse
-from service.http.settings import BODY_LIMITS, DEFAULT_BODY_LIMIT, ApiSettings
 
 PROBES = frozenset({"/healthz", "/readyz"})
 """Paths that say nothing but how the server is doing: probes call by address, and want an answer when it is busy."""
