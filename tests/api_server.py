@@ -19,7 +19,7 @@ from service.access.access import AccessStore, Holder
 from service.http.app import create_app
 from service.http.bounds import ApiSettings
 from service.http.serving import server_of
-from service.queries.questions import QueryLimits
+from service.queries.requests import QueryLimits
 from service.supervisor.serving import listen
 from streams.engine.engine import Engine
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from analytics.store.store import Store
 from schemas.errors import BusyError
 from service.queries.processes import ask
-from service.queries.questions import Outcome, QueryLimits, Question
+from service.queries.requests import Outcome, QueryLimits, Question
 from service.queries.snapshot_cache import Snapshots
 
 

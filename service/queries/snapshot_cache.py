@@ -24,7 +24,7 @@ from analytics.sandbox.snapshots import Changes, changes_of, copy_database
 from analytics.store.store import Store
 from schemas.errors import BusyError, DriftlineError, StoreError
 from service.queries.processes import build
-from service.queries.questions import QueryLimits
+from service.queries.requests import QueryLimits
 
 SUFFIX = ".analysts"
 """What the folder beside the database ends with in which snapshots are made."""

@@ -31,7 +31,7 @@ REFUSALS = {"busy", "log_unavailable", "no_snapshot"}
 CONNECTION = "bench"
 OFTEN = """
     import functools, service.queries.snapshot_cache, service.supervisor.serving
-    from service.queries.questions import QueryLimits
+    from service.queries.requests import QueryLimits
 
     service.queries.snapshot_cache.REST = 0
     service.supervisor.serving.ApiSettings = functools.partial(service.supervisor.serving.ApiSettings, queries=QueryLimits(fresh_for=0.2))

@@ -23,7 +23,7 @@ from service.http.documents.models import OperatorBody, Text
 from service.http.errors import ApiError, documented
 from service.http.request_limits import ClientGone
 from service.queries import query_pool as desk
-from service.queries.questions import DEFAULT_ROWS, MAX_ROWS, Question
+from service.queries.requests import DEFAULT_ROWS, MAX_ROWS, Question
 
 router = APIRouter(route_class=JsonRoute, tags=["query"])
 MAX_SQL = 50_000
