@@ -15,8 +15,8 @@ from audit.fingerprints import digest
 from service.simulator.batches import MAX_BATCH_BODY, SimulatedBatches
 from service.simulator.behaviours import REFUSED, Answering, altered, deliver, refusal_of
 from service.simulator.caching import PrefixCache
-from service.simulator.calls import Call, Receive, Scope, Send, json_bytes
 from service.simulator.evaluating import simulated_evaluation
+from service.simulator.http_calls import Call, Receive, Scope, Send, json_bytes
 from service.simulator.plays import Arrivals, Plays
 from service.simulator.requests import MAX_BODY, Asked, Json, Problem, read_countable, read_request, unauthorized
 from service.simulator.scoring import CHARACTERS_A_TOKEN, MODEL, simulated_answer

@@ -19,7 +19,7 @@ from typing import Any
 
 from audit.fingerprints import digest
 from service.simulator.behaviours import MEGABYTE, PAGE, altered, refusal_of
-from service.simulator.calls import json_bytes
+from service.simulator.http_calls import json_bytes
 from service.simulator.plays import Plays
 from service.simulator.requests import Asked, Json, Problem, invalid, json_object, read_request, unauthorized
 from service.simulator.script import Step

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from service.simulator.calls import Call
+from service.simulator.http_calls import Call
 from service.simulator.requests import Asked, Json, Problem
 
 MEGABYTE = 1_000_000

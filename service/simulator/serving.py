@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from schemas.errors import SettingsError
 from service.simulator.app import SimulatedJudge
 from service.simulator.caching import PrefixCache
-from service.simulator.calls import Scope
+from service.simulator.http_calls import Scope
 from service.simulator.plays import Arrivals, Plays
 from service.simulator.script import Play
 
