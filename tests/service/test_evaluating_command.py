@@ -17,7 +17,7 @@ from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
-from service.evaluations.tables import SIMULATED_NOTE
+from service.evaluations.output_tables import SIMULATED_NOTE
 from service.simulator import RunningJudge, running
 from service.workspace import utc_now
 from streams.engine.embedded import EmbeddedRunner

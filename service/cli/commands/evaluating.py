@@ -26,7 +26,7 @@ from service.evaluations.evaluating import catch_up
 from service.evaluations.evaluating import evaluate as make_evaluations
 from service.evaluations.files import readable_json, write_files
 from service.evaluations.inputs import chosen_plans, load_cases, warnings_of
-from service.evaluations.tables import evaluation_view
+from service.evaluations.output_tables import evaluation_view
 from service.evaluations.wording import estimate_document, estimate_in_words, telling
 from service.judge_models import refuse_unconfigured
 from service.judge_setup import LIVE, NAME_A_JUDGE, NONE, who_judges
