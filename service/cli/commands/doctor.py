@@ -19,7 +19,7 @@ from audit.policy.policy import Policy, load_policy
 from schemas.errors import DriftlineError
 from service.access.access import AccessStore, access_file
 from service.cli.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of
-from service.cli.commands.topics import administration_of
+from service.cli.commands.records.topics import administration_of
 from service.cli.terminal import counted, out, plain
 from service.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
 from service.kafka import framing_of

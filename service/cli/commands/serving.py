@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from service.cli.commands.options import Database, PolicyFile, settings_of
-from service.cli.commands.topics import Kafka
+from service.cli.commands.records.topics import Kafka
 from service.cli.terminal import out
 from service.judge_setup import LIVE, NONE, SIMULATED, WORKERS
 from service.supervisor.logs import configure_logs

@@ -10,7 +10,7 @@ import typer
 
 from schemas.errors import SettingsError
 from service.cli.commands.options import PolicyFile, settings_of
-from service.cli.commands.topics import Kafka
+from service.cli.commands.records.topics import Kafka
 from service.cli.terminal import out
 from service.judge_setup import unpriced_note, who_judges
 from service.kafka import connection_of

@@ -15,7 +15,7 @@ from audit.policy.policy import ProjectPolicy, load_policy
 from schemas.errors import SettingsError
 from schemas.registry import current_schemas
 from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
-from service.cli.commands.topics import Kafka
+from service.cli.commands.records.topics import Kafka
 from service.cli.terminal import err, out, plain, table
 from service.judge_setup import OTHERS, PRICE_IT, unpriced_note
 from service.kafka import connection_of, framing_of

@@ -9,7 +9,7 @@ import typer
 
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, PolicyFile, moment_of, print_json, settings_of
-from service.cli.commands.topics import Kafka
+from service.cli.commands.records.topics import Kafka
 from service.cli.dead_letter_views import letter_document, letter_view, letters_view, outcome_document, outcome_lines
 from service.cli.terminal import err, leave_quietly, out
 from service.dead_letters import Filters, ids_to_retry, letter_box, letter_of, open_letters, reasons

@@ -1,0 +1,1 @@
+"""Commands on records: import, export, replay, rejudge, delete, dead letters, topics."""
