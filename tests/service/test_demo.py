@@ -22,7 +22,7 @@ from consoles import Terminal, is_shown, typed_in
 from analytics.queries import query_rows
 from analytics.sandbox.adhoc import read_only_rows
 from analytics.store.store import Store
-from service.cli.commands.demo import MARKER
+from service.cli.commands.server.demo import MARKER
 from service.cli.main import run as run_command
 from service.cli.next_steps import QUERIES
 from service.demo.conversations import PROJECTS, WORSE_AGENT, WORSE_SINCE, dialogues

@@ -610,7 +610,7 @@ def test_a_port_that_is_taken_is_an_error_in_words(judge: RunningJudge) -> None:
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_says_where_it_listens_and_ends_quietly(ending: signal.Signals) -> None:
     """It is stopped by whoever started it; a page of traceback would look like a fault."""
-    program = "import typer; from service.cli.commands.simulating import simulate_judge; typer.run(simulate_judge)"
+    program = "import typer; from service.cli.commands.server.simulating import simulate_judge; typer.run(simulate_judge)"
     command = [sys.executable, "-c", program, "--port", "0", "--verbose", "--script", "hang"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

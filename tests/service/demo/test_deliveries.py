@@ -13,7 +13,7 @@ import pytest
 
 from schemas.errors import DriftlineError
 from service.access.access import AccessStore
-from service.cli.commands.demo import POLICY
+from service.cli.commands.server.demo import POLICY
 from service.demo import deliveries
 from service.demo.conversations import PROJECTS, Session, dialogues
 from service.demo.deliveries import OPERATOR, DeliveryError, Tokens, deliver, issue_tokens, take_in

@@ -19,7 +19,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access.access import Holder
-from service.cli.commands.demo import POLICY
+from service.cli.commands.server.demo import POLICY
 from service.demo.conversations import dialogues
 from service.http.documents.models import IngestBody
 from service.http.routes.ingest import exchange_of
