@@ -17,8 +17,8 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from schemas.errors import InputError
+from service.cli.commands.drift.watching import check_projects
 from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, for_database, print_json, settings_of
-from service.cli.commands.watching import check_projects
 from service.cli.import_findings import import_findings
 from service.cli.next_steps import program_name
 from service.cli.terminal import counted, err, out

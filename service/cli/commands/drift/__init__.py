@@ -1,0 +1,1 @@
+"""Commands on scores over time: drift checks, incidents, anchors, deployments, comparisons, costs, SQL, people."""
