@@ -1,0 +1,1 @@
+"""Commands on finished runs: diagnose, sessions, threshold tuning, evaluations."""
