@@ -27,8 +27,8 @@ _SERVER = """
     import anthropic, fastapi.openapi.utils, httpx2, h11, pythonjsonlogger.json, uvicorn
     import service.cli.main, service.cli.commands, service.supervisor.serving, streams.judges.live
 
-    for found in pkgutil.iter_modules(service.cli.commands.__path__):
-        importlib.import_module(f"service.cli.commands.{found.name}")
+    for found in pkgutil.walk_packages(service.cli.commands.__path__, "service.cli.commands."):
+        importlib.import_module(found.name)
 
     def command(wanted, files):
         for number, file in enumerate(files):

@@ -43,17 +43,16 @@ from service.http.routes import (
     people,
     projects,
     query,
+    rejudging,
     retention,
     runs,
+    scores,
     sessions,
     telemetry,
     trends,
 )
-from service.http.routes import rejudging as judging
-from service.http.routes import scores as reading
 from service.http.routes.metrics import Metrics
-from service.pages import help_page, sql
-from service.pages import sign_in_page as entrance
+from service.pages import help_page, sign_in_page, sql
 from service.pages.exchanges import exchange, review
 from service.pages.incidents import incidents as project_incidents
 from service.pages.problems import add_problem_pages
@@ -81,7 +80,7 @@ ROUTERS = (
     telemetry,
     alerts,
     projects,
-    reading,
+    scores,
     exchanges,
     trends,
     baselines,
@@ -91,7 +90,7 @@ ROUTERS = (
     people,
     anchors,
     deployments,
-    judging,
+    rejudging,
     retention,
     tokens,
     audit_log,
@@ -100,7 +99,7 @@ ROUTERS = (
     sign_in,
     operations,
     docs,
-    entrance,
+    sign_in_page,
     fleet,
     project,
     project_anomalies,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 
-from audit.drift import consecutive_days as drift
+from audit.drift import consecutive_days
 from audit.drift.change_detector import Change, find_change
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
@@ -31,13 +31,13 @@ def by_consecutive_days(case: Case) -> Iterator[Finding]:
         if reference.cuts_into(case.baseline.window_start.date(), case.baseline.window_end.date()):
             continue  # what it calls normal was measured in part on days of a change that is over
         counts = {one: count for one, count in case.measured.days(tier).items() if not reference.cuts(one.day)}
-        found = drift.consecutive_days(list(counts), known.mean, known.stddev, case.measured.as_of.date())
+        found = consecutive_days.consecutive_days(list(counts), known.mean, known.stddev, case.measured.as_of.date())
         for one in {one.direction: one for one in found}.values():
             yield _run(case, case.baseline, (tier, name), one, counts)
 
 
 def _run(
-    case: Case, baseline: Baseline, tier: tuple[str, str], found: drift.Drift, counts: Mapping[drift.DailyAverage, int]
+    case: Case, baseline: Baseline, tier: tuple[str, str], found: consecutive_days.Drift, countconsecutive_dayspping[drift.DailyAverage, int]
 ) -> Finding:
     column, name = tier
     known: TierStatistics = getattr(baseline, column)
@@ -55,7 +55,7 @@ def _run(
         title=f"{name} {VERBS[found.direction]} to {farthest:.2f} from {mean:.2f}: {length} days in a row",
         description=(
             f"From {first} to {last} the daily averages of {name} were {length} times in a row more than one standard deviation "
-            f"({max(stddev, drift.SMALLEST_SIGMA):.3f}) {_off(found.direction)} the baseline of {mean:.3f} ({known.count} scores); "
+            f"({max(stddev, consecutive_days.SMALLEST_SIGMA):.3f}) {_off(found.direction)} the baseline of {mean:.3f} ({known.count} scores); "
             f"the farthest was {farthest:.3f}, {found.deviation:.1f} standard deviations off."
         ),
         numbers={

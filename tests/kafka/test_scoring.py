@@ -28,9 +28,8 @@ from schemas.records import Exchange, Judgement, ScoringTask
 from service.simulator import RunningJudge, running
 from streams.judges.protocol import Purse, Verdict
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker import judging_partition
+from streams.kafka.worker import judging_partition, ownership_guard
 from streams.kafka.worker import judging_processor as judging
-from streams.kafka.worker import ownership_guard as leases
 from streams.kafka.worker.watchdog import Pulse
 from streams.steps.intake import IntakeStep
 
@@ -547,7 +546,7 @@ def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a broker does not answer, others may already have been given the partitions: two would pay for one call."""
-    monkeypatch.setattr(leases, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(ownership_guard, "RETRY_SECONDS", 0.0)
 
     async def work() -> None:
         sure, exchanges = [True], dialogue("s", 2)
@@ -580,7 +579,7 @@ def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
 
 def test_what_the_broker_does_not_take_is_offered_again(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is away for a while costs time, and nothing else."""
-    monkeypatch.setattr(leases, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(ownership_guard, "RETRY_SECONDS", 0.0)
 
     class Unsteady(Mortal):
         """Fails each second time, now and then after the broker had it."""

@@ -27,7 +27,7 @@ from kafka_workers import (
 
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker import offset_tracker as deliveries
+from streams.kafka.worker import offset_tracker
 from streams.kafka.worker.membership import Membership
 from streams.kafka.worker.offset_tracker import Deliveries, split
 from streams.kafka.worker.partition_queues import Lanes
@@ -116,7 +116,7 @@ def test_a_partition_that_goes_before_its_lane_has_begun_is_taken_up_again() -> 
 def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None:
     """Memory is bounded by partition, so a slow one takes none of another's."""
     book = Deliveries()
-    held = [book.deliver(chunk(start)) for start in range(0, 10 * deliveries.AHEAD, 10)]
+    held = [book.deliver(chunk(start)) for start in range(0, 10 * offset_tracker.AHEAD, 10)]
     assert (False, True) == (book.has_room((TOPIC, 0)), book.has_room((TOPIC, 1)))
     book.taken(held[0])
     assert book.has_room((TOPIC, 0))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.imports import file_reading as reading
+from service.imports import file_reading
 from service.imports.file_reading import parts_of
 from streams.sources.transcript_sources import OPENCLAW
 
@@ -28,7 +28,7 @@ def test_a_part_is_no_larger_than_fits(database: Path, monkeypatch: pytest.Monke
     """A state folder of months holds more than a small machine has memory."""
     size = database.stat().st_size
     assert 1 == len(parts_of(OPENCLAW, database, size))
-    monkeypatch.setattr(reading, "PART_BYTES", size // 7)
+    monkeypatch.setattr(file_reading, "PART_BYTES", size // 7)
     parts = parts_of(OPENCLAW, database, size)
     assert 8 == len(parts)
     assert [False] * 7 + [True] == [part.ends for part in parts]

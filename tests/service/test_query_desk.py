@@ -24,7 +24,7 @@ from analytics.sandbox.snapshots import LEFT_OUT, WORK, copy_database, shown_col
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
-from service.queries import snapshot_cache as keeping
+from service.queries import snapshot_cache
 from service.queries.query_pool import Answer, QueryDesk
 from service.queries.requests import MAX_ROWS, QueryLimits, Question
 
@@ -389,14 +389,14 @@ def test_a_new_snapshot_is_made_only_when_something_has_changed(tmp_path: Path, 
     with Store(tmp_path / "fleet.duckdb") as store:
         put(store, 1)
         desk = QueryDesk(store, now, LIMITS)
-        keeping_rest, keeping.REST = keeping.REST, 0
+        keeping_rest, snapshot_cache.snapshot_cachekeeping.REST, 0
         try:
             counted = Question("SELECT count(*) AS n FROM exchanges")
             first, same = loop.run(desk.answer(counted)), loop.run(desk.answer(counted))
             put(store, 2)
             later = loop.run(desk.answer(counted))
         finally:
-            keeping.REST = keeping_rest
+            snapshot_cache.REST = keeping_rest
             loop.run(desk.close())
 
     assert (first.at, [{"n": 1}]) == (same.at, rows(same))
@@ -440,7 +440,7 @@ def test_a_snapshot_nobody_asks_for_is_given_up(tmp_path: Path, loop: asyncio.Ru
                 await asyncio.sleep(0.01)
 
     with Store(tmp_path / "fleet.duckdb") as store, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeping, "REST", 0)
+        patch.setattr(snapshot_cache, "REST", 0)
         desk = QueryDesk(store, now, msgspec.structs.replace(LIMITS, kept_for=1.0))
         loop.run(left_alone(desk))
         assert [{"n": 1}] == rows(loop.run(desk.answer(Question("SELECT 1 AS n"))))
@@ -457,7 +457,7 @@ def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
     tmp_path: Path, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ingest needs the room more than analysts do."""
-    monkeypatch.setattr(keeping.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
+    monkeypatch.setattr(snapshot_cache.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
     with Store(tmp_path / "fleet.duckdb") as store, caplog.at_level(logging.ERROR):
         desk = QueryDesk(store, now, LIMITS)
         with pytest.raises(StoreError, match="no snapshot"):

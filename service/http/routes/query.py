@@ -22,7 +22,7 @@ from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import OperatorBody, Text
 from service.http.errors import ApiError, documented
 from service.http.request_limits import ClientGone
-from service.queries import query_pool as desk
+from service.queries import query_pool
 from service.queries.requests import DEFAULT_ROWS, MAX_ROWS, Question
 
 router = APIRouter(route_class=JsonRoute, tags=["query"])
@@ -95,7 +95,7 @@ async def query(body: QueryBody, _: Querier, request: Request) -> Response:
     X-Driftline-Truncated and X-Driftline-As-Of. For operators of every project with the scope `query`.
     """
     began = time.monotonic()
-    asked: desk.QueryDesk = request.app.state.desk
+    asked: query_pool.QueryDesk = request.app.state.desk
     question = Question(body.sql, body.parameters, body.format, body.limit)
     try:
         answer = await _while_wanted(request, asked.answer(question))
@@ -106,7 +106,7 @@ async def query(body: QueryBody, _: Querier, request: Request) -> Response:
     return _response(answer, body.format, time.monotonic() - began)
 
 
-def _response(answer: desk.Answer, format_name: str, seconds: float) -> Response:
+def _response(answer: query_pool.Answer, format_name: str, seconds: float) -> Response:
     outcome, at = answer.outcome, iso_time(answer.at) or ""
     kind, content = FORMATS[format_name], answer.body
     headers = {

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from builders import exchange
 
-from analytics.deletion import compaction as compacting
+from analytics.deletion import compaction
 from analytics.deletion.compaction import compact, space_of
 from analytics.store.file_lock import lock_file
 from analytics.store.positions import COMPACTION
@@ -90,7 +90,7 @@ def test_compaction_is_worth_it_for_a_large_free_share(filled: Path, monkeypatch
     assert space.free > space.size / 2
     assert not space.is_worth_it
 
-    monkeypatch.setattr(compacting, "WORTH_BYTES", 1_000)
+    monkeypatch.setattr(compaction, "WORTH_BYTES", 1_000)
 
     assert space_of(filled).is_worth_it
 
@@ -116,7 +116,7 @@ def test_a_compaction_that_is_cut_short_stays_due(filled: Path, tmp_path: Path, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(compacting, "_sync", killed)
+        patch.setattr(compaction, "_sync", killed)
         with pytest.raises(KeyboardInterrupt):
             compact(path)
 

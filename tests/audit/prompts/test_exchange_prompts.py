@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from audit.exchanges.questions import Question
 from audit.policy.methodology import shipped_methodologies
 from audit.policy.policy import Policy, ProjectPolicy
-from audit.prompts import exchange_prompts as prompts
+from audit.prompts import exchange_prompts
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from audit.prompts.prompt_quoting import MAX_SHOWN, literal, visible
 from schemas.records import Exchange
@@ -249,7 +249,7 @@ def test_the_fingerprint_changes_with_the_wording_and_the_dimensions(monkeypatch
         ("TIER2", "tier2b"),
     ]:
         with monkeypatch.context() as patch:
-            patch.setattr(prompts, name, value)
+            patch.setattr(exchange_prompts, name, value)
             seen.add(tier2_question(BASE, POLICY).fingerprint)
     assert 10 == len(seen)
     assert all(re.fullmatch("[0-9a-f]{64}", one) for one in seen)

@@ -289,7 +289,7 @@ HOSTILE = """
     from schemas.errors import RecordError
     from schemas.registry import current_schemas
     from schemas.codec import arrow
-    from schemas.codec import single_object as codec
+    from schemas.codec import single_object
 
     decode_batch([])
     for name in current_schemas():

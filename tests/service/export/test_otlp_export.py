@@ -17,7 +17,7 @@ from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import SettingsError
 from schemas.records import DimensionScore, Score
-from service.export import otlp_export as otel
+from service.export import otlp_export
 from service.export.otlp_collector import Collector, collector_of
 from service.settings import Settings
 
@@ -94,8 +94,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otel, "PAUSE", 0.0)
-    monkeypatch.setattr(otel, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(otlp_export, "PAUSE", 0.0)
+    monkeypatch.setattr(otlp_export, "LONGEST_PAUSE", 0.01)
 
 
 def score(number: int, **said: Any) -> Score:
@@ -121,7 +121,7 @@ def append(store: Store, *scores: Score) -> None:
 
 def sent(store: Store, collector: Collector) -> None:
     """One run of the chore."""
-    asyncio.run(otel.ScoreEvents(store, collector).run())
+    asyncio.run(otlp_export.ScoreEvents(store, collector).run())
 
 
 def test_scores_arrive_as_events_of_the_semantic_conventions(store: Store, receiver: Receiver) -> None:
@@ -183,7 +183,7 @@ def test_what_a_collector_does_not_take_is_sent_again(store: Store, receiver: Re
     append(store, score(1), score(2))
     receiver.statuses = list(statuses)
     if statuses in ([503, 503, 503], [401]):
-        with pytest.raises(otel.CollectorError):
+        with pytest.raises(otlp_export.CollectorError):
             sent(store, collector)
     sent(store, collector)
 
@@ -195,7 +195,7 @@ def test_a_collector_that_is_not_there_loses_nothing(store: Store, receiver: Rec
     """It comes back with the next deployment."""
     sent(store, Collector(f"{receiver.url}/v1/logs"))
     append(store, score(1))
-    with pytest.raises(otel.CollectorError):
+    with pytest.raises(otlp_export.CollectorError):
         sent(store, Collector("http://127.0.0.1:9/v1/logs"))
     sent(store, Collector(f"{receiver.url}/v1/logs"))
 
@@ -221,7 +221,7 @@ def test_what_a_collector_calls_malformed_is_left_behind(
 
 def test_many_scores_go_in_batches(store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A collector bounds the size of a request."""
-    monkeypatch.setattr(otel, "BATCH", 2)
+    monkeypatch.setattr(otlp_export, "BATCH", 2)
     collector = Collector(f"{receiver.url}/v1/logs")
     sent(store, collector)
     append(store, *(score(number) for number in range(5)))

@@ -13,7 +13,7 @@ from audit.cost.prices import Usage, nano_of, price_of, worst_case
 from audit.cost.session_ledger import Ledger
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
-from schemas.codec import single_object as codec
+from schemas.codec import single_object
 from schemas.records import Judgement, Record, Reservation, ScoringTask
 from streams.judges.protocol import Purse, Verdict
 from streams.judging.call_budget import DurablePurse, StoppedError
@@ -65,7 +65,7 @@ def _docket(ledger: Ledger, *, batched: bool) -> Docket:
         session_id=exchange.session_id,
         exchange_id=exchange.exchange_id,
         revision=0,
-        exchange=codec.encode(exchange),
+        exchange=single_object.encode(exchange),
         turn_number=1,
         sampling_reason="always",
         sampling_probability=1.0,

@@ -19,7 +19,7 @@ from servers import LONG, until
 
 from service.access.access import AccessStore, Holder
 from service.http.bounds import ApiSettings
-from service.queries import query_pool as desk
+from service.queries import query_pool
 from streams.engine.engine import Engine
 
 QUERY = "/api/audit/query"
@@ -160,14 +160,14 @@ def test_one_more_than_may_run_is_told_when_to_come_back(
     server: LiveServer, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503 with Retry-After, at once; the first one is not disturbed, and afterwards there is room again."""
-    begun, go_on, ask = threading.Event(), threading.Event(), desk.ask
+    begun, go_on, ask = threading.Event(), threading.Event(), query_pool.ask
 
     async def held(*given: Any) -> Any:
         begun.set()
         await asyncio.to_thread(go_on.wait, LONG)
         return await ask(*given)
 
-    monkeypatch.setattr(desk, "ask", held)
+    monkeypatch.setattr(query_pool, "ask", held)
     headers = {"Authorization": f"Bearer {tokens.root}"}
     with httpx2.Client(base_url=server.url, headers=headers, timeout=LONG) as client:
         answers: list[httpx2.Response] = []
