@@ -37,7 +37,11 @@ def by_consecutive_days(case: Case) -> Iterator[Finding]:
 
 
 def _run(
-    case: Case, baseline: Baseline, tier: tuple[str, str], found: consecutive_days.Drift, countconsecutive_dayspping[drift.DailyAverage, int]
+    case: Case,
+    baseline: Baseline,
+    tier: tuple[str, str],
+    found: consecutive_days.Drift,
+    counts: Mapping[consecutive_days.DailyAverage, int],
 ) -> Finding:
     column, name = tier
     known: TierStatistics = getattr(baseline, column)
