@@ -389,7 +389,7 @@ def test_a_new_snapshot_is_made_only_when_something_has_changed(tmp_path: Path, 
     with Store(tmp_path / "fleet.duckdb") as store:
         put(store, 1)
         desk = QueryDesk(store, now, LIMITS)
-        keeping_rest, snapshot_cache.snapshot_cachekeeping.REST, 0
+        keeping_rest, snapshot_cache.REST = snapshot_cache.REST, 0
         try:
             counted = Question("SELECT count(*) AS n FROM exchanges")
             first, same = loop.run(desk.answer(counted)), loop.run(desk.answer(counted))
