@@ -33,7 +33,7 @@ from service.supervisor.processes import serving
 from streams.engine.engine import Engine
 from streams.judges.http_transport import open_client
 from streams.judges.live import LiveJudge, open_live_judge
-from streams.judges.protocol import Purse, Verdict
+from streams.judges.protocol import CallBudget, Verdict
 from streams.judges.requests import Format, parameters
 from streams.judging.judged_stages import SCORING
 from streams.judging.recorded_judgements import recorded_in
@@ -111,10 +111,10 @@ class NotingJudge:
         self.asked: list[Question] = []
         self._judge = judge
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Ask the judge."""
         self.asked.append(question)
-        return await self._judge.ask(question, purse)
+        return await self._judge.ask(question, budget)
 
     async def aclose(self) -> None:
         """Close the judge."""

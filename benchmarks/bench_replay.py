@@ -43,7 +43,7 @@ NOW = datetime(2026, 12, 1, tzinfo=UTC)
 
 def judged(task: ScoringTask, policy: Policy, number: Iterator[int]) -> list[Judgement]:
     """What a judge that answers by simple rules says of a task."""
-    docket = SCORING.open(task, policy, (), ledger=Ledger(None))
+    judging_task = SCORING.open(task, policy, (), ledger=Ledger(None))
     said: list[Judgement] = []
 
     def answer(question: Question) -> Reply:
@@ -70,7 +70,7 @@ def judged(task: ScoringTask, policy: Policy, number: Iterator[int]) -> list[Jud
         said.append(one)
         return Reply(text=text, judgements=(one,))
 
-    drive(docket.judging(), answer)
+    drive(judging_task.judging(), answer)
     return said
 
 

@@ -22,7 +22,7 @@ from benchmarks.load import ANSWER, THINKING
 from benchmarks.measure import print_table
 from schemas.records import Exchange
 from streams.engine.engine import Engine
-from streams.judges.protocol import Purse, Verdict
+from streams.judges.protocol import CallBudget, Verdict
 
 WINDOW = 2_000
 """Tasks that the worker has under way at most."""
@@ -42,9 +42,9 @@ class SilentJudge:
         for _ in range(count):
             await self._asked.acquire()
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Wait for ever; what the call may cost is set aside."""
-        await purse.reserve()
+        await budget.reserve()
         self._asked.release()
         await asyncio.Event().wait()
         return Verdict(outcome="timeout", answer=question.task)

@@ -45,7 +45,7 @@ class Desk:
         return self._loop.run(self.alerts.raise_alerts(notices))
 
     def deliver(self) -> None:
-        """Run the chore once."""
+        """Run the periodic task once."""
         self._loop.run(Delivery(self.alerts, lambda: 1.0).run())
 
     def wait(self, **span: float) -> None:

@@ -101,5 +101,5 @@ class LiveServer:
 
         self._server.startup = started  # type: ignore[method-assign]
         await self._server.serve(sockets=[self._socket])
-        await self.app.state.desk.close()
+        await self.app.state.query_pool.close()
         await engine.stop()

@@ -17,7 +17,7 @@ from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
 from streams.engine.engine_state import EngineLimits
 from streams.judges.live import LiveJudge, open_live_judge
-from streams.judges.protocol import Judge, Purse, Verdict
+from streams.judges.protocol import CallBudget, Judge, Verdict
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 
@@ -77,21 +77,21 @@ class MoodyJudge:
         self._random = random.Random(seed)
         self._answer = answer
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """A random outcome after zero to three calls."""
         for attempt in range(1, 4):
-            if not await purse.reserve():
+            if not await budget.reserve():
                 return Verdict(outcome="cost_cap", attempts=attempt - 1)
             mood = self._random.random()
             if mood < 0.4:
                 usage = Usage(self._random.randrange(1, 3000), self._random.randrange(0, 500))
-                purse.spend(usage, question.model)
+                budget.spend(usage, question.model)
                 return Verdict(outcome="answered", answer=self._answer(question), attempts=attempt, usage=usage)
             if mood < 0.6:
-                purse.spend(None, None)
+                budget.spend(None, None)
                 return Verdict(outcome="timeout", attempts=attempt)
             if mood < 0.7:
-                purse.spend(None, None)
+                budget.spend(None, None)
         return Verdict(outcome="provider_error", attempts=3)
 
     async def aclose(self) -> None:
@@ -104,10 +104,10 @@ class HangingJudge:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Wait for ever."""
         assert question.purpose
-        assert await purse.reserve()
+        assert await budget.reserve()
         self.asked.set()
         await asyncio.Event().wait()
         raise AssertionError

@@ -21,7 +21,7 @@ from analytics.store.store import Store
 from audit.cost.prices import Usage
 from audit.exchanges.questions import Question
 from schemas.records import Alert
-from streams.judges.protocol import Purse, Verdict
+from streams.judges.protocol import CallBudget, Verdict
 
 WILD = "wild-" + "w" * 58
 """The project with all of it, and its connection: the longest name that they can have, without a place to break it."""
@@ -31,7 +31,7 @@ _CORPUS = Path(__file__).parent / "corpus" / "hostile_texts.yaml"
 _SHORT = 1000
 """Characters of a text that stands with others in one; a longer one stands alone."""
 _NAMED = 250
-"""Characters that stand as one name or id: every door takes so many, and every page shows them."""
+"""Characters that stand as one name or id: every entry point takes so many, and every page shows them."""
 _TYPE = 64
 """Characters of the type of an event: of a longer one pages show the beginning."""
 _MARK = "Text {}: "
@@ -48,7 +48,7 @@ class Text:
 
     @property
     def named(self) -> str:
-        """The text as a name may be: short, and without control characters, which no door takes in one."""
+        """The text as a name may be: short, and without control characters, which are refused in one."""
         return "".join(one for one in self.text[:_NAMED] if one.isprintable() or ord(one) > 0x9F).strip()
 
 
@@ -113,12 +113,12 @@ def methodology() -> dict[str, Any]:
 class WildJudge:
     """A judge that says what it was shown, in every word it has. At Tier 2.5 it fails, and says that in the same way."""
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Answer about a bundle with its texts, about anything else in good words."""
-        if not await purse.reserve():
+        if not await budget.reserve():
             return Verdict(outcome="cost_cap")
         usage = Usage(500, 100)
-        purse.spend(usage, question.model)
+        budget.spend(usage, question.model)
         found = re.search(_MARK.format(r"(\d+)"), question.content(""))
         if found is None:
             return Verdict(

@@ -17,7 +17,7 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Judgement, Record, Reservation
-from streams.judges.protocol import Judge, Purse, Verdict
+from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.judging_task import JudgedState
@@ -53,12 +53,12 @@ class SoundJudge:
     def __init__(self, answer: Callable[[Question], str]) -> None:
         self._answer = answer
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Reserve, spend, answer."""
-        if not await purse.reserve():
+        if not await budget.reserve():
             return Verdict(outcome="cost_cap")
         usage = Usage(1000, 100)
-        purse.spend(usage, question.model)
+        budget.spend(usage, question.model)
         return Verdict(outcome="answered", answer=self._answer(question), attempts=1, usage=usage)
 
     async def aclose(self) -> None:

@@ -21,7 +21,7 @@ from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 from service.simulator.scoring import simulated_answer
-from streams.judges.protocol import Judge, Purse, Verdict
+from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judged_stages import SCORING
 from streams.judging.judging_task import STATE
 from streams.kafka.connection import KafkaConnection
@@ -69,15 +69,15 @@ class WatchedJudge:
         self.hanging: list[str] = []
         """The exchanges about which calls hang: money is set aside for each."""
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Note and pass on."""
         subject = subject_of(question)
         self.subjects.append(subject)
         if subject.split(":")[0] in self.silent_about:
-            assert await purse.reserve()
+            assert await budget.reserve()
             self.hanging.append(subject)
             await asyncio.Event().wait()
-        return await self.inner.ask(question, purse)
+        return await self.inner.ask(question, budget)
 
     async def aclose(self) -> None:
         """Nothing to give back."""

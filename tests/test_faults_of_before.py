@@ -127,7 +127,7 @@ def test_a_duplicate_id_is_answered_200_and_not_500(service: Service) -> None:
 
 
 def test_a_silent_refusal_can_be_reached_through_the_ingest(service: Service) -> None:
-    """An empty response was refused at the door, so the check could never fire."""
+    """An empty response was refused at the admission, so the check could never fire."""
     response = service.ingest(exchange(said=""))
     assert (201, ["silent_refusal"]) == (response.status_code, response.json()["tier1"]["flags"])
     assert ["silent_refusal"] == service.score()["tier1Flags"]

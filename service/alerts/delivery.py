@@ -1,4 +1,4 @@
-"""Delivering alerts: the chore that tells of new incidents and posts what waits in the outbox.
+"""Delivering alerts: the periodic task that tells of new incidents and posts what waits in the outbox.
 
 1. Incidents are found by looking: those that are live, that the project is to be told of, and of which no alert was made. So none is lost
    to a kill between the two.
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Delivery:
-    """The chore `alerts`. `chance` gives numbers from 0 to 1."""
+    """The periodic task `alerts`. `chance` gives numbers from 0 to 1."""
 
     name = "alerts"
     interval = INTERVAL_SECONDS

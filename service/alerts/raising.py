@@ -18,7 +18,7 @@ from service.alerts.notices import Notice
 from service.alerts.quiet import QuietHours, quiet_hours_of
 from service.settings import Settings
 from service.workspace import Clock
-from streams.engine.record_intake import Auditing
+from streams.engine.record_intake import RecordIntake
 from streams.watch.states import CONFIRMED
 
 Held = Literal["warning", "all"]
@@ -95,7 +95,7 @@ class Alerts:
         )
 
 
-def open_alerts(engine: Auditing, settings: Settings) -> Alerts:
+def open_alerts(engine: RecordIntake, settings: Settings) -> Alerts:
     """Alerts about what is in an engine's store, by the settings."""
     quiet = None if settings.quiet_hours is None else quiet_hours_of(settings.quiet_hours)
     channels = channels_of(settings)

@@ -48,7 +48,7 @@ class CollectorError(DriftlineError):
 
 
 class ScoreEvents:
-    """The chore that sends what scores came since it last did."""
+    """The periodic task that sends what scores came since it last did."""
 
     name = "otlp"
     interval = INTERVAL

@@ -65,9 +65,9 @@ from service.pages.projects import telemetry as telemetry_page
 from service.pages.projects import wrap_quality as project_wrap_quality
 from service.pages.runs import files as run_files
 from service.pages.runs import run
-from service.queries.query_pool import QueryDesk
+from service.queries.query_pool import QueryPool
 from service.version import version
-from streams.engine.record_intake import Auditing
+from streams.engine.record_intake import RecordIntake
 
 RETRY_AFTER = "2"
 """Seconds after which a sender may try again when the log was busy."""
@@ -121,7 +121,7 @@ ROUTERS = (
 log = logging.getLogger(__name__)
 
 
-def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> FastAPI:
+def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings) -> FastAPI:
     """The application over an engine that was started, and the tokens that open it."""
     app = FastAPI(
         title="Driftline",
@@ -136,7 +136,7 @@ def create_app(engine: Auditing, access: AccessStore, settings: ApiSettings) -> 
     )
     metrics = Metrics()
     app.state.context = ApiContext(engine, access, settings, metrics)
-    app.state.desk = QueryDesk(engine.store, engine.now, settings.queries)
+    app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries)
     for part in ROUTERS:
         app.include_router(part.router)
     describe(app)

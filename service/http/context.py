@@ -21,7 +21,7 @@ from service.http.bounds import ApiSettings
 from service.http.errors import ApiError
 from service.http.routes.metrics import Metrics
 from service.known_projects import is_known, known_projects, named_projects, nearest
-from streams.engine.record_intake import Auditing
+from streams.engine.record_intake import RecordIntake
 from streams.watch.watching import Watch
 
 Found = TypeVar("Found")
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class ApiContext:
     """Engine, tokens, metrics, and what bounds their use."""
 
-    engine: Auditing
+    engine: RecordIntake
     access: AccessStore
     settings: ApiSettings
     metrics: Metrics

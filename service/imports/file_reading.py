@@ -21,7 +21,7 @@ from typing import NamedTuple
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
-from streams.log.admission import Accepted, Door, Place, Refusal
+from streams.log.admission import Accepted, Admission, Place, Refusal
 from streams.sources.event_files import read_event_file
 from streams.sources.openclaw.sqlite import EVERY_SESSION, SessionRange
 from streams.sources.source import Reading, ReadingContext
@@ -77,8 +77,8 @@ class FileReader:
         )
 
     @functools.cached_property
-    def _door(self) -> Door:
-        return Door(Redactor(self.redaction, self.redaction_key), self.now)
+    def _admission(self) -> Admission:
+        return Admission(Redactor(self.redaction, self.redaction_key), self.now)
 
     def transcripts(self, source: str, path: Path, sessions: SessionRange = EVERY_SESSION) -> FileRecords:
         """A file of the source with this name, whole, or the sessions of a range of it."""
@@ -94,16 +94,16 @@ class FileReader:
                 yield self._encoded(path, reading)
         except InputError as error:  # one file that cannot be read stops no other
             part = FileRecords(complete=False)
-            self._door.set_aside(part.accepted, Place(str(path), 0), Refusal("import", "unreadable_file", str(error)), b"")
+            self._admission.set_aside(part.accepted, Place(str(path), 0), Refusal("import", "unreadable_file", str(error)), b"")
             yield part
 
     def _encoded(self, path: Path, reading: Reading) -> FileRecords:
         part = FileRecords(session_ids=reading.session_ids, complete=reading.complete)
-        self._door.admit(part.accepted, "exchanges", reading.exchanges, source=str(path))
-        self._door.admit(part.accepted, "agent-events", reading.events, source=str(path))
+        self._admission.admit(part.accepted, "exchanges", reading.exchanges, source=str(path))
+        self._admission.admit(part.accepted, "agent-events", reading.events, source=str(path))
         for fault in reading.faults:
             place, refusal = Place(str(path), fault.line), Refusal("import", fault.reason, fault.detail)
-            self._door.set_aside(part.accepted, place, refusal, fault.body, size=fault.size, digest=fault.digest)
+            self._admission.set_aside(part.accepted, place, refusal, fault.body, size=fault.size, digest=fault.digest)
         return part
 
 

@@ -32,7 +32,7 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
     if "query" not in viewer.scopes or viewer.project is not None:
         why = "scope" if viewer.project is None else "project"
         return page(request, "sql_closed.html", {"why": why}, 403)
-    request.app.state.desk.prepare()
+    request.app.state.query_pool.prepare()
     values = {
         "statement": q or FIRST,
         "rows": rows if rows in LIMITS else LIMITS[1],

@@ -23,7 +23,7 @@ class Answer:
     at: datetime
 
 
-class QueryDesk:
+class QueryPool:
     """Answers questions about a store; made once for a server."""
 
     def __init__(self, store: Store, now: Callable[[], datetime], limits: QueryLimits | None = None) -> None:

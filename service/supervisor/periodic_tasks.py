@@ -1,4 +1,4 @@
-"""What the serving process does by the clock: the one list of its chores."""
+"""What the serving process does by the clock: the one list of its periodic tasks."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from service.alerts.delivery import Delivery
 from service.alerts.raising import open_alerts
 from service.export.otlp_collector import collector_of
 from service.settings import Settings
-from service.supervisor.silence_watchdog import Telemetry
-from streams.engine.record_intake import Auditing
+from service.supervisor.silence_watchdog import SilenceWatchdog
+from streams.engine.record_intake import RecordIntake
 from streams.upkeep.anchor_rounds import AnchorRounds
 from streams.upkeep.erasing import ErasureChore
-from streams.upkeep.periodic_tasks import Chore
+from streams.upkeep.periodic_tasks import PeriodicTask
 from streams.upkeep.retention import RetentionChore
 from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch
 
 
-def chores_of(engine: Auditing, settings: Settings, watch: Watch) -> list[Chore]:
-    """The chores of a server over this engine, each with what it needs; the watch is the one that its endpoints use."""
+def periodic_tasks_of(engine: RecordIntake, settings: Settings, watch: Watch) -> list[PeriodicTask]:
+    """The periodic tasks of a server over this engine, each with what it needs; the watch is the one that its endpoints use."""
     alerts = open_alerts(engine, settings)
     return [
         WatchRounds(watch, engine.store, engine.now, lambda: engine.state().ready),
         AnchorRounds(engine),
         Delivery(alerts),
-        Telemetry(engine, alerts),
+        SilenceWatchdog(engine, alerts),
         ErasureChore(engine),
         RetentionChore(engine),
         *_score_events(engine, settings),
     ]
 
 
-def _score_events(engine: Auditing, settings: Settings) -> list[Chore]:
+def _score_events(engine: RecordIntake, settings: Settings) -> list[PeriodicTask]:
     """What sends scores to a collector, where there is one."""
     collector = collector_of(settings, os.environ)
     if collector is None:

@@ -25,11 +25,11 @@ from service.http.serving import server_of
 from service.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
-from service.supervisor.periodic_tasks import chores_of
+from service.supervisor.periodic_tasks import periodic_tasks_of
 from service.workspace import Workspace, open_workspace, policy_of
 from streams.engine.engine import Engine
-from streams.engine.record_intake import Auditing
-from streams.upkeep.periodic_tasks import Chores
+from streams.engine.record_intake import RecordIntake
+from streams.upkeep.periodic_tasks import PeriodicTasks
 
 _NOBODY = "nobody can sign in yet: driftline operators add NAME prints a token; it works while the server runs"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -59,7 +59,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         access = stack.enter_context(AccessStore(access_file(settings.database), workspace.now))
         engine = _gateway(workspace) if by_workers else _engine(workspace, opened)
         app = create_app(engine, access, api_settings(settings, names))
-        stack.push_async_callback(app.state.desk.close)
+        stack.push_async_callback(app.state.query_pool.close)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         config = server_of(app, host, port).config
@@ -69,9 +69,9 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         )
         with server.stopped_by_signals():
             # Settings that are wrong are said before anything has begun.
-            chores = Chores(chores_of(engine, settings, app.state.context.watch))
+            periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context.watch))
             await engine.start()
-            chores.start()
+            periodic_tasks.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:
                 await server.serve(sockets=[listener])
@@ -79,7 +79,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
                     raise engine.failure()
             finally:
                 watch.cancel()
-                await chores.stop()
+                await periodic_tasks.stop()
                 await _stop(engine, 0 if engine.broken.is_set() else settings.judge_grace, server.hurry)
 
 
@@ -91,13 +91,13 @@ def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
     return ApiSettings(allowed_hosts=frozenset(known), encrypted_hosts=encrypted)
 
 
-def _engine(workspace: Workspace, opened: OpenedJudge) -> Auditing:
+def _engine(workspace: Workspace, opened: OpenedJudge) -> RecordIntake:
     """What audits in this process."""
     store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
     return Engine(store, policy, redactor, now, judge=opened.judge, judge_name=opened.name)
 
 
-def _gateway(workspace: Workspace) -> Auditing:
+def _gateway(workspace: Workspace) -> RecordIntake:
     """What hands on to workers."""
     from streams.kafka.gateway import Gateway  # noqa: PLC0415 - the clients of Kafka take a while to load, and most need none
 
@@ -114,7 +114,7 @@ def _notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str
     return notes if access.holders("operator") else [*notes, _NOBODY]
 
 
-async def _stop(engine: Auditing, grace: float, hurry: asyncio.Event) -> None:
+async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> None:
     """Stop the engine, at a second signal without waiting for what is being judged: what waits is committed all the same."""
     stopping, hurried = asyncio.create_task(engine.stop(grace)), asyncio.create_task(hurry.wait())
     await asyncio.wait([stopping, hurried], return_when=asyncio.FIRST_COMPLETED)

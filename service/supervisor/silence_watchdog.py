@@ -26,7 +26,7 @@ from audit.silence import STOPPED, listening_since, silence
 from schemas.bounds.limits import CLOCK_TOLERANCE
 from service.alerts.notices import Notice, SilentSession, fleet_notice, silence_notice
 from service.alerts.raising import Alerts
-from streams.engine.record_intake import Auditing
+from streams.engine.record_intake import RecordIntake
 
 LONGEST_SECONDS = 30.0
 """Seconds between two looks, at most."""
@@ -34,7 +34,7 @@ MANY = 100
 """Sessions of a project that are told of one by one when they reach a level at one look; more are told of together."""
 _ALERTED = frozenset({"warning", "critical"})
 _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
-_LISTENING: WeakKeyDictionary[Auditing, datetime] = WeakKeyDictionary()
+_LISTENING: WeakKeyDictionary[RecordIntake, datetime] = WeakKeyDictionary()
 Page = tuple[datetime, str]
 log = logging.getLogger(__name__)
 
@@ -79,17 +79,17 @@ def _session(row: dict[str, Any], policy: Policy, now: datetime, listening: date
     return SilentSession(row["connection"], row["session_id"], row["project"], row["last_received"], interval, quiet)
 
 
-def listening_of(engine: Auditing) -> datetime | None:
+def listening_of(engine: RecordIntake) -> datetime | None:
     """Since when the server over this engine has listened without a break; None where no watchdog runs."""
     return _LISTENING.get(engine)
 
 
-class Telemetry:
-    """The chore `telemetry`."""
+class SilenceWatchdog:
+    """The periodic task `telemetry`."""
 
     name = "telemetry"
 
-    def __init__(self, engine: Auditing, alerts: Alerts) -> None:
+    def __init__(self, engine: RecordIntake, alerts: Alerts) -> None:
         self._engine = engine
         self._alerts = alerts
         intervals = _intervals(engine.policy)

@@ -149,7 +149,7 @@ async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: 
     asked = asyncio.Queue[str]()
     with _told(asked, orphaned):
         await worker.start()
-        watchdog = Watchdog(worker.book, worker.consumer.waiting, patient=patient)
+        watchdog = Watchdog(worker.tracker, worker.consumer.waiting, patient=patient)
         stop, fail = asyncio.create_task(asked.get()), asyncio.create_task(worker.failed())
         with _background([watchdog.run()]):
             await asyncio.wait([stop, fail], return_when=asyncio.FIRST_COMPLETED)

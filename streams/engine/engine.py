@@ -29,8 +29,8 @@ from streams.judging.judged_stages import JUDGED, JudgedStage
 from streams.judging.judging_worker import JudgingWorker
 from streams.judging.recorded_judgements import recorded_in
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.judging.task_judge import Tribunal
-from streams.log.admission import Accepted, Door, admissible
+from streams.judging.task_judge import TaskJudge
+from streams.log.admission import Accepted, Admission, admissible
 from streams.log.commits import Commits
 from streams.log.group_commit import GroupCommit
 from streams.log.ingest_outcome import Taken, taken
@@ -207,15 +207,15 @@ class Engine:
         return StoreError(f"{self.store.path}: {self.state().why_not}", hint=hint)
 
     def _worker(self, stage: JudgedStage[Any]) -> JudgingWorker:
-        tribunal = Tribunal(stage, self.policy, self.judge, self.record, self.now)
+        task_judge = TaskJudge(stage, self.policy, self.judge, self.record, self.now)
         return JudgingWorker(
             stage,
             self.store,
-            tribunal,
+            task_judge,
             recorded=recorded_in(self.store),
             commit=self._commits.insist,
             erased=self._erased,
-            door=lambda: Door(self.redactor, self.now()),
+            admission=lambda: Admission(self.redactor, self.now()),
         )
 
     def _judging_ended(self, judging: asyncio.Task[None]) -> None:

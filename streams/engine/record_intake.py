@@ -16,7 +16,7 @@ from streams.engine.engine_state import EngineState, Published
 from streams.log.ingest_outcome import Taken
 
 
-class Auditing(Protocol):
+class RecordIntake(Protocol):
     """Takes records in, durable on return, and has them audited. BusyError or BrokerError: nothing was promised, send it again."""
 
     judge_name: str

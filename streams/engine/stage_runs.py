@@ -14,7 +14,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.judging.recorded_judgements import Recorded
-from streams.log.admission import Accepted, Door, Place, Refusal, encode_all
+from streams.log.admission import Accepted, Admission, Place, Refusal, encode_all
 from streams.stage_batches import StageBatch
 from streams.topology import TOPOLOGY, Stage
 
@@ -83,10 +83,10 @@ class StageRuns:
         return made
 
     def _bury(self, stage: Stage, failed: Sequence[tuple[int, Record, BaseException]], dead: Accepted, partition: int) -> None:
-        door = Door(self._redactor, self._now())
+        admission = Admission(self._redactor, self._now())
         for offset, record, error in failed:
             log.error("stage %s could not get over position %d of %s", stage.name, offset, stage.source, exc_info=error)
-            door.set_aside(dead, Place(stage.source, offset, partition), stage_failed(stage.name, error), encode(record))
+            admission.set_aside(dead, Place(stage.source, offset, partition), stage_failed(stage.name, error), encode(record))
 
 
 def stage_failed(stage: str, error: BaseException) -> Refusal:

@@ -17,13 +17,13 @@ from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, Reservation
-from streams.evaluations.estimating import docket_of, is_batched, settled_questions
+from streams.evaluations.estimating import is_batched, judging_task_of, settled_questions
 from streams.judges.batch import Asked, BatchJudge
 from streams.judges.batch_plans import BatchJournal
-from streams.judging.call_budget import DurablePurse
+from streams.judging.call_budget import DurableBudget
 from streams.judging.crash_recovery import interrupted
 from streams.judging.judged_stages import EVALUATION
-from streams.judging.judging_task import Docket
+from streams.judging.judging_task import JudgingTask
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.group_commit import GroupCommit
 from streams.replay.question_rounds import ask_all
@@ -60,13 +60,13 @@ async def ask_in_batches(
         await asyncio.wrap_future(log.submit(record, must=True))
         note(record)
 
-    def purse(question: Question, docket: Docket) -> DurablePurse:
+    def budget(question: Question, judging_task: JudgingTask) -> DurableBudget:
         known = reserved.pop(question.fingerprint, None)
-        return DurablePurse(question, docket, publish, now, lambda: True, reservation_id=known)
+        return DurableBudget(question, judging_task, publish, now, lambda: True, reservation_id=known)
 
     log.start()
     try:
-        while asked := _open(store, policy, wanted, purse):
+        while asked := _open(store, policy, wanted, budget):
             await ask_all(judge, asked, lambda _: None)
     finally:
         log.close()
@@ -76,16 +76,16 @@ def _open(
     store: Store,
     policy: Policy,
     requests: Sequence[EvaluationRequest],
-    purse: Callable[[Question, Docket], DurablePurse],
+    budget: Callable[[Question, JudgingTask], DurableBudget],
 ) -> list[Asked]:
     """What is still to be asked. A batch takes a question once, so evaluations that ask the same have to be gone through again."""
     recorded = recorded_in(store)([EVALUATION.subject_of(one) for one in requests])
     asked: dict[str, Asked] = {}
     for request in requests:
-        docket = docket_of(request, policy, recorded.get(EVALUATION.subject_of(request), ()))
-        for question, reply in settled_questions(request, docket):
+        judging_task = judging_task_of(request, policy, recorded.get(EVALUATION.subject_of(request), ()))
+        for question, reply in settled_questions(request, judging_task):
             if reply is None and question.fingerprint not in asked:
-                paying = purse(question, docket)
+                paying = budget(question, judging_task)
                 asked[question.fingerprint] = Asked(question, paying, paying)
     return list(asked.values())
 

@@ -15,7 +15,7 @@ from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from schemas.records import EvaluationRequest, Judgement
 from streams.judging.judged_stages import EVALUATION
-from streams.judging.judging_task import Docket
+from streams.judging.judging_task import JudgingTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +63,17 @@ def estimate_of(
     expected = most = 0
     models: set[str] = set()
     for request, recorded in requests:
-        docket = docket_of(request, policy, recorded)
-        room = None if docket.ledger.cap is None else max(0, docket.ledger.cap - docket.ledger.spent)
-        questions = settled_questions(request, docket)
+        judging_task = judging_task_of(request, policy, recorded)
+        room = None if judging_task.ledger.cap is None else max(0, judging_task.ledger.cap - judging_task.ledger.spent)
+        questions = settled_questions(request, judging_task)
         calls = [question for question, reply in questions if reply is None]
         answered = sum(reply is not None and reply.text is not None for _, reply in questions)
         counts["calls"] += len(calls)
         counts["answered"] += answered
         counts["not_asked"] += len(questions) - len(calls) - answered
-        counts["unpriced"] += len(calls) if docket.price is None else 0
-        if docket.price is not None and calls:
-            price, batched = docket.price, docket.batched
+        counts["unpriced"] += len(calls) if judging_task.price is None else 0
+        if judging_task.price is not None and calls:
+            price, batched = judging_task.price, judging_task.batched
             at_most = sum(worst_case(one, price, batched=batched) for one in calls)
             likely = sum(
                 estimate(one, price, cached=bool(place) or one.model in models, batched=batched).nano or 0
@@ -93,14 +93,14 @@ def estimate_of(
     )
 
 
-def docket_of(request: EvaluationRequest, policy: Policy, recorded: Sequence[Judgement]) -> Docket:
-    """The docket of a request, at the prices of the way in which its judge is asked."""
+def judging_task_of(request: EvaluationRequest, policy: Policy, recorded: Sequence[Judgement]) -> JudgingTask:
+    """The judging task of a request, at the prices of the way in which its judge is asked."""
     return EVALUATION.open(request, policy, recorded, batched=is_batched(request))
 
 
-def settled_questions(request: EvaluationRequest, docket: Docket) -> list[tuple[Question, Reply | None]]:
+def settled_questions(request: EvaluationRequest, judging_task: JudgingTask) -> list[tuple[Question, Reply | None]]:
     """The questions of a request, each with the reply to it; None where the judge is to be asked."""
-    return [(one, docket.settle(one, docket.earlier(one))) for one in questions_of(request)]
+    return [(one, judging_task.settle(one, judging_task.earlier(one))) for one in questions_of(request)]
 
 
 def is_batched(request: EvaluationRequest) -> bool:

@@ -8,7 +8,7 @@ from audit.cost.prices import PromptBound, Usage, believable
 from audit.exchanges.questions import Invalid, Question
 from streams.judges.failures import PROVIDER_ERROR, Failure
 from streams.judges.messages import Message
-from streams.judges.protocol import Purse, Verdict
+from streams.judges.protocol import CallBudget, Verdict
 
 MAX_ANSWER = 64 * 1024
 """Characters of an answer that are kept; a longer one cannot be used."""
@@ -26,7 +26,7 @@ class Asking:
     """One question being asked, and what came of it so far."""
 
     question: Question
-    purse: Purse
+    budget: CallBudget
     ends_at: float
     """When the deadline is, on the clock of `Waiting.now`."""
     attempts: int = 0
@@ -65,12 +65,12 @@ class Asking:
         """Pay for a call; an error that the API answered instead of running it costs nothing."""
         if isinstance(came, Failure):
             if came.billed:
-                self.purse.spend(None, self.question.model)
+                self.budget.spend(None, self.question.model)
             return
         self.last = came
         if came.usage is not None:
             self.usages.append(came.usage)
-        self.purse.spend(came.usage, came.model)
+        self.budget.spend(came.usage, came.model)
 
     def unanswered(self, message: Message) -> Verdict | None:
         """The verdict on a message that holds no answer to read: a refusal, a cut, no text or too much of it. None when there is one."""

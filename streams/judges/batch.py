@@ -3,16 +3,16 @@
 How a caller drives it, round by round (each exchange's cascade asks its next question when it has the verdict on the one before):
 
     judge = open_batch_judge(key, url, traits, FileJournal(path))
-    async for asked, verdict in judge.ask_all([Asked(question, purse, tag), ...]):
+    async for asked, verdict in judge.ask_all([Asked(question, call budget, tag), ...]):
         await make_durable(verdict)          # before the next one is asked for
 
 1. `ask_all` gives exactly one verdict for each question, in any order, with the outcomes of the live judge. A fingerprint stands once in
    what it is given (ValueError). `Asked.tag` comes back untouched.
 2. Money: `purse.reserve()` is awaited for each question before the batch that holds it is made, in the order of the questions; the
-   `DurablePurse` of a `JudgedStage.open(..., batched=True)` reserves and charges at the batch's price. What came of a question is told to `purse.spend`; a
+   `DurableBudget` of a `JudgedStage.open(..., batched=True)` reserves and charges at the batch's price. What came of a question is told to `budget.spend`; a
    request that ended in an error, expired or was cancelled is not billed and not charged. A result that never came is charged in full.
 3. Durability: the plan of a batch is in the journal before the batch is made, and its id before it is waited for. After a kill -9 the
-   caller asks the same questions again (those without a recorded judgement), with the same journal and purses that were given the
+   caller asks the same questions again (those without a recorded judgement), with the same journal and call budgets that were given the
    `reservation_id` of then: a question whose batch was made is not asked again, its result is fetched. A batch that was made but not
    recorded is found by its custom ids. A journal belongs to one run.
 4. A verdict counts as durable when the next one is asked for, the last one when the iteration ends.
@@ -76,7 +76,7 @@ class BatchJudge:
 
     async def ask_all(self, asked: Iterable[Asked]) -> AsyncGenerator[tuple[Asked, Verdict]]:
         """A verdict for each question, as they come; see the module."""
-        todo = deque(Pending(one, Asking(one.question, one.purse, ends_at=math.inf)) for one in asked)
+        todo = deque(Pending(one, Asking(one.question, one.budget, ends_at=math.inf)) for one in asked)
         if len({one.asking.question.fingerprint for one in todo}) < len(todo):
             raise ValueError("a question stands twice in what is to be asked")
         under_way, refused = await self._opener.take_up(todo)

@@ -31,7 +31,7 @@ class Pending:
         return self.asking.question.fingerprint
 
     def without_money(self) -> Verdict:
-        """The verdict when the purse refuses."""
+        """The verdict when the call budget refuses."""
         return self.asking.verdict("cost_cap", "the session's cost cap leaves no room for another call")
 
     def failed(self, failure: Failure) -> Verdict:
@@ -80,8 +80,8 @@ class OpenBatch:
 
 
 async def reserved(group: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
-    """Those of the questions for which money is set aside now, and those for which there is none. What a purse raises is raised."""
-    granted = await asyncio.gather(*(one.asking.purse.reserve() for one in group), return_exceptions=True)
+    """Those of the questions for which money is set aside now, and those for which there is none. What a call budget raises is raised."""
+    granted = await asyncio.gather(*(one.asking.budget.reserve() for one in group), return_exceptions=True)
     for answer in granted:
         if isinstance(answer, BaseException):
             raise answer

@@ -17,7 +17,7 @@ import msgspec
 
 from audit.exchanges.questions import Question
 from schemas.errors import StoreError
-from streams.judges.protocol import Purse
+from streams.judges.protocol import CallBudget
 
 _FINGERPRINT_CHARACTERS = 47
 """Of a fingerprint in a custom id, which has room for 64 characters; 188 bits tell questions apart."""
@@ -25,10 +25,10 @@ _FINGERPRINT_CHARACTERS = 47
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """A question for the judge, the purse that pays for it, and whatever the caller wants to have back with the verdict."""
+    """A question for the judge, the call budget that pays for it, and whatever the caller wants to have back with the verdict."""
 
     question: Question
-    purse: Purse
+    budget: CallBudget
     tag: object = None
 
 

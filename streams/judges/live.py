@@ -6,7 +6,7 @@
 3. A server that does not take the output format, or takes no notice of it, is asked with the schema in the prompt from then on.
 4. An answer that cannot be used is sent back once, with what is wrong.
 5. Before a call its worst case is set aside: by the API's own count of its prompt where it counts (see `streams.judges.counting`).
-6. Every question ends in exactly one verdict; only a cancellation from outside, and the purse's own errors, are raised.
+6. Every question ends in exactly one verdict; only a cancellation from outside, and the call budget's own errors, are raised.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streams.judges.counting import PromptBounds
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, failure_of, one_line
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.messages import Message, is_simulated, read_message
-from streams.judges.protocol import Purse, Verdict
+from streams.judges.protocol import CallBudget, Verdict
 from streams.judges.rate_limits import Limiter, Waiting, exhausted_for
 from streams.judges.requests import Format, Repair, Rung, parameters
 
@@ -59,14 +59,14 @@ class LiveJudge:
         self._rungs: dict[str, Rung] = {}
         self._admission = asyncio.Semaphore(concurrency)
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Ask one question; see `streams.judges.protocol.Judge`."""
         async with self._admission:
             await self.limiter.resumed()
-            return await self._ask(question, purse)
+            return await self._ask(question, budget)
 
-    async def _ask(self, question: Question, purse: Purse) -> Verdict:
-        asking = Asking(question, purse, ends_at=self._waiting.now() + self._deadline)
+    async def _ask(self, question: Question, budget: CallBudget) -> Verdict:
+        asking = Asking(question, budget, ends_at=self._waiting.now() + self._deadline)
         try:
             async with asyncio.timeout(self._deadline) as whole:
                 return await self._converse(asking)
@@ -121,14 +121,14 @@ class LiveJudge:
         """Have the worst case of a call set aside, as near as it has to be known; the most tokens of its answer, 0 for no call."""
         async with aclosing(self._prompts.bounds(asking.question, asked)) as bounds:
             async for bound in bounds:
-                room = await asking.purse.reserve(bound)
+                room = await asking.budget.reserve(bound)
                 if room:
                     asking.bound = bound
                     return room
         return 0
 
     async def _call(self, asking: Asking, asked: Mapping[str, Any]) -> Message | Failure:
-        """Make one call, and settle it with the purse and the limiter."""
+        """Make one call, and settle it with the call budget and the limiter."""
         asking.attempts += 1
         started = self._waiting.now()
         headers: Mapping[str, str] = {}
@@ -143,7 +143,7 @@ class LiveJudge:
             came = failure_of(error, secret=self._client.api_key or "", wall=self._waiting.wall)
         except BaseException:
             asking.failed(TIMEOUT, "no answer in time")
-            asking.purse.spend(None, asking.question.model)
+            asking.budget.spend(None, asking.question.model)
             raise
         finally:
             asking.seconds += self._waiting.now() - started

@@ -14,7 +14,7 @@ SIMULATED_MODEL = "driftline-simulated-judge"
 """Model that a simulated judge says it is."""
 
 
-class Purse(Protocol):
+class CallBudget(Protocol):
     """The money of one question: what a session's cap lets a judge spend on it, and what was spent."""
 
     async def reserve(self, prompt: PromptBound | None = None) -> int:
@@ -33,7 +33,7 @@ class Purse(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What came of asking the judge: the fields of a `Judgement` that the judge knows. What it cost is in the purse."""
+    """What came of asking the judge: the fields of a `Judgement` that the judge knows. What it cost is in the call budget."""
 
     outcome: str
     """answered, refused, cut_off, provider_error, timeout, invalid or cost_cap."""
@@ -58,10 +58,10 @@ class Verdict:
 class Judge(Protocol):
     """Answers questions. It never raises for what a provider does: that is an outcome."""
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Ask one question, within one total deadline, retries included, once it is its turn.
 
-        What the purse raises is raised; what a provider does never is.
+        What the call budget raises is raised; what a provider does never is.
         """
         ...
 

@@ -17,7 +17,7 @@ from audit.exchanges.questions import Question
 from audit.fingerprints import stable_id
 from schemas.records import Judgement, Reservation
 from streams.judges.protocol import Verdict
-from streams.judging.judging_task import Docket
+from streams.judging.judging_task import JudgingTask
 
 Publish = Callable[[Judgement | Reservation], Awaitable[object]]
 """Makes a record durable; it is when the call returns. StoppedError where no call is to be made any more."""
@@ -44,8 +44,8 @@ class _Held(NamedTuple):
     """Most tokens that its answer may have."""
 
 
-class DurablePurse:
-    """The purse of one question; see `streams.judges.protocol.Purse`.
+class DurableBudget:
+    """The call budget of one question; see `streams.judges.protocol.CallBudget`.
 
     `reservation_id` is of a reservation that a process before this one recorded, and whose call is looked for or made now: it is used
     up before another one is made.
@@ -54,7 +54,7 @@ class DurablePurse:
     def __init__(
         self,
         question: Question,
-        docket: Docket,
+        judging_task: JudgingTask,
         publish: Publish,
         now: Callable[[], datetime],
         is_open: Callable[[], bool],
@@ -62,7 +62,7 @@ class DurablePurse:
         reservation_id: str | None = None,
     ) -> None:
         self._question = question
-        self._docket = docket
+        self._judging_task = judging_task
         self._publish = publish
         self._now = now
         self._is_open = is_open
@@ -79,7 +79,7 @@ class DurablePurse:
         return self._held is not None or bool(self._reservations)
 
     async def reserve(self, prompt: PromptBound | None = None) -> int:
-        """Set aside the worst case of one call; see `streams.judges.protocol.Purse.reserve`.
+        """Set aside the worst case of one call; see `streams.judges.protocol.CallBudget.reserve`.
 
         StoppedError when the process is about to stop; a question that has cost something is brought to its end.
         """
@@ -111,10 +111,10 @@ class DurablePurse:
             return
         cost = self._cost(usage) if usage is not None and believable(usage, self._question) else None
         charge = held.amount if cost is None else cost
-        self._docket.ledger.settle(held.amount, min(charge, held.amount))
+        self._judging_task.ledger.settle(held.amount, min(charge, held.amount))
         if charge > held.amount:
             log.error("a call to %s cost %d nano-USD, and %d were reserved for it", model, charge, held.amount)
-            self._docket.ledger.charge(charge - held.amount)
+            self._judging_task.ledger.charge(charge - held.amount)
         self._spent = (self._spent or 0) + charge
 
     def write_off(self) -> None:
@@ -142,7 +142,7 @@ class DurablePurse:
     def _release(self) -> None:
         held, self._held = self._held, None
         if held is not None and held.amount is not None:
-            self._docket.ledger.release(held.amount)
+            self._judging_task.ledger.release(held.amount)
 
     def _set_aside(self, prompt: PromptBound | None) -> _Held | None:
         """Reserve the worst case, with the longest answer that there is room for; None where there is room for none.
@@ -155,15 +155,15 @@ class DurablePurse:
             amount = self._most(prompt, tokens)
             if amount is None:
                 return _Held(None, tokens)
-            if self._docket.ledger.can_reserve(amount + at_risk) and self._docket.ledger.reserve(amount):
+            if self._judging_task.ledger.can_reserve(amount + at_risk) and self._judging_task.ledger.reserve(amount):
                 return _Held(amount, tokens)
-            if self._docket.batched:
+            if self._judging_task.batched:
                 break
         return None
 
     def _most(self, prompt: PromptBound | None, tokens: int) -> int | None:
         """Nano-USD of a call at most; None where the price is unknown."""
-        price, batched = self._docket.price, self._docket.batched
+        price, batched = self._judging_task.price, self._judging_task.batched
         if price is None:
             return None
         if prompt is None:
@@ -171,25 +171,25 @@ class DurablePurse:
         return price.most(prompt, tokens, batched=batched)
 
     def _cost(self, usage: Usage) -> int | None:
-        price = self._docket.price
-        return None if price is None else price.cost(usage, batched=self._docket.batched)
+        price = self._judging_task.price
+        return None if price is None else price.cost(usage, batched=self._judging_task.batched)
 
     def _asked(self) -> dict[str, Any]:
         """What both records say of the question and of whom it is about."""
-        docket = self._docket
+        judging_task = self._judging_task
         return {
             "fingerprint": self._question.fingerprint,
-            "connection": docket.connection,
-            "project": docket.project,
-            "session_id": docket.session_id,
-            "subject_id": docket.subject_id,
-            "subject_revision": docket.revision,
+            "connection": judging_task.connection,
+            "project": judging_task.project,
+            "session_id": judging_task.session_id,
+            "subject_id": judging_task.subject_id,
+            "subject_revision": judging_task.revision,
             "purpose": self._question.purpose,
             "requested_model": self._question.model,
         }
 
     def _id(self, kind: str, at: datetime) -> str:
-        revision, number = self._docket.revision, len(self._reservations)
+        revision, number = self._judging_task.revision, len(self._reservations)
         return stable_id(kind, self._question.fingerprint, revision, number, at.isoformat())
 
     def _reservation(self, held: _Held) -> Reservation:
@@ -219,7 +219,7 @@ class DurablePurse:
             cache_read_tokens=usage.cache_read_tokens if usage else None,
             cost_usd=None if self._spent is None else usd_of(self._spent),
             latency_ms=verdict.latency_ms,
-            batched=self._docket.batched,
+            batched=self._judging_task.batched,
             simulated=verdict.simulated,
             reservation_ids=tuple(self._reservations),
             judged_at=at,

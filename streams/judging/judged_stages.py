@@ -18,14 +18,14 @@ from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Judgement, ScoringTask
-from streams.judging.judging_task import Docket, Judging
+from streams.judging.judging_task import Judging, JudgingTask
 from streams.judging.recorded_judgements import Subject
 from streams.stage_batches import encoded_exchange
 
 Task = TypeVar("Task", ScoringTask, EvaluationRequest)
 
 
-class Matter(NamedTuple):
+class TaskSpec(NamedTuple):
     """A task as it was read."""
 
     begin: Callable[[Sequence[Judgement]], Judging]
@@ -65,7 +65,7 @@ class JudgedStage(Generic[Task]):
     """Whether one cap holds for all tasks of a session; else each subject has one of its own."""
     may_rest_on: Callable[[Task, Judgement], bool]
     """Whether a task may carry a judgement of something else, for an answer to the same question."""
-    read: Callable[[Task, Policy], Matter]
+    read: Callable[[Task, Policy], TaskSpec]
     """Raises what is wrong with a task that cannot be judged."""
 
     def subject_of(self, task: Task) -> Subject:
@@ -88,38 +88,38 @@ class JudgedStage(Generic[Task]):
         spent: int = 0,
         ledger: Ledger | None = None,
         batched: bool = False,
-    ) -> Docket:
-        """The docket of a task whose session's state says `spent`. What is raised is wrong with the task: it cannot be judged.
+    ) -> JudgingTask:
+        """The judging task of a task whose session's state says `spent`. What is raised is wrong with the task: it cannot be judged.
 
         What was recorded is charged to whom it was paid for, whatever was asked then: to `ledger`, where the caller has one. `batched`:
         whoever asks does so in batches.
         """
-        matter, revision = self.read(task, policy), self.revision_of(task)
+        spec, revision = self.read(task, policy), self.revision_of(task)
         carried: list[Judgement] = self._carried(task)
-        counting = [one for one in (*carried, *recorded) if matter.takes_simulated or not one.simulated]
+        counting = [one for one in (*carried, *recorded) if spec.takes_simulated or not one.simulated]
         known = self._own(task, counting)
-        ledger = Ledger(matter.cap, spent) if ledger is None else ledger
+        ledger = Ledger(spec.cap, spent) if ledger is None else ledger
         # A session has been charged for earlier revisions already.
         for one in {revision} if self.cap_is_shared else {paid.subject_revision for paid in known}:
             ledger.charge(charged(known, one))
-        return Docket(
+        return JudgingTask(
             connection=task.connection,
             project=task.project,
             session_id=task.session_id,
             subject_id=self.id_of(task),
             revision=revision,
-            price=matter.price,
+            price=spec.price,
             ledger=ledger,
             recorded=known,
-            begin=matter.begin,
-            batched=batched or matter.batched,
+            begin=spec.begin,
+            batched=batched or spec.batched,
             taken_over=[one for one in carried if not self._is_own(task, one)],
-            unasked_state=NOT_BATCHED if matter.batched and not batched else None,
+            unasked_state=NOT_BATCHED if spec.batched and not batched else None,
         )
 
-    def spent_after(self, spent: int, docket: Docket | None) -> int:
-        """What a session's state says after a task, where it said `spent` before; no docket for a task that could not be opened."""
-        return docket.ledger.spent if docket is not None and self.cap_is_shared else spent
+    def spent_after(self, spent: int, judging_task: JudgingTask | None) -> int:
+        """What a session's state says after a task, where it said `spent` before; no judging task for a task that could not be opened."""
+        return judging_task.ledger.spent if judging_task is not None and self.cap_is_shared else spent
 
     def _carried(self, task: Task) -> list[Judgement]:
         """What the task carries; RecordError for what has no place in it."""
@@ -141,16 +141,16 @@ class JudgedStage(Generic[Task]):
         return (one.connection, one.subject_id) == self.subject_of(task)
 
 
-def _scoring(task: ScoringTask, policy: Policy) -> Matter:
+def _scoring(task: ScoringTask, policy: Policy) -> TaskSpec:
     project, exchange = policy.for_project(task.project), encoded_exchange(task.exchange)
-    return Matter(lambda recorded: cascade(task, exchange, project, recorded), project.price, project.cap)
+    return TaskSpec(lambda recorded: cascade(task, exchange, project, recorded), project.price, project.cap)
 
 
-def _evaluation(request: EvaluationRequest, policy: Policy) -> Matter:
+def _evaluation(request: EvaluationRequest, policy: Policy) -> TaskSpec:
     plan = Terms.of(request).plan
     cap = None if plan.cost_cap_usd is None else nano_of(plan.cost_cap_usd)
     price, batched = price_of(plan.judge.model, policy.prices), plan.judge.type == "batch"
-    return Matter(lambda recorded: evaluating(request, recorded), price, cap, batched, plan.takes_simulated)
+    return TaskSpec(lambda recorded: evaluating(request, recorded), price, cap, batched, plan.takes_simulated)
 
 
 def _is_answer_of_session(request: EvaluationRequest, one: Judgement) -> bool:

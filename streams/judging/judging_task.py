@@ -59,7 +59,7 @@ STATE = msgspec.msgpack.Decoder(JudgedState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Docket:
+class JudgingTask:
     """One subject to judge, with what was recorded of it and the money that there is for it."""
 
     connection: str

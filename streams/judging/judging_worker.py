@@ -26,8 +26,8 @@ from streams.judging.call_budget import ErasedError
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.judging_task import STATE, JudgedState
 from streams.judging.recorded_judgements import Recorded, Subject
-from streams.judging.task_judge import Ruling, Tribunal
-from streams.log.admission import Door, Place
+from streams.judging.task_judge import TaskJudge, TaskResult
+from streams.log.admission import Admission, Place
 from streams.log.log_writer import Submission
 from streams.stage_batches import StageBatch
 from streams.upkeep.erased_now import ErasedNow
@@ -61,20 +61,20 @@ class JudgingWorker:
         self,
         stage: JudgedStage[Any],
         store: Store,
-        tribunal: Tribunal,
+        task_judge: TaskJudge,
         *,
         recorded: Recorded,
         commit: Commit,
         erased: ErasedNow,
-        door: Callable[[], Door],
+        admission: Callable[[], Admission],
     ) -> None:
         self.stage = stage
         self._store = store
-        self._tribunal = tribunal
+        self._task_judge = task_judge
         self._recorded = recorded
         self._commit = commit
         self._erased = erased
-        self._door = door
+        self._admission = admission
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._stopping = False
@@ -121,7 +121,7 @@ class JudgingWorker:
     async def stop(self, grace: float) -> None:
         """Let what is being judged finish, for so many seconds at most; the rest is taken up by the next start."""
         self._stopping = True
-        self._tribunal.close()
+        self._task_judge.close()
         self._wake.set()
         await self._sessions.end(grace)
 
@@ -164,8 +164,8 @@ class JudgingWorker:
             place = Place(self.stage.source, pending.offset, 0)
             with contextlib.suppress(ErasedError):
                 recorded = await self._recorded_of(pending)
-                ruling = await self._tribunal.rule(pending.task, recorded, state.spent, place, self._door)
-                await self._keep(key, pending, ruling)
+                result = await self._task_judge.rule(pending.task, recorded, state.spent, place, self._admission)
+                await self._keep(key, pending, result)
         self._note_done(pending)
 
     async def _recorded_of(self, pending: Pending) -> Sequence[Judgement]:
@@ -183,13 +183,13 @@ class JudgingWorker:
             del self._subjects[subject]
         self._wake.set()
 
-    async def _keep(self, key: str, pending: Pending, ruling: Ruling) -> None:
+    async def _keep(self, key: str, pending: Pending, result: TaskResult) -> None:
         """Commit what came of a task, with its session's state and the watermark."""
         if self._erased.has(pending.task.connection, pending.task.session_id):
             return
-        after = JudgedState(pending.offset + 1, ruling.spent)
+        after = JudgedState(pending.offset + 1, result.spent)
         states, mark = {key: msgspec.msgpack.encode(after)}, self._watermark(pending.offset)
-        await self._commit(Submission(ruling.dead, ruling.made, self.stage, states, mark))
+        await self._commit(Submission(result.dead, result.made, self.stage, states, mark))
         self._states[key] = after
         self._marked = max(self._marked, mark)
 

@@ -18,16 +18,16 @@ from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record
 from streams.engine.stage_runs import stage_failed
 from streams.judges.protocol import Judge, Verdict
-from streams.judging.call_budget import DurablePurse, Publish, StoppedError
+from streams.judging.call_budget import DurableBudget, Publish, StoppedError
 from streams.judging.judged_stages import JudgedStage
-from streams.judging.judging_task import Docket
-from streams.log.admission import Accepted, Door, Place
+from streams.judging.judging_task import JudgingTask
+from streams.log.admission import Accepted, Admission, Place
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Ruling:
+class TaskResult:
     """What came of a task: its record, or the dead letter that it became, what is recorded of it, and what its session has spent."""
 
     made: Accepted = field(default_factory=Accepted)
@@ -36,7 +36,7 @@ class Ruling:
     spent: int = 0
 
 
-class Tribunal:
+class TaskJudge:
     """Judges the tasks of a stage, asking a judge where it must; without one, as the stage's step does.
 
     `publish` makes a record of the topic judgements durable before it returns.
@@ -56,7 +56,7 @@ class Tribunal:
         self._publish = publish
         self._now = now
         self._open = True
-        self._asking: dict[asyncio.Task[Verdict], DurablePurse] = {}
+        self._asking: dict[asyncio.Task[Verdict], DurableBudget] = {}
 
     def close(self) -> None:
         """Make no more calls: what would need one raises StoppedError. Calls under way come to their end.
@@ -64,74 +64,74 @@ class Tribunal:
         A question that waits for its turn, or for an API that wants to be left alone, is given up at once: nothing was set aside for it.
         """
         self._open = False
-        for asking, purse in self._asking.items():
-            if not purse.is_at_stake:
+        for asking, budget in self._asking.items():
+            if not budget.is_at_stake:
                 asking.cancel()
 
     async def rule(
-        self, task: Record, recorded: Sequence[Judgement], spent: int, place: Place, door: Callable[[], Door]
-    ) -> Ruling:
+        self, task: Record, recorded: Sequence[Judgement], spent: int, place: Place, admission: Callable[[], Admission]
+    ) -> TaskResult:
         """What comes of a task whose session has spent so much: one that cannot be judged is set aside, and costs no other.
 
         StoppedError when it would need a call after `close`.
         """
-        stage, ruling = self._stage, Ruling()
-        docket: Docket | None = None
+        stage, result = self._stage, TaskResult()
+        judging_task: JudgingTask | None = None
         try:
-            docket = stage.open(task, self._policy, recorded, spent=spent)
-            ruling.made.add(stage.sink, encode(await self._drive(docket)))
+            judging_task = stage.open(task, self._policy, recorded, spent=spent)
+            result.made.add(stage.sink, encode(await self._drive(judging_task)))
         except StoppedError:
             raise
         except Exception as error:
             log.exception("%s: %s could not be judged; it is set aside", stage.name, stage.id_of(task))
-            door().set_aside(ruling.dead, place, stage_failed(stage.name, error), encode(task))
-        ruling.judgements = (*docket.recorded, *docket.asked) if docket is not None else ()
-        ruling.spent = stage.spent_after(spent, docket)
-        return ruling
+            admission().set_aside(result.dead, place, stage_failed(stage.name, error), encode(task))
+        result.judgements = (*judging_task.recorded, *judging_task.asked) if judging_task is not None else ()
+        result.spent = stage.spent_after(spent, judging_task)
+        return result
 
     async def judge(self, task: Record, recorded: Sequence[Judgement], ledger: Ledger) -> Record:
         """What comes of a task; what it cost is in the ledger. StoppedError when it would need a call after `close`."""
         return await self._drive(self._stage.open(task, self._policy, recorded, ledger=ledger))
 
-    async def _drive(self, docket: Docket) -> Record:
-        questions = docket.judging()
+    async def _drive(self, judging_task: JudgingTask) -> Record:
+        questions = judging_task.judging()
         try:
             question = next(questions)
             while True:
-                question = questions.send(await self._reply(question, docket))
+                question = questions.send(await self._reply(question, judging_task))
         except StopIteration as finished:
             made: Record = finished.value
             return made
 
-    async def _reply(self, question: Question, docket: Docket) -> Reply:
+    async def _reply(self, question: Question, judging_task: JudgingTask) -> Reply:
         if self._judge is None:
-            return docket.unasked(question)
-        earlier = docket.earlier(question)
-        settled = docket.settle(question, earlier)
+            return judging_task.unasked(question)
+        earlier = judging_task.earlier(question)
+        settled = judging_task.settle(question, earlier)
         if settled is not None:
             return settled
-        purse = DurablePurse(question, docket, self._publish, self._now, lambda: self._open)
-        verdict = await self._ask(self._judge, question, purse)
-        docket.asked.append(await purse.judgement(verdict))
-        judgements = (*earlier, docket.asked[-1])
+        budget = DurableBudget(question, judging_task, self._publish, self._now, lambda: self._open)
+        verdict = await self._ask(self._judge, question, budget)
+        judging_task.asked.append(await budget.judgement(verdict))
+        judgements = (*earlier, judging_task.asked[-1])
         # Answered as a replay will answer it, from what is recorded now.
-        return recorded_reply(judgements, docket.revision) or Reply(state=NO_JUDGE, judgements=judgements)
+        return recorded_reply(judgements, judging_task.revision) or Reply(state=NO_JUDGE, judgements=judgements)
 
-    async def _ask(self, judge: Judge, question: Question, purse: DurablePurse) -> Verdict:
+    async def _ask(self, judge: Judge, question: Question, budget: DurableBudget) -> Verdict:
         """Ask the judge; a fault of ours in doing so is an outcome, too, and the call is charged in full."""
-        asking = asyncio.ensure_future(judge.ask(question, purse))
-        self._asking[asking] = purse
+        asking = asyncio.ensure_future(judge.ask(question, budget))
+        self._asking[asking] = budget
         try:
             return await asking
         except StoppedError:
             raise
         except asyncio.CancelledError:
-            if self._open or purse.is_at_stake or _is_cancelled():
+            if self._open or budget.is_at_stake or _is_cancelled():
                 raise
             raise StoppedError from None
         except Exception as error:
             log.exception("the judge failed in a way it should not")
-            purse.write_off()
+            budget.write_off()
             return Verdict(outcome="provider_error", error=f"a fault of Driftline: {type(error).__name__}", attempts=1)
         finally:
             del self._asking[asking]

@@ -19,7 +19,7 @@ from schemas.errors import BrokerError, BusyError
 from schemas.records import Record
 from schemas.registry import schema_of
 from streams.engine.engine_state import EngineLimits
-from streams.kafka.in_flight import Unlanded
+from streams.kafka.in_flight import InFlight
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.sink import Sink
@@ -42,7 +42,7 @@ class Acceptance:
         self._producer = producer
         self._sink = sink
         self._limits = limits
-        self._unlanded = Unlanded()
+        self._unlanded = InFlight()
         self._moved = asyncio.Event()
         self._producing = 0
         self._quiet = asyncio.Event()

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Gateway:
-    """See the module; a `streams.engine.record_intake.Auditing`. `reframe` is for the sink. Belongs to one event loop."""
+    """See the module; a `streams.engine.record_intake.RecordIntake`. `reframe` is for the sink. Belongs to one event loop."""
 
     has_judge = True
     """The workers know whether they have one; what they cannot judge stays unscored with that reason."""

@@ -28,7 +28,7 @@ class _Entry:
     event: tuple[str, int] | None
 
 
-class Unlanded:
+class InFlight:
     """Records by identity, given up as soon as their position has landed. Belongs to one event loop."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The door: records are encoded before they are accepted, and what may not come in is set aside with its bytes."""
+"""Admission: records are encoded before they are accepted, and what may not come in is set aside with its bytes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Accepted:
         self.size += other.size
 
 
-class Door:
+class Admission:
     """Admits records into topics. What breaks its contract becomes a dead letter; nothing is dropped."""
 
     def __init__(self, redactor: Redactor, now: datetime) -> None:

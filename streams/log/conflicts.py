@@ -12,13 +12,13 @@ from audit.diagnosis.duplicate_rules import named_differences
 from audit.fingerprints import canonical_json
 from schemas.records import Record
 from schemas.registry import schema_of
-from streams.log.admission import Accepted, Door, Place, Refusal
+from streams.log.admission import Accepted, Admission, Place, Refusal
 
 TO_DO = "Where it is the same thing, there is nothing to do; where it is another one, give it an id of its own and deliver it again."
 """What whoever delivered it can do."""
 
 
-def set_aside_conflict(door: Door, letters: Accepted, topic: str, record: Record, differing: Sequence[str]) -> None:
+def set_aside_conflict(admission: Admission, letters: Accepted, topic: str, record: Record, differing: Sequence[str]) -> None:
     """Keep a record whose identity the topic has with other content; `differing` are the fields that differ.
 
     Where it came from is not known everywhere, and when it was taken in differs from delivery to delivery: what it is and what it
@@ -29,7 +29,7 @@ def set_aside_conflict(door: Door, letters: Accepted, topic: str, record: Record
     named = ", ".join(f"{field} {value!r}" for field, value in identity.items())
     detail = f"{name} {named}: the log holds it with other content{named_differences(differing)}, which stays. {TO_DO}"
     said = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
-    door.set_aside(
+    admission.set_aside(
         letters,
         Place(topic, 0),
         Refusal("admission", "conflicting_id", detail),

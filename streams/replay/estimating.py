@@ -18,7 +18,7 @@ from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import tier3_question
 from schemas.records import Judgement, Score, ScoringTask
 from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import Docket
+from streams.judging.judging_task import JudgingTask
 from streams.stage_batches import encoded_exchange
 
 
@@ -71,48 +71,48 @@ class Estimator:
 
     async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
         """Count what the task would take."""
-        docket = SCORING.open(task, self._policy, recorded, ledger=ledger, batched=self._batched)
+        judging_task = SCORING.open(task, self._policy, recorded, ledger=ledger, batched=self._batched)
         self._room[_session(task)] = None if ledger.cap is None else max(0, ledger.cap - ledger.spent)
         self.found.tasks += 1
         asked: list[str] = []
-        score = drive(docket.judging(), partial(self._reply, docket, asked))
+        score = drive(judging_task.judging(), partial(self._reply, judging_task, asked))
         if asked and (score.tier3_state, score.tier3_reason) == INVALID and "tier3" not in asked:
             self.found.open += 1
             project = self._policy.for_project(task.project)
-            self._count_most(tier3_question(encoded_exchange(task.exchange), project, project.methodology.tier3), docket)
+            self._count_most(tier3_question(encoded_exchange(task.exchange), project, project.methodology.tier3), judging_task)
         return None
 
-    def _reply(self, docket: Docket, asked: list[str], question: Question) -> Reply:
+    def _reply(self, judging_task: JudgingTask, asked: list[str], question: Question) -> Reply:
         """What is known, or a reply that stops nothing, so that what may be asked after it is counted, too."""
-        earlier = docket.earlier(question)
-        if recorded_reply(earlier, docket.revision) is not None or question.fingerprint in self._seen:
+        earlier = judging_task.earlier(question)
+        if recorded_reply(earlier, judging_task.revision) is not None or question.fingerprint in self._seen:
             # A later revision asks what an earlier one will have been answered.
             self.found.reused += 1
-        settled = docket.settle(question, earlier)
+        settled = judging_task.settle(question, earlier)
         if settled is not None or not self._asks:
             self.found.not_asked += self._asks and question.fallback is None and not earlier
-            return settled or docket.unasked(question)
+            return settled or judging_task.unasked(question)
         asked.append(question.purpose)
         if question.fingerprint not in self._seen:
             self._seen.add(question.fingerprint)
-            self._count(question, docket)
+            self._count(question, judging_task)
         return Reply(state=INVALID, judgements=earlier)
 
-    def _count(self, question: Question, docket: Docket) -> None:
-        price = docket.price
+    def _count(self, question: Question, judging_task: JudgingTask) -> None:
+        price = judging_task.price
         self.found.calls += 1
         if price is None:
             self.found.unpriced += 1
             return
         cached = self.found.calls > 1
         self.found.expected += estimate(question, price, cached=cached, batched=self._batched).nano or 0
-        self._count_most(question, docket)
+        self._count_most(question, judging_task)
 
-    def _count_most(self, question: Question, docket: Docket) -> None:
-        price = docket.price
+    def _count_most(self, question: Question, judging_task: JudgingTask) -> None:
+        price = judging_task.price
         if price is not None:
-            self._most[_session(docket)] += worst_case(question, price, batched=self._batched)
+            self._most[_session(judging_task)] += worst_case(question, price, batched=self._batched)
 
 
-def _session(task: ScoringTask | Docket) -> tuple[str, str]:
+def _session(task: ScoringTask | JudgingTask) -> tuple[str, str]:
     return task.connection, task.session_id

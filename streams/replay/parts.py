@@ -19,7 +19,7 @@ from streams.judges.batch import BatchJudge
 from streams.judges.protocol import Judge
 from streams.judging.judged_stages import SCORING
 from streams.judging.recorded_judgements import Recorded, Subject
-from streams.judging.task_judge import Tribunal
+from streams.judging.task_judge import TaskJudge
 from streams.replay.digests import digests_of
 from streams.replay.estimating import Estimate, Estimator
 from streams.replay.history import History
@@ -91,9 +91,9 @@ async def replay_part(work: PartWork, history: History, report: Report, asked: C
         # No call is under way now: what is open belongs to a process that was killed.
         kept.settle(work.now())
         known = _Known(_both(history.recorded, kept), kept)
-        tribunal = Tribunal(SCORING, work.policy, work.judge, known.publish, work.now)
-        with stopping_at_sigterm(tribunal.close):
-            await work.rescoring.run(history, kept, tribunal, known.recorded, report)
+        task_judge = TaskJudge(SCORING, work.policy, work.judge, known.publish, work.now)
+        with stopping_at_sigterm(task_judge.close):
+            await work.rescoring.run(history, kept, task_judge, known.recorded, report)
         return digests_of(kept.scores())
     finally:
         kept.close()

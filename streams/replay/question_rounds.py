@@ -18,9 +18,9 @@ from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from schemas.records import Judgement, Score, ScoringTask
 from streams.judges.batch import CANCELLED, Asked, BatchJudge
-from streams.judging.call_budget import DurablePurse, StoppedError
+from streams.judging.call_budget import DurableBudget, StoppedError
 from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import Docket
+from streams.judging.judging_task import JudgingTask
 from streams.replay.part_file import PartFile
 
 _TIER3 = "tier3"
@@ -44,32 +44,32 @@ class Clerk:
 
     async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:
         """Collect what the task wants to know, as far as it does not depend on what is not known yet."""
-        docket = SCORING.open(task, self._policy, recorded, ledger=ledger, batched=True)
+        judging_task = SCORING.open(task, self._policy, recorded, ledger=ledger, batched=True)
         # One ledger for the session, charged with everything that was paid in it, whatever exchange it was paid for.
         whole = self._ledgers.setdefault((task.connection, task.session_id), Ledger(ledger.cap))
         whole.charge(max(0, ledger.spent - whole.spent))
         waits: list[str] = []
 
         def reply(question: Question) -> Reply:
-            earlier = docket.earlier(question)
-            settled = docket.settle(question, earlier)
+            earlier = judging_task.earlier(question)
+            settled = judging_task.settle(question, earlier)
             if settled is not None:
                 return settled
             if question.purpose != _TIER3 or not waits:
-                self._collect(question, docket, whole)
+                self._collect(question, judging_task, whole)
             waits.append(question.purpose)
             return Reply(state=INVALID, judgements=earlier)
 
-        drive(docket.judging(), reply)
+        drive(judging_task.judging(), reply)
         return None
 
-    def _collect(self, question: Question, docket: Docket, ledger: Ledger) -> None:
+    def _collect(self, question: Question, judging_task: JudgingTask, ledger: Ledger) -> None:
         if question.fingerprint in self._asked:
             return  # a later revision finds the answer that the earlier one gets
-        paying = replace(docket, ledger=ledger)
+        paying = replace(judging_task, ledger=ledger)
         reserved = self._reservations.get(question.fingerprint)
-        purse = DurablePurse(question, paying, self._kept.publish, self._now, lambda: True, reservation_id=reserved)
-        self._asked[question.fingerprint] = Asked(question, purse, purse)
+        budget = DurableBudget(question, paying, self._kept.publish, self._now, lambda: True, reservation_id=reserved)
+        self._asked[question.fingerprint] = Asked(question, budget, budget)
 
 
 async def ask_all(judge: BatchJudge, asked: Sequence[Asked], report: Callable[[int], None]) -> None:
@@ -79,7 +79,7 @@ async def ask_all(judge: BatchJudge, asked: Sequence[Asked], report: Callable[[i
         async for one, verdict in verdicts:
             if verdict.error == CANCELLED:
                 cancelled = True
-            elif isinstance(one.tag, DurablePurse):
+            elif isinstance(one.tag, DurableBudget):
                 await one.tag.judgement(verdict)
             report(1)
     if cancelled:

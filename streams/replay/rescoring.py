@@ -27,7 +27,7 @@ from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import SCORING
 from streams.judging.judging_task import STATE, JudgedState
 from streams.judging.recorded_judgements import Recorded, Subject, nothing_recorded
-from streams.log.admission import Accepted, Door, Place
+from streams.log.admission import Accepted, Admission, Place
 from streams.replay.history import History, Window
 from streams.replay.part_file import WindowResult
 from streams.replay.plan import Asking, Scope
@@ -168,7 +168,7 @@ class Rescoring:
             except Exception as error:
                 log.exception("exchange %s could not be scored; it is set aside", task.exchange_id)
                 place = Place(SCORING.source, end - 1, 0)
-                Door(self._redactor, self._now()).set_aside(made, place, stage_failed(SCORING.name, error), encode(task))
+                Admission(self._redactor, self._now()).set_aside(made, place, stage_failed(SCORING.name, error), encode(task))
             spent = ledger.spent
         return JudgedState(0, spent), made
 

@@ -14,7 +14,7 @@ import msgspec
 from audit.exchanges.cascade import drive
 from audit.policy.policy import Policy
 from streams.judging.judged_stages import JudgedStage
-from streams.judging.judging_task import STATE, Docket, JudgedState
+from streams.judging.judging_task import STATE, JudgedState, JudgingTask
 from streams.judging.kept_calls import kept_after
 from streams.judging.recorded_judgements import Recorded
 from streams.stage_batches import StageBatch, StepOutcome
@@ -44,15 +44,15 @@ class JudgingStep:
             session = sessions.get(key, JudgedState())
             if offset < session.next_offset:
                 continue
-            docket: Docket | None = None
+            judging_task: JudgingTask | None = None
             try:
                 known = (*recorded.get(stage.subject_of(task), ()), *session.recorded_of(stage.id_of(task)))
-                docket = stage.open(task, self._policy, known, spent=session.spent)
-                outcome.records.append((stage.sink, drive(docket.judging(), docket.unasked)))
+                judging_task = stage.open(task, self._policy, known, spent=session.spent)
+                outcome.records.append((stage.sink, drive(judging_task.judging(), judging_task.unasked)))
             except Exception as error:  # noqa: BLE001 - whatever it is, it costs one task, as it does where a judge is asked
                 outcome.failed.append((offset, task, error))
-            rested_on = docket.recorded if docket is not None and self._keeps_calls else ()
+            rested_on = judging_task.recorded if judging_task is not None and self._keeps_calls else ()
             kept = kept_after(session.kept, task, rested_on, self._policy)
-            sessions[key] = JudgedState(offset + 1, stage.spent_after(session.spent, docket), kept)
+            sessions[key] = JudgedState(offset + 1, stage.spent_after(session.spent, judging_task), kept)
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
         return outcome

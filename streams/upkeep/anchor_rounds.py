@@ -1,4 +1,4 @@
-"""The chore that has anchors judged when their time has come."""
+"""The periodic task that has anchors judged when their time has come."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from analytics.queries import query_rows
-from streams.engine.record_intake import Auditing
+from streams.engine.record_intake import RecordIntake
 from streams.upkeep.anchors import run_round
 
 log = logging.getLogger(__name__)
 
 
 class AnchorRounds:
-    """Begins a round of each project whose last one is longer ago than its policy says; a `streams.upkeep.periodic_tasks.Chore`.
+    """Begins a round of each project whose last one is longer ago than its policy says; a `streams.upkeep.periodic_tasks.PeriodicTask`.
 
     When the last one was is read from the tables, so that a restart begins none too early; what was begun here counts until it
     shows there. Without a judge none begins.
@@ -25,7 +25,7 @@ class AnchorRounds:
     name = "anchor rounds"
     interval = 600.0
 
-    def __init__(self, engine: Auditing) -> None:
+    def __init__(self, engine: RecordIntake) -> None:
         self._engine = engine
         self._begun: dict[str, datetime] = {}
 

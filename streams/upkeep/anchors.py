@@ -30,7 +30,7 @@ from audit.fingerprints import stable_id
 from schemas.codec.single_object import decode, encode
 from schemas.errors import InputError
 from schemas.records import Anchor, Exchange, SessionClosed
-from streams.engine.record_intake import Auditing
+from streams.engine.record_intake import RecordIntake
 from streams.log.store_log import Log
 from streams.upkeep.closing import EXPLICIT
 
@@ -106,7 +106,7 @@ async def withdraw(log: Log, project: str, anchor_id: str, who: str) -> Anchor |
     return gone
 
 
-async def run_round(engine: Auditing, project: str) -> Round:
+async def run_round(engine: RecordIntake, project: str) -> Round:
     """Have the anchors of a project judged again; the round is on its way on return, and its scores come later."""
     active = [one for one in await _known(engine, project) if one.active]
     at = engine.now().replace(second=0, microsecond=0)

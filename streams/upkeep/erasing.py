@@ -30,12 +30,12 @@ from audit.drift.anchor_names import ANCHORS
 from audit.fingerprints import stable_id
 from schemas.errors import InputError, StoreError
 from schemas.records import Erasure
-from streams.engine.record_intake import Auditing
+from streams.engine.record_intake import RecordIntake
 from streams.log.ownership import is_fed_by_kafka
 from streams.replay.plan import folder_of
 
 CHECK_SECONDS = 60.0
-"""How often the chore looks for erasures that came from elsewhere."""
+"""How often the periodic task looks for erasures that came from elsewhere."""
 COPIES = (
     "Backups, copies of the database, Parquet files that were exported and result files of evaluations: delete them yourself."
 )
@@ -88,7 +88,7 @@ def erasure(connection: str, session_id: str | None, requested_by: str, comment:
     )
 
 
-async def request_erasure(engine: Auditing, wanted: Erasure) -> None:
+async def request_erasure(engine: RecordIntake, wanted: Erasure) -> None:
     """Make the request durable and, where records do not take the way over Kafka, erase on the spot."""
     published = await engine.publish(ERASURES, [wanted])
     again = [wanted.erasure_id] if published.known else []
@@ -135,7 +135,7 @@ class ErasureChore:
     name = "erasures"
     interval = CHECK_SECONDS
 
-    def __init__(self, engine: Auditing) -> None:
+    def __init__(self, engine: RecordIntake) -> None:
         self._engine = engine
         self._is_first = True
 

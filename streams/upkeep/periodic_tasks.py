@@ -1,8 +1,8 @@
-"""Chores: what a serving process does by the clock, beside taking records in.
+"""Periodic tasks: what a serving process does by the clock, beside taking records in.
 
-1. Each chore runs by itself: once at the start, then its interval after it ended, or soon after it was poked.
-2. A chore that fails is logged and tried again; it holds up no other.
-3. No chore runs twice at a time. What pokes it while it runs makes it run once more.
+1. Each periodic task runs by itself: once at the start, then its interval after it ended, or soon after it was poked.
+2. A periodic task that fails is logged and tried again; it holds up no other.
+3. No periodic task runs twice at a time. What pokes it while it runs makes it run once more.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from typing import Protocol
 
 RETRY_SECONDS = 30.0
-"""How long after a failure a chore is tried again, at the latest."""
+"""How long after a failure a periodic task is tried again, at the latest."""
 log = logging.getLogger(__name__)
 
 
-class Chore(Protocol):
+class PeriodicTask(Protocol):
     """Something to be done again and again. What it does must be safe to do twice: a kill can cut it off anywhere."""
 
     @property
@@ -36,24 +36,26 @@ class Chore(Protocol):
         ...
 
 
-class Chores:
-    """Runs chores in the background of one event loop."""
+class PeriodicTasks:
+    """Runs periodic tasks in the background of one event loop."""
 
-    def __init__(self, chores: Iterable[Chore]) -> None:
-        self._chores = {chore.name: chore for chore in chores}
-        self._pokes = {name: asyncio.Event() for name in self._chores}
+    def __init__(self, periodic_tasks: Iterable[PeriodicTask]) -> None:
+        self._periodic_tasks = {periodic_task.name: periodic_task for periodic_task in periodic_tasks}
+        self._pokes = {name: asyncio.Event() for name in self._periodic_tasks}
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
     def start(self) -> None:
-        """Begin; every chore runs once now."""
+        """Begin; every periodic task runs once now."""
         self._stopping = False
-        self._tasks = [asyncio.create_task(self._repeat(chore), name=name) for name, chore in self._chores.items()]
+        self._tasks = [
+            asyncio.create_task(self._repeat(periodic_task), name=name) for name, periodic_task in self._periodic_tasks.items()
+        ]
 
     async def stop(self, grace: float = 5.0) -> None:
         """End: what is being done has `grace` seconds to come to its end, then it is cut off."""
         self._stopping = True
-        for name in self._chores:
+        for name in self._periodic_tasks:
             self.poke(name)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace)
@@ -63,20 +65,20 @@ class Chores:
         self._tasks = []
 
     def poke(self, name: str) -> None:
-        """Have a chore run soon; nothing where there is none of that name."""
+        """Have a periodic task run soon; nothing where there is none of that name."""
         if name in self._pokes:
             self._pokes[name].set()
 
-    async def _repeat(self, chore: Chore) -> None:
-        poke = self._pokes[chore.name]
+    async def _repeat(self, periodic_task: PeriodicTask) -> None:
+        poke = self._pokes[periodic_task.name]
         while not self._stopping:
             poke.clear()
-            pause = chore.interval
+            pause = periodic_task.interval
             try:
-                await chore.run()
+                await periodic_task.run()
             except Exception:
                 pause = min(pause, RETRY_SECONDS)
-                log.exception("%s failed; trying again in %.0f s", chore.name, pause)
+                log.exception("%s failed; trying again in %.0f s", periodic_task.name, pause)
             with contextlib.suppress(TimeoutError):
                 if not self._stopping:
                     await asyncio.wait_for(poke.wait(), pause)

@@ -24,7 +24,7 @@ from analytics.sums.daily import forget_hours, refresh_daily
 from audit.exchanges.sampling import without
 from audit.policy.policy import Policy
 from streams.engine.embedded import stage_progress
-from streams.engine.record_intake import Auditing
+from streams.engine.record_intake import RecordIntake
 from streams.judging.judged_stages import EVALUATION, SCORING
 from streams.log.ownership import is_fed_by_kafka
 from streams.stage_batches import encoded_exchange
@@ -34,7 +34,7 @@ from streams.watch.rules import LOOK_BACK
 
 INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
 CHECK_SECONDS = 60.0
-"""How often the chore looks whether another day has begun."""
+"""How often the periodic task looks whether another day has begun."""
 _AT_ONCE = 1_000
 _one_at_a_time = threading.Lock()
 _DECODER = msgspec.msgpack.Decoder(IntakeState)
@@ -83,7 +83,7 @@ class RetentionChore:
     name = "retention"
     interval = CHECK_SECONDS
 
-    def __init__(self, engine: Auditing) -> None:
+    def __init__(self, engine: RecordIntake) -> None:
         self._engine = engine
         self._done: datetime | None = None
 

@@ -1,4 +1,4 @@
-"""The chore of the watch: which projects are checked, and when.
+"""The periodic task of the watch: which projects are checked, and when.
 
 1. After scores came or runs were finished a project is checked, and then not for a minute. Its days are added up first
    (`analytics.sums.daily`). Runs that were closed longer than an hour before they came, as in an import of history, wait for the next rule.
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class WatchRounds:
-    """The chore `watch`. `ready` says whether the tables show everything that was on the log at the start."""
+    """The periodic task `watch`. `ready` says whether the tables show everything that was on the log at the start."""
 
     name = "watch"
     interval = INTERVAL_SECONDS

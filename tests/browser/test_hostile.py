@@ -204,7 +204,7 @@ def test_addresses_of_them_lead_nowhere(window: Window, path: str) -> None:
 
 
 def test_no_project_and_no_connection_can_be_called_like_that() -> None:
-    """Their names stand in addresses, files and terminals: the door takes no such name."""
+    """Their names stand in addresses, files and terminals: admission takes no such name."""
     assert [] == [one.name for one in corpus() if re.fullmatch(NAME, one.named)]
 
 

@@ -24,7 +24,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.dead_letters import keep_letters
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
-from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 
 MakeTopics = Callable[..., None]
 Value = tuple[bytes | None, bytes]
@@ -34,9 +34,9 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 def letters_of(*bodies: tuple[bytes, str, str]) -> list[bytes]:
     """Encoded letters of bytes, each with the stage and the reason."""
-    accepted, door = Accepted(), Door(Redactor(Policy().redaction), NOW)
+    accepted, admission = Accepted(), Admission(Redactor(Policy().redaction), NOW)
     for offset, (body, stage, reason) in enumerate(bodies):
-        door.set_aside(accepted, Place("exchanges", offset, 2), Refusal(stage, reason, "why"), body)
+        admission.set_aside(accepted, Place("exchanges", offset, 2), Refusal(stage, reason, "why"), body)
     return accepted.messages[DEAD_LETTERS]
 
 

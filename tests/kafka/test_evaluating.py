@@ -31,7 +31,7 @@ from audit.policy.policy import Policy
 from schemas.codec.single_object import decode, encode
 from schemas.records import Evaluation, EvaluationRequest, Judgement
 from service.simulator import RunningJudge, running
-from streams.judges.protocol import Judge, Purse, Verdict
+from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
@@ -98,14 +98,14 @@ class Watched:
         self.asked: Counter[str] = Counter()
         self.hangs = asyncio.Event()
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Count and pass on."""
         self.asked[question.fingerprint] += 1
         if self._silent(question):
-            assert await purse.reserve()
+            assert await budget.reserve()
             self.hangs.set()
             await asyncio.Event().wait()
-        return await self._inner.ask(question, purse)
+        return await self._inner.ask(question, budget)
 
     async def aclose(self) -> None:
         """Nothing to give back."""
@@ -185,13 +185,13 @@ def test_the_same_answers_give_the_same_evaluations_embedded_and_on_kafka(kafka:
     ]
 
     class Fickle(SoundJudge):
-        async def ask(self, question: Question, purse: Purse) -> Verdict:
+        async def ask(self, question: Question, budget: CallBudget) -> Verdict:
             mood = int(question.fingerprint[4:8], 16) % 4
             if mood:
-                return await super().ask(question, purse)
-            if not await purse.reserve():
+                return await super().ask(question, budget)
+            if not await budget.reserve():
                 return Verdict(outcome="cost_cap")
-            purse.spend(None, None)
+            budget.spend(None, None)
             return Verdict(outcome="timeout", attempts=1)
 
     async def embedded() -> list[Any]:
@@ -336,8 +336,8 @@ def test_another_attempt_asks_only_for_what_failed(kafka: KafkaConnection) -> No
     _, second, _ = (one.fingerprint for one in questions_of(request))
 
     class Refusing(SoundJudge):
-        async def ask(self, question: Question, purse: Purse) -> Verdict:
-            verdict = await super().ask(question, purse)
+        async def ask(self, question: Question, budget: CallBudget) -> Verdict:
+            verdict = await super().ask(question, budget)
             return Verdict(outcome="refused", attempts=1, usage=verdict.usage) if question.fingerprint == second else verdict
 
     async def work() -> None:

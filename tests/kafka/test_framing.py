@@ -43,7 +43,7 @@ from streams.kafka.values.schema_safety import MAX_DEPTH, refusal_of
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.stage_processor import StageProcessor
 from streams.kafka.worker.watchdog import Pulse
-from streams.log.admission import Accepted, Door, Place, Refusal
+from streams.log.admission import Accepted, Admission, Place, Refusal
 from streams.replay.plan import Part, Segment
 from streams.replay.topics import TopicHistory
 from streams.topology import stage_named
@@ -500,7 +500,7 @@ def test_a_framed_value_that_was_set_aside_goes_back_once_its_registry_is_named(
     registry.register(1, SCHEMA.definition)
     accepted = Accepted()
     value = framed(1, encode(EXCHANGE)[PREFIX_BYTES:])
-    Door(Redactor(Policy().redaction), NOW).set_aside(
+    Admission(Redactor(Policy().redaction), NOW).set_aside(
         accepted, Place("exchanges", 0, 0), Refusal("decoding", "registry_framing", "why"), value
     )
 

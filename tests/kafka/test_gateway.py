@@ -63,7 +63,7 @@ def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTo
 
 
 def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """What came through another door, or landed in a database that is lost, is known before the first call is answered."""
+    """What came through another entry point, or landed in a database that is lost, is known before the first call is answered."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:

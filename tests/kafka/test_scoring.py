@@ -26,7 +26,7 @@ from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import Exchange, Judgement, ScoringTask
 from service.simulator import RunningJudge, running
-from streams.judges.protocol import Purse, Verdict
+from streams.judges.protocol import CallBudget, Verdict
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.worker import judging_partition, ownership_guard
 from streams.kafka.worker import judging_processor as judging
@@ -195,8 +195,8 @@ def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnect
     release = asyncio.Event()
 
     class SlowJudge(SoundJudge):
-        async def ask(self, question: Question, purse: Purse) -> Verdict:
-            verdict = await super().ask(question, purse)
+        async def ask(self, question: Question, budget: CallBudget) -> Verdict:
+            verdict = await super().ask(question, budget)
             await release.wait()
             return verdict
 
@@ -321,8 +321,8 @@ def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnect
     """The task carries what was said before; only what failed is asked again."""
 
     class RefusingJudge(SoundJudge):
-        async def ask(self, question: Question, purse: Purse) -> Verdict:
-            verdict = await super().ask(question, purse)
+        async def ask(self, question: Question, budget: CallBudget) -> Verdict:
+            verdict = await super().ask(question, budget)
             return Verdict(outcome="refused", attempts=1, usage=verdict.usage) if question.purpose == "tier2" else verdict
 
     async def work() -> None:
@@ -523,8 +523,8 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
             frozen = asyncio.Event()
 
             class FreezingJudge(SoundJudge):
-                async def ask(self, question: Question, purse: Purse) -> Verdict:
-                    verdict = await super().ask(question, purse)
+                async def ask(self, question: Question, budget: CallBudget) -> Verdict:
+                    verdict = await super().ask(question, budget)
                     time[0] = 60.0
                     frozen.set()
                     return verdict
@@ -556,8 +556,8 @@ def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
             asked = asyncio.Event()
 
             class Interrupted(SoundJudge):
-                async def ask(self, question: Question, purse: Purse) -> Verdict:
-                    verdict = await super().ask(question, purse)
+                async def ask(self, question: Question, budget: CallBudget) -> Verdict:
+                    verdict = await super().ask(question, budget)
                     sure[0] = asked.is_set()
                     asked.set()
                     return verdict

@@ -18,7 +18,7 @@ from schemas.codec.single_object import decode
 from schemas.records import Exchange
 from service.supervisor import worker_process
 from streams.engine.turns import Turns
-from streams.judges.protocol import Purse, Verdict
+from streams.judges.protocol import CallBudget, Verdict
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.worker import judging_partition
 from streams.kafka.worker.judging_partition import CHUNK_TASKS
@@ -41,13 +41,13 @@ class PatientJudge(SoundJudge):
         self.most_begun = 0
         self._open: list[asyncio.Event] = []
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Wait to be told."""
         subject, told = subject_of(question), asyncio.Event()
         self.asked.append(subject)
         self.most_begun = max(self.most_begun, len({*self.asked} - self.finished))
         self._open.append(told)
-        verdict = await super().ask(question, purse)
+        verdict = await super().ask(question, budget)
         await told.wait()
         if question.purpose == LAST:
             self.finished.add(subject)

@@ -12,7 +12,7 @@ from analytics.store.store import Store
 from schemas.records import Heartbeat
 from schemas.registry import topics
 from service.alerts.raising import Alerts
-from service.supervisor.silence_watchdog import Telemetry, listening_of, open_sessions
+from service.supervisor.silence_watchdog import SilenceWatchdog, listening_of, open_sessions
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.gateway import Gateway
 
@@ -34,7 +34,7 @@ def test_sessions_are_watched_by_what_lands(kafka: KafkaConnection, make_topics:
 
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway:
-            watchdog = Telemetry(gateway, Alerts(store, (), gateway.redactor, gateway.now))
+            watchdog = SilenceWatchdog(gateway, Alerts(store, (), gateway.redactor, gateway.now))
             await until(lambda: gateway.state().ready, "the gateway to take records")
             await watchdog.run()
             now = gateway.now()

@@ -29,8 +29,8 @@ from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.worker import offset_tracker
 from streams.kafka.worker.membership import Membership
-from streams.kafka.worker.offset_tracker import Deliveries, split
-from streams.kafka.worker.partition_queues import Lanes
+from streams.kafka.worker.offset_tracker import OffsetTracker, split
+from streams.kafka.worker.partition_queues import PartitionQueues
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.worker import GROUP
 
@@ -49,63 +49,63 @@ def chunk(first: int, count: int = 10, partition: int = 0, step: int = 1) -> Chu
 
 def test_a_gap_in_the_offsets_is_passed_over() -> None:
     """Compaction and transactions leave offsets out; what is done behind them must be committed all the same."""
-    book = Deliveries()
-    first, second = book.deliver(chunk(0, 10, step=7)), book.deliver(chunk(500))
-    book.done(first)
-    assert 64 == book.committable((TOPIC, 0))
-    book.done(second)
-    assert 510 == book.committable((TOPIC, 0))
-    assert book.committable((TOPIC, 0)) is None
+    tracker = OffsetTracker()
+    first, second = tracker.deliver(chunk(0, 10, step=7)), tracker.deliver(chunk(500))
+    tracker.done(first)
+    assert 64 == tracker.committable((TOPIC, 0))
+    tracker.done(second)
+    assert 510 == tracker.committable((TOPIC, 0))
+    assert tracker.committable((TOPIC, 0)) is None
 
 
 def test_what_is_under_way_holds_back_what_came_later() -> None:
     """Committing past it would lose it with the process."""
-    book = Deliveries()
-    first, second, third = (book.deliver(chunk(start)) for start in (0, 10, 20))
-    book.done(third)
-    book.done(second)
-    assert book.committable((TOPIC, 0)) is None
-    book.done(first)
-    assert 30 == book.committable((TOPIC, 0))
+    tracker = OffsetTracker()
+    first, second, third = (tracker.deliver(chunk(start)) for start in (0, 10, 20))
+    tracker.done(third)
+    tracker.done(second)
+    assert tracker.committable((TOPIC, 0)) is None
+    tracker.done(first)
+    assert 30 == tracker.committable((TOPIC, 0))
 
 
 def test_what_is_done_keeps_no_records_while_it_waits() -> None:
     """One slow judge call holds back the offset for minutes: what others have done meanwhile must not pile up in memory."""
-    book = Deliveries()
-    first, *others = (book.deliver(chunk(start)) for start in range(0, 100, 10))
+    tracker = OffsetTracker()
+    first, *others = (tracker.deliver(chunk(start)) for start in range(0, 100, 10))
     records = [weakref.ref(record) for one in others for record in one.chunk.records]
     for one in others:
-        book.done(one)
+        tracker.done(one)
     assert {None} == {record() for record in records}
-    book.done(first)
-    assert 100 == book.committable((TOPIC, 0))
+    tracker.done(first)
+    assert 100 == tracker.committable((TOPIC, 0))
 
 
 def test_a_chunk_that_is_delivered_again_is_another_delivery() -> None:
     """After a rebalance the same records come again while the first delivery may still be at work: its end says nothing of the second."""
-    book = Deliveries()
-    before = book.deliver(chunk(0))
-    book.forget([(TOPIC, 0)])
-    again = book.deliver(chunk(0))
-    book.done(before)
+    tracker = OffsetTracker()
+    before = tracker.deliver(chunk(0))
+    tracker.forget([(TOPIC, 0)])
+    again = tracker.deliver(chunk(0))
+    tracker.done(before)
     assert (False, True) == (before.current, again.current)
-    assert book.committable((TOPIC, 0)) is None
-    book.done(again)
-    assert 10 == book.committable((TOPIC, 0))
+    assert tracker.committable((TOPIC, 0)) is None
+    tracker.done(again)
+    assert 10 == tracker.committable((TOPIC, 0))
 
 
 def test_a_partition_that_goes_before_its_lane_has_begun_is_taken_up_again() -> None:
     """A task that is cancelled before its first step never runs its end: the partition would stand still for ever."""
 
     async def run() -> list[int]:
-        book, stage, failures = Deliveries(), Collecting(), list[BaseException]()
-        lanes = Lanes(stage, book, failures.append)
-        lanes.put(book.deliver(chunk(0)))
+        tracker, stage, failures = OffsetTracker(), Collecting(), list[BaseException]()
+        lanes = PartitionQueues(stage, tracker, failures.append)
+        lanes.put(tracker.deliver(chunk(0)))
         await lanes.revoked(frozenset([0]))
-        book.forget([(TOPIC, 0)])
+        tracker.forget([(TOPIC, 0)])
         await lanes.assigned(frozenset([0]))
-        lanes.put(book.deliver(chunk(0)))
-        await eventually(lambda: book.committable((TOPIC, 0)) == 10, "the chunk that came again")
+        lanes.put(tracker.deliver(chunk(0)))
+        await eventually(lambda: tracker.committable((TOPIC, 0)) == 10, "the chunk that came again")
         await lanes.stop(1)
         assert not failures
         return stage.seen[0]
@@ -115,11 +115,11 @@ def test_a_partition_that_goes_before_its_lane_has_begun_is_taken_up_again() -> 
 
 def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None:
     """Memory is bounded by partition, so a slow one takes none of another's."""
-    book = Deliveries()
-    held = [book.deliver(chunk(start)) for start in range(0, 10 * offset_tracker.AHEAD, 10)]
-    assert (False, True) == (book.has_room((TOPIC, 0)), book.has_room((TOPIC, 1)))
-    book.taken(held[0])
-    assert book.has_room((TOPIC, 0))
+    tracker = OffsetTracker()
+    held = [tracker.deliver(chunk(start)) for start in range(0, 10 * offset_tracker.AHEAD, 10)]
+    assert (False, True) == (tracker.has_room((TOPIC, 0)), tracker.has_room((TOPIC, 1)))
+    tracker.taken(held[0])
+    assert tracker.has_room((TOPIC, 0))
 
 
 @pytest.mark.parametrize(
@@ -298,10 +298,10 @@ def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
     """Chunks that the agent still had would be worked on by two processes, and their states written by both."""
 
     async def run() -> Collecting:
-        book, failures, stage = Deliveries(), list[BaseException](), Collecting()
-        lanes = Lanes(stage, book, failures.append)
+        tracker, failures, stage = OffsetTracker(), list[BaseException](), Collecting()
+        lanes = PartitionQueues(stage, tracker, failures.append)
         await lanes.assigned(frozenset({0, 1}))
-        late = [book.deliver(Chunk(EVENTS.source, number, [SimpleNamespace(offset=0)])) for number in (0, 1)]
+        late = [tracker.deliver(Chunk(EVENTS.source, number, [SimpleNamespace(offset=0)])) for number in (0, 1)]
         await lanes.revoked(frozenset({0}))
         for one in late:
             lanes.put(one)

@@ -38,8 +38,8 @@ from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import TOPICS as SPECS
 from streams.kafka.topics import state_topic
-from streams.kafka.worker.offset_tracker import Deliveries
-from streams.kafka.worker.partition_queues import Lanes
+from streams.kafka.worker.offset_tracker import OffsetTracker
+from streams.kafka.worker.partition_queues import PartitionQueues
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse, Watchdog
 from streams.log.admission import DEAD_LETTERS, Accepted
@@ -189,13 +189,13 @@ def test_a_partition_that_does_not_move_ends_the_worker_while_another_moves(
 ) -> None:
     """A client can stop bringing the records of one partition without a word; a judge may take as long as it wants."""
     clock, ends = SimpleNamespace(time=0.0), list[str]()
-    book = Deliveries(now=lambda: clock.time)
-    watchdog = Watchdog(book, lambda: waiting | {THERE: 7}, patient=patient, limit=120, end=ends.append)
+    tracker = OffsetTracker(now=lambda: clock.time)
+    watchdog = Watchdog(tracker, lambda: waiting | {THERE: 7}, patient=patient, limit=120, end=ends.append)
     if is_under_way:
-        book.deliver(chunk(0))
+        tracker.deliver(chunk(0))
     for second in range(0, 122, 10):
         clock.time = float(second)
-        book.done(book.deliver(chunk(1)))
+        tracker.done(tracker.deliver(chunk(1)))
         watchdog.check()
     assert [] == ends
     clock.time = 121.0
@@ -206,7 +206,7 @@ def test_a_partition_that_does_not_move_ends_the_worker_while_another_moves(
 def test_a_partition_that_waits_anew_has_the_whole_time() -> None:
     """What was quiet for an hour is not stuck when its next record comes."""
     clock, waiting, ends = SimpleNamespace(time=0.0), {HERE: 5}, list[str]()
-    watchdog = Watchdog(Deliveries(now=lambda: clock.time), lambda: waiting, limit=120, end=ends.append)
+    watchdog = Watchdog(OffsetTracker(now=lambda: clock.time), lambda: waiting, limit=120, end=ends.append)
     watchdog.check()
     clock.time, waiting[HERE] = 100.0, 0
     watchdog.check()
@@ -226,12 +226,12 @@ def test_what_a_stage_lets_out_ends_the_worker() -> None:
             raise Panic(chunk.topic)
 
     async def run() -> list[BaseException]:
-        book, failures = Deliveries(), list[BaseException]()
-        lanes = Lanes(Broken(), book, failures.append)
+        tracker, failures = OffsetTracker(), list[BaseException]()
+        lanes = PartitionQueues(Broken(), tracker, failures.append)
         await lanes.assigned(frozenset({0}))
-        lanes.put(book.deliver(Chunk(EVENTS.source, 0, [SimpleNamespace(offset=0)])))
+        lanes.put(tracker.deliver(Chunk(EVENTS.source, 0, [SimpleNamespace(offset=0)])))
         await eventually(lambda: bool(failures), "the failure")
-        assert book.committable((EVENTS.source, 0)) is None
+        assert tracker.committable((EVENTS.source, 0)) is None
         return failures
 
     (failure,) = asyncio.run(run())

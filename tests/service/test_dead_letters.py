@@ -25,7 +25,7 @@ from schemas.records import DeadLetter, Record, ScoringTask
 from schemas.registry import earlier_schemas
 from service.dead_letters import letter_box, letter_of
 from service.settings import Settings
-from streams.log.admission import Accepted, Door, Place, Refusal
+from streams.log.admission import Accepted, Admission, Place, Refusal
 from streams.log.dead_letters import Return, Stays, way_back
 from streams.steps.intake import IntakeStep
 
@@ -64,9 +64,9 @@ class Letters:
     def set_aside(self, body: bytes, stage: str, reason: str, *, source: str = "exchanges", at: int = 0, **more: Any) -> str:
         """A letter with these bytes; answers its id. Each is a minute later than the one before."""
         self._now += timedelta(minutes=1)
-        door = Door(Redactor(Policy().redaction), self._now)
+        admission = Admission(Redactor(Policy().redaction), self._now)
         partition = more.pop("partition", 0)
-        door.set_aside(self._accepted, Place(source, at, partition), Refusal(stage, reason, "why \x1b[31m"), body, **more)
+        admission.set_aside(self._accepted, Place(source, at, partition), Refusal(stage, reason, "why \x1b[31m"), body, **more)
         message = self._accepted.messages["dead-letters"][-1]
         with Store(self.path) as store, store.transaction() as transaction:
             transaction.append("dead-letters", [message])
@@ -298,7 +298,7 @@ def test_bytes_that_this_version_can_read_go_back_onto_their_topic(driftline: Co
 
 
 def test_a_record_that_the_door_refused_is_admitted_when_it_may_be(driftline: Command, letters: Letters) -> None:
-    """The door keeps a record as JSON, from a file: its fields tell what it is, and only one topic takes it."""
+    """The admission keeps a record as JSON, from a file: its fields tell what it is, and only one topic takes it."""
     good, bad = build.exchange("s", 1), build.exchange("s", 2, occurred_at=NOW.replace(year=1970))
     for number, record in enumerate((good, bad)):
         letters.set_aside(msgspec.json.encode(record), "admission", "bounds", source="a.jsonl", at=number, partition=None)

@@ -25,7 +25,7 @@ from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
 from service.queries import snapshot_cache
-from service.queries.query_pool import Answer, QueryDesk
+from service.queries.query_pool import Answer, QueryPool
 from service.queries.requests import MAX_ROWS, QueryLimits, Question
 
 LIMITS = msgspec.structs.replace(PATIENT, fresh_for=0.0)
@@ -152,23 +152,23 @@ def loop() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="module")
-def desk(store: Store, loop: asyncio.Runner) -> Iterator[QueryDesk]:
-    """A desk whose snapshot is made once."""
+def query_pool(store: Store, loop: asyncio.Runner) -> Iterator[QueryPool]:
+    """A query pool whose snapshot is made once."""
     with prepared_desk(store, loop, msgspec.structs.replace(LIMITS, fresh_for=3600.0)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def hasty(store: Store, loop: asyncio.Runner) -> Iterator[QueryDesk]:
-    """A desk that ends statements soon."""
+def hasty(store: Store, loop: asyncio.Runner) -> Iterator[QueryPool]:
+    """A query pool that ends statements soon."""
     with prepared_desk(store, loop, SHORT) as opened:
         yield opened
 
 
 @contextlib.contextmanager
-def prepared_desk(store: Store, loop: asyncio.Runner, limits: QueryLimits) -> Iterator[QueryDesk]:
-    """A desk that has its snapshot."""
-    opened = QueryDesk(store, now, limits)
+def prepared_desk(store: Store, loop: asyncio.Runner, limits: QueryLimits) -> Iterator[QueryPool]:
+    """A query pool that has its snapshot."""
+    opened = QueryPool(store, now, limits)
     loop.run(opened.ready())
     yield opened
     loop.run(opened.close())
@@ -198,12 +198,12 @@ def contents(folder: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("statement", REACHING)
 def test_what_reaches_beyond_the_snapshot_is_refused_and_leaves_nothing(
-    statement: str, desk: QueryDesk, loop: asyncio.Runner, folder: Path
+    statement: str, query_pool: QueryPool, loop: asyncio.Runner, folder: Path
 ) -> None:
     """An analyst's token, or a statement pasted from somewhere, must not become a way into the machine."""
     before = contents(folder)
     with pytest.raises(QueryError) as refused:
-        loop.run(desk.answer(Question(statement.replace("FOLDER", str(folder)))))
+        loop.run(query_pool.answer(Question(statement.replace("FOLDER", str(folder)))))
 
     assert before == contents(folder)
     assert not Path("/dev/shm/stolen.csv").exists()  # noqa: S108
@@ -213,10 +213,10 @@ def test_what_reaches_beyond_the_snapshot_is_refused_and_leaves_nothing(
 
 @pytest.mark.parametrize("statement", TELLING)
 def test_what_tells_of_the_database_tells_nothing_of_the_machine(
-    statement: str, desk: QueryDesk, loop: asyncio.Runner, folder: Path
+    statement: str, query_pool: QueryPool, loop: asyncio.Runner, folder: Path
 ) -> None:
     """Not where the file lies, not whose home it is, not what is in the environment."""
-    told = loop.run(desk.answer(Question(statement))).body.decode()
+    told = loop.run(query_pool.answer(Question(statement))).body.decode()
 
     assert folder.name not in told
     assert os.path.expanduser("~") not in told.replace("/proc", "")  # noqa: PTH111
@@ -224,17 +224,17 @@ def test_what_tells_of_the_database_tells_nothing_of_the_machine(
 
 
 @pytest.mark.parametrize("statement", RUNAWAY)
-def test_a_statement_that_never_ends_is_ended(statement: str, hasty: QueryDesk, loop: asyncio.Runner) -> None:
+def test_a_statement_that_never_ends_is_ended(statement: str, hasty: QueryPool, loop: asyncio.Runner) -> None:
     """DuckDB looks at its clock only between rows: the process is ended from outside."""
     with pytest.raises(QueryError, match=r"longer than 2 seconds|maximum execution time|more memory than"):
         loop.run(hasty.answer(Question(statement)))
 
 
 @pytest.mark.parametrize("statement", GREEDY)
-def test_a_statement_takes_no_more_memory_than_is_said(statement: str, desk: QueryDesk, loop: asyncio.Runner) -> None:
+def test_a_statement_takes_no_more_memory_than_is_said(statement: str, query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """The server and the ingest share the machine with it; what is measured is the process, not what DuckDB knows of it."""
     with pytest.raises(QueryError, match="more memory than it may have"):
-        loop.run(desk.answer(Question(statement, limit=MAX_ROWS)))
+        loop.run(query_pool.answer(Question(statement, limit=MAX_ROWS)))
 
     assert largest_child() <= RESIDENT
 
@@ -244,10 +244,10 @@ def largest_child() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 
 
-def test_the_largest_answer_fits_into_the_memory_there_is(desk: QueryDesk, loop: asyncio.Runner) -> None:
+def test_the_largest_answer_fits_into_the_memory_there_is(query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """A limit that refused what the other limits allow would make those untrue."""
     statement = "SELECT i, i::VARCHAR AS a, md5(i::VARCHAR) AS b FROM range(1000000) AS t(i)"
-    answer = loop.run(desk.answer(Question(statement, limit=MAX_ROWS)))
+    answer = loop.run(query_pool.answer(Question(statement, limit=MAX_ROWS)))
 
     assert (MAX_ROWS, False) == (answer.outcome.rows, answer.outcome.truncated)
     assert len(answer.body) > 0.9 * LIMITS.answer
@@ -266,11 +266,11 @@ def test_the_largest_answer_fits_into_the_memory_there_is(desk: QueryDesk, loop:
     ],
 )
 def test_a_mistake_is_told_in_the_words_of_the_database(
-    statement: str, said: str, desk: QueryDesk, loop: asyncio.Runner
+    statement: str, said: str, query_pool: QueryPool, loop: asyncio.Runner
 ) -> None:
     """With the line the analyst wrote, not the one of what is put around it."""
     with pytest.raises(QueryError) as refused:
-        loop.run(desk.answer(Question(statement)))
+        loop.run(query_pool.answer(Question(statement)))
 
     assert said in str(refused.value)
     assert "SELECT * FROM (" not in str(refused.value)
@@ -293,10 +293,10 @@ def test_a_mistake_is_told_in_the_words_of_the_database(
     ],
 )
 def test_whatever_reads_is_answered(
-    statement: str, parameters: dict[str, Any], expected: Any, desk: QueryDesk, loop: asyncio.Runner
+    statement: str, parameters: dict[str, Any], expected: Any, query_pool: QueryPool, loop: asyncio.Runner
 ) -> None:
     """Every way DuckDB has of asking, with values that are never text."""
-    answer = rows(loop.run(desk.answer(Question(statement, parameters))))
+    answer = rows(loop.run(query_pool.answer(Question(statement, parameters))))
 
     assert (expected or answer) == answer
     assert answer
@@ -304,7 +304,7 @@ def test_whatever_reads_is_answered(
 
 def test_a_snapshot_that_was_prepared_keeps_nobody_waiting(store: Store, loop: asyncio.Runner) -> None:
     """Whoever opens the editor writes for a while; the first statement need not wait for what can be made meanwhile."""
-    impatient = QueryDesk(store, now, msgspec.structs.replace(LIMITS, first_patience=0.0, fresh_for=3600.0))
+    impatient = QueryPool(store, now, msgspec.structs.replace(LIMITS, first_patience=0.0, fresh_for=3600.0))
 
     async def prepared() -> Answer:
         impatient.prepare()
@@ -317,10 +317,10 @@ def test_a_snapshot_that_was_prepared_keeps_nobody_waiting(store: Store, loop: a
     loop.run(impatient.close())
 
 
-def test_a_snapshot_has_the_analysts_tables_and_no_texts(desk: QueryDesk, loop: asyncio.Runner) -> None:
+def test_a_snapshot_has_the_analysts_tables_and_no_texts(query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """What people wrote is not needed to see drift; work that is on its way tells nothing."""
     statement = "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
-    found = {(row["table_name"], row["column_name"]) for row in rows(loop.run(desk.answer(Question(statement))))}
+    found = {(row["table_name"], row["column_name"]) for row in rows(loop.run(query_pool.answer(Question(statement))))}
     tables = {schema.table for schema in shown_schemas()}
 
     assert {(schema.table, column) for schema in shown_schemas() for column in shown_columns(schema)} <= found
@@ -337,16 +337,16 @@ def test_a_snapshot_has_the_analysts_tables_and_no_texts(desk: QueryDesk, loop: 
     ]
 
 
-def test_every_view_and_table_says_what_it_is(desk: QueryDesk, loop: asyncio.Runner) -> None:
+def test_every_view_and_table_says_what_it_is(query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """An analyst who was shown nothing else finds the way."""
     statement = (
         "SELECT table_name AS name, comment FROM duckdb_tables() UNION ALL "
         "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal"
     )
-    assert all(row["comment"] for row in rows(loop.run(desk.answer(Question(statement)))))
+    assert all(row["comment"] for row in rows(loop.run(query_pool.answer(Question(statement)))))
 
 
-def test_one_more_than_may_run_at_once_is_refused(hasty: QueryDesk, loop: asyncio.Runner) -> None:
+def test_one_more_than_may_run_at_once_is_refused(hasty: QueryPool, loop: asyncio.Runner) -> None:
     """A crowd of analysts must not become a crowd of processes."""
 
     async def crowd() -> list[Any]:
@@ -357,11 +357,13 @@ def test_one_more_than_may_run_at_once_is_refused(hasty: QueryDesk, loop: asynci
     assert 2 == sum(isinstance(answer, BusyError) for answer in answers)
 
 
-def test_a_question_nobody_waits_for_takes_its_process_with_it(desk: QueryDesk, loop: asyncio.Runner) -> None:
+def test_a_question_nobody_waits_for_takes_its_process_with_it(query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """Who closes the page does not leave the machine busy, and the next one finds room."""
 
     async def given_up() -> int:
-        asking = asyncio.create_task(desk.answer(Question("SELECT levenshtein(repeat('a', 200000), repeat('b', 200000))")))
+        asking = asyncio.create_task(
+            query_pool.answer(Question("SELECT levenshtein(repeat('a', 200000), repeat('b', 200000))"))
+        )
         while not children():  # noqa: ASYNC110 - there is no event for a process that begins
             await asyncio.sleep(0.01)
         asking.cancel()
@@ -370,7 +372,7 @@ def test_a_question_nobody_waits_for_takes_its_process_with_it(desk: QueryDesk, 
         return len(children())
 
     assert 0 == loop.run(given_up())
-    assert [{"n": 1}] == rows(loop.run(desk.answer(Question("SELECT 1 AS n"))))
+    assert [{"n": 1}] == rows(loop.run(query_pool.answer(Question("SELECT 1 AS n"))))
 
 
 def children() -> list[str]:
@@ -388,16 +390,16 @@ def test_a_new_snapshot_is_made_only_when_something_has_changed(tmp_path: Path, 
     """Copying a file that is as it was would only wear the disk."""
     with Store(tmp_path / "fleet.duckdb") as store:
         put(store, 1)
-        desk = QueryDesk(store, now, LIMITS)
+        query_pool = QueryPool(store, now, LIMITS)
         keeping_rest, snapshot_cache.REST = snapshot_cache.REST, 0
         try:
             counted = Question("SELECT count(*) AS n FROM exchanges")
-            first, same = loop.run(desk.answer(counted)), loop.run(desk.answer(counted))
+            first, same = loop.run(query_pool.answer(counted)), loop.run(query_pool.answer(counted))
             put(store, 2)
-            later = loop.run(desk.answer(counted))
+            later = loop.run(query_pool.answer(counted))
         finally:
             snapshot_cache.REST = keeping_rest
-            loop.run(desk.close())
+            loop.run(query_pool.close())
 
     assert (first.at, [{"n": 1}]) == (same.at, rows(same))
     assert (True, [{"n": 2}]) == (later.at > first.at, rows(later))
@@ -409,10 +411,10 @@ def test_nothing_of_a_snapshot_stays_on_the_disk(tmp_path: Path, loop: asyncio.R
     leftovers.mkdir()
     (leftovers / "copy.duckdb").write_bytes(b"half a copy")
     with Store(tmp_path / "fleet.duckdb") as store:
-        desk = QueryDesk(store, now, LIMITS)
-        loop.run(desk.answer(Question("SELECT 1")))
+        query_pool = QueryPool(store, now, LIMITS)
+        loop.run(query_pool.answer(Question("SELECT 1")))
         snapshots_held = held(tmp_path)
-        loop.run(desk.close())
+        loop.run(query_pool.close())
 
     assert not leftovers.exists()
     assert 1 == len(snapshots_held)
@@ -423,9 +425,9 @@ def test_a_database_named_by_a_relative_path_has_snapshots_too(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     with Store(Path("driftline.duckdb")) as store, asyncio.Runner() as runner:
         put(store, 2)
-        desk = QueryDesk(store, now, LIMITS)
-        told = runner.run(desk.answer(Question("SELECT count(*) AS n FROM exchanges")))
-        runner.run(desk.close())
+        query_pool = QueryPool(store, now, LIMITS)
+        told = runner.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
+        runner.run(query_pool.close())
 
     assert [{"n": 2}] == rows(told)
 
@@ -433,18 +435,18 @@ def test_a_database_named_by_a_relative_path_has_snapshots_too(tmp_path: Path, m
 def test_a_snapshot_nobody_asks_for_is_given_up(tmp_path: Path, loop: asyncio.Runner) -> None:
     """It holds room on the disk, and what has been erased since."""
 
-    async def left_alone(desk: QueryDesk) -> None:
-        await desk.answer(Question("SELECT 1"))
+    async def left_alone(query_pool: QueryPool) -> None:
+        await query_pool.answer(Question("SELECT 1"))
         async with asyncio.timeout(LONG):
             while held(tmp_path):  # noqa: ASYNC110 - there is no event for a file that is closed
                 await asyncio.sleep(0.01)
 
     with Store(tmp_path / "fleet.duckdb") as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshot_cache, "REST", 0)
-        desk = QueryDesk(store, now, msgspec.structs.replace(LIMITS, kept_for=1.0))
-        loop.run(left_alone(desk))
-        assert [{"n": 1}] == rows(loop.run(desk.answer(Question("SELECT 1 AS n"))))
-        loop.run(desk.close())
+        query_pool = QueryPool(store, now, msgspec.structs.replace(LIMITS, kept_for=1.0))
+        loop.run(left_alone(query_pool))
+        assert [{"n": 1}] == rows(loop.run(query_pool.answer(Question("SELECT 1 AS n"))))
+        loop.run(query_pool.close())
 
 
 def held(folder: Path) -> list[str]:
@@ -459,9 +461,9 @@ def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
     """Ingest needs the room more than analysts do."""
     monkeypatch.setattr(snapshot_cache.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
     with Store(tmp_path / "fleet.duckdb") as store, caplog.at_level(logging.ERROR):
-        desk = QueryDesk(store, now, LIMITS)
+        query_pool = QueryPool(store, now, LIMITS)
         with pytest.raises(StoreError, match="no snapshot"):
-            loop.run(desk.answer(Question("SELECT 1")))
+            loop.run(query_pool.answer(Question("SELECT 1")))
         put(store, 1)
         assert 1 == store.count("exchanges")
 
@@ -469,7 +471,7 @@ def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
 def test_a_database_in_memory_has_no_snapshots(loop: asyncio.Runner) -> None:
     """There is no file to copy."""
     with Store(None) as store, pytest.raises(StoreError):
-        loop.run(QueryDesk(store, now, LIMITS).answer(Question("SELECT 1")))
+        loop.run(QueryPool(store, now, LIMITS).answer(Question("SELECT 1")))
 
 
 def test_a_copy_is_whole_while_others_write(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from streams.evaluations.estimating import Estimate
 from streams.evaluations.finished_sessions import Limits, read_runs
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import Wanted, finished_sessions
-from streams.judges.protocol import Purse, Verdict
+from streams.judges.protocol import CallBudget, Verdict
 from streams.judging.judged_stages import EVALUATION
 
 AT = START + timedelta(days=1)
@@ -48,12 +48,12 @@ class Examiner:
         self.simulated = simulated
         self.asked: list[Question] = []
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """The next outcome; every answer gives 7."""
         outcome = self.outcomes[len(self.asked) % len(self.outcomes)]
         self.asked.append(question)
-        assert await purse.reserve()
-        purse.spend(Usage(1_000, 100), question.model)
+        assert await budget.reserve()
+        budget.spend(Usage(1_000, 100), question.model)
         return Verdict(
             outcome=outcome,
             answer=said(answer()) if outcome == "answered" else None,

@@ -32,8 +32,8 @@ from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import NO_MOMENT, EventsBody
 from service.http.errors import ApiError, documented
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
-from streams.engine.record_intake import Auditing
-from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal, admissible
+from streams.engine.record_intake import RecordIntake
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admissible
 from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Problem
 from streams.sources.source import ReadingContext
@@ -62,11 +62,11 @@ class Batch:
     refused: list[RefusedEvent] = field(default_factory=list)
     letters: Accepted = field(default_factory=Accepted)
 
-    def refuse(self, index: int, raw: Any, problem: Problem, door: Door) -> None:
+    def refuse(self, index: int, raw: Any, problem: Problem, admission: Admission) -> None:
         """Set an event aside."""
         self.refused.append(RefusedEvent(index=index, error=problem.detail))
         place, refusal = Place(self.source, self.first + index), Refusal("http", problem.reason, problem.detail)
-        door.set_aside(self.letters, place, refusal, json_bytes(raw))
+        admission.set_aside(self.letters, place, refusal, json_bytes(raw))
 
 
 @router.post(EVENTS, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
@@ -82,12 +82,12 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
             batch.records = await _continued(services, caller, body.session_id, batch.records)
         with durable_or_refused():
             published = await engine.publish(TOPIC, batch.records)
-    door = Door(engine.redactor, engine.now())
+    admission = Admission(engine.redactor, engine.now())
     for number, place in enumerate(published.conflicts):
         index = batch.places[place]
         ask = partial(contradictions, topic=TOPIC, record=batch.records[place])
         differing = await services.ask(ask) if number < _EXPLAINED else ()
-        batch.refuse(index, body.events[index], _conflict(body, index, differing), door)
+        batch.refuse(index, body.events[index], _conflict(body, index, differing), admission)
     with durable_or_refused():
         await engine.publish(DEAD_LETTERS, [decode(letter) for letter in batch.letters.messages.get(DEAD_LETTERS, [])])
     refused = sorted(batch.refused, key=lambda one: one.index)
@@ -120,20 +120,20 @@ def own_id(event: Mapping[str, Any]) -> str | None:
     return str(given)
 
 
-def read_batch(body: EventsBody, caller: Holder, engine: Auditing) -> Batch:
+def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> Batch:
     """The records of a body, each event without secrets; their positions count from `first_seq`, else from 0."""
     now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
     agent = agent_of(caller, body.agent, engine.redactor)
     owner = Owner(caller.name, caller.project or "", agent, body.session_id)
     context = ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
-    door, batch = Door(engine.redactor, now), Batch(f"http:{caller.name}/{body.session_id}", body.first_seq or 0)
+    admission, batch = Admission(engine.redactor, now), Batch(f"http:{caller.name}/{body.session_id}", body.first_seq or 0)
     session = SessionEvents()
     session.skip(batch.first)
     for index, raw in enumerate(body.events):
         record = session.record(raw, f"events[{index}]", owner, context)
         problem = _told(record, index) if isinstance(record, Problem) else _unwritable(record, index)
         if problem is not None:
-            batch.refuse(index, raw, problem, door)
+            batch.refuse(index, raw, problem, admission)
         elif isinstance(record, AgentEvent):
             batch.records.append(record)
             batch.places.append(index)

@@ -25,7 +25,7 @@ from service.http.documents.answers import CostCap, LeftOutAnswer, QueuedAnswer,
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import IngestBody
 from service.http.errors import ApiError, documented
-from streams.engine.record_intake import Auditing
+from streams.engine.record_intake import RecordIntake
 from streams.log.ingest_outcome import QUEUED, Taken
 from streams.sources.openclaw.answer import outcome_of
 from streams.sources.openclaw.reader import MAX_TEXT
@@ -79,7 +79,7 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
     return answer_of(exchange.exchange_id, taken, filed_elsewhere(body.project, caller))
 
 
-def require_audit(engine: Auditing, caller: Holder) -> str:
+def require_audit(engine: RecordIntake, caller: Holder) -> str:
     """The project that the caller's records are filed under; 403 when the policy switches its audit off."""
     project = caller.project or ""
     if not engine.policy.for_project(project).settings.enabled:

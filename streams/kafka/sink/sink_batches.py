@@ -28,7 +28,7 @@ from schemas.errors import RecordError
 from schemas.registry import schema_of, topics
 from streams.kafka.values.decoding import RejectedRecord, conflict_of, decode_values, letter_of
 from streams.kafka.worker.processing import Chunk, RawRecord
-from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.log.ownership import SINK
 
 REMOVED = "removed_by_retention"
@@ -125,7 +125,9 @@ class SinkWriter:
         letters = Accepted()
         self.learn()
         self._in_doubt = True
-        Door(self._redactor, self._now()).set_aside(letters, Place(topic, start, number), Refusal(SINK, REMOVED, detail), b"")
+        Admission(self._redactor, self._now()).set_aside(
+            letters, Place(topic, start, number), Refusal(SINK, REMOVED, detail), b""
+        )
         with self._committing() as transaction:
             self._require_told(transaction, letters.messages[DEAD_LETTERS], {})
             transaction.set_watermarks(SINK, {partition: beginning})

@@ -19,7 +19,7 @@ from audit.redaction.redactor import Redactor
 from streams.kafka.state.deduplication import ENTRY_BYTES
 from streams.kafka.values.decoding import time_of
 from streams.kafka.worker.processing import RawRecord
-from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.log.dead_letters import NO_STATE, STATE
 
 FEW = 100
@@ -108,8 +108,8 @@ class StateValues:
             return []
         for record, error in self._readings[partition].refused:
             place, detail = Place(self._topic, record.offset, partition), f"{_session(record)}: {error}"
-            door = Door(self._redactor, time_of(record))
-            door.set_aside(accepted, place, Refusal(STATE, NO_STATE, detail), record.value or b"")
+            admission = Admission(self._redactor, time_of(record))
+            admission.set_aside(accepted, place, Refusal(STATE, NO_STATE, detail), record.value or b"")
         return accepted.messages.get(DEAD_LETTERS, [])
 
     def _checked(self, value: bytes, end: int | None) -> int:

@@ -23,7 +23,7 @@ from schemas.registry import topics
 from streams.kafka.keys import partition_of
 from streams.kafka.topics import TOPICS
 from streams.kafka.worker.processing import Chunk, RawRecord
-from streams.log.admission import Accepted, Door, Place, Refusal
+from streams.log.admission import Accepted, Admission, Place, Refusal
 from streams.stage_batches import OFFSET, SESSION_KEY
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
@@ -180,8 +180,8 @@ def unworkable(chunk: Chunk, refusal: Refusal, redactor: Redactor) -> Accepted:
 
 def _letter_of(topic: str, partition: int, record: RawRecord, refusal: Refusal, redactor: Redactor) -> Accepted:
     letters = Accepted()
-    door = Door(redactor, time_of(record))
-    door.set_aside(letters, Place(topic, record.offset, partition), refusal, record.value or b"")
+    admission = Admission(redactor, time_of(record))
+    admission.set_aside(letters, Place(topic, record.offset, partition), refusal, record.value or b"")
     return letters
 
 

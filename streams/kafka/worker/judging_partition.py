@@ -33,7 +33,7 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.judging_task import STATE, JudgedState
 from streams.judging.kept_calls import kept_after
-from streams.judging.task_judge import Tribunal
+from streams.judging.task_judge import TaskJudge
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import Sender
@@ -41,10 +41,10 @@ from streams.kafka.state.deduplication import Window
 from streams.kafka.state.state_topic import StateTopic
 from streams.kafka.state.stored_states import StoredState
 from streams.kafka.values.decoding import decode_chunk, letter_of, unworkable
-from streams.kafka.worker.ownership_guard import BrokerLease
+from streams.kafka.worker.ownership_guard import OwnershipGuard
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.recorded_calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
-from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place
 from streams.stage_batches import StageBatch
 
 CHUNK_TASKS = 10
@@ -56,8 +56,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
-    """What every partition judges with. `lease` and `is_sure` are of `BrokerLease`; `now` stamps records of calls."""
+class JudgingContext:
+    """What every partition judges with. `lease` and `is_sure` are of `OwnershipGuard`; `now` stamps records of calls."""
 
     stage: JudgedStage[Any]
     connection: KafkaConnection
@@ -104,16 +104,16 @@ class _Pending:
 class JudgingPartition:
     """See the module. Chunks come one after another; the first takes the partition up."""
 
-    def __init__(self, number: int, bench: Bench) -> None:
+    def __init__(self, number: int, context: JudgingContext) -> None:
         self.number = number
-        self.calls = RecordedCalls(bench.stage)
+        self.calls = RecordedCalls(context.stage)
         """What earlier processes recorded of tasks that are not done."""
-        self._bench = bench
-        self._stage = bench.stage
-        self._tribunal = Tribunal(bench.stage, bench.policy, bench.judge, self._record, bench.now)
-        self._queues = SessionQueues(self._judge, self._failed, bench.turns)
+        self._context = context
+        self._stage = context.stage
+        self._task_judge = TaskJudge(context.stage, context.policy, context.judge, self._record, context.now)
+        self._queues = SessionQueues(self._judge, self._failed, context.turns)
         self._taken_up = False
-        self._lease = BrokerLease(bench.producer, bench.lease, bench.is_sure, self._stop)
+        self._lease = OwnershipGuard(context.producer, context.lease, context.is_sure, self._stop)
         self._tasks = self._bytes = 0
         self._changed = asyncio.Event()
 
@@ -159,12 +159,12 @@ class JudgingPartition:
             raise self._lease.lost
 
     async def _read_back(self, since: int) -> None:
-        bench = self._bench
-        await bench.states.load(self.number)
-        self.calls = await read_calls(self._stage, bench.connection, bench.states, self.number, since)
+        context = self._context
+        await context.states.load(self.number)
+        self.calls = await read_calls(self._stage, context.connection, context.states, self.number, since)
 
     async def _settle(self) -> None:
-        found = [interrupted(one, self._bench.now()) for one in self.calls.unsettled()]
+        found = [interrupted(one, self._context.now()) for one in self.calls.unsettled()]
         if found:
             log.warning(
                 "%s, partition %d: %d judge calls were cut off with their process: charged in full",
@@ -183,7 +183,7 @@ class JudgingPartition:
         except FAILURES as error:
             log.exception("stage %s cannot read offset %d of partition %d", self._stage.name, chunk.first_offset, self.number)
             if len(chunk.records) == 1:
-                return [], unworkable(chunk, stage_failed(self._stage.name, error), self._bench.redactor)
+                return [], unworkable(chunk, stage_failed(self._stage.name, error), self._context.redactor)
         tasks, letters = list[tuple[int, str, Record]](), Accepted()
         for place in range(len(chunk.records)):
             found, refused = self._tasks_in(chunk.part(place, place + 1))
@@ -192,10 +192,10 @@ class JudgingPartition:
         return tasks, letters
 
     def _read(self, chunk: Chunk) -> tuple[list[tuple[int, str, Record]], Accepted]:
-        on = self.number, self._bench.states.partitions
+        on = self.number, self._context.states.partitions
         decoded, letters = decode_chunk(chunk.topic, chunk.records, on=on), Accepted()
         for rejected in decoded.rejected:
-            letters.extend(letter_of(chunk.topic, chunk.partition, rejected, self._bench.redactor))
+            letters.extend(letter_of(chunk.topic, chunk.partition, rejected, self._context.redactor))
         return list(StageBatch.of(chunk.topic, decoded.frames).records()), letters
 
     def _add(self, key: str, pending: _Pending) -> None:
@@ -205,20 +205,20 @@ class JudgingPartition:
 
     async def _judge(self, key: str, pending: _Pending) -> None:
         """Judge a task, unless that was done before."""
-        stage, task, states = self._stage, pending.task, self._bench.states
+        stage, task, states = self._stage, pending.task, self._context.states
         stored = states.get(self.number, [key]).get(key) or StoredState(0, b"", msgspec.msgpack.encode(JudgedState()))
         window, identity = Window.of(stored.identities), task_identity(stage, *stage.subject_of(task), stage.revision_of(task))
         if pending.offset >= stored.next_offset and window.content_of(identity) is None:
             place, before = Place(stage.source, pending.offset, self.number), STATE.decode(stored.state)
             recorded = (*self.calls.of(task), *before.recorded_of(stage.id_of(task)))
-            ruling = await self._tribunal.rule(task, recorded, before.spent, place, self._door)
+            result = await self._task_judge.rule(task, recorded, before.spent, place, self._admission)
             self._queues.end_turn(key)  # the judge is not waited for any more
-            await self._set_aside(ruling.dead)
-            for topic, messages in ruling.made.messages.items():
+            await self._set_aside(result.dead)
+            for topic, messages in result.made.messages.items():
                 await self._lease.send(topic, [(key.encode(), message) for message in messages])
                 window.add(identity, NO_CONTENT)  # one that was set aside may be sent again
-            kept = kept_after(before.kept, task, ruling.judgements, self._bench.policy)
-            state = msgspec.msgpack.encode(JudgedState(pending.offset + 1, ruling.spent, kept))
+            kept = kept_after(before.kept, task, result.judgements, self._context.policy)
+            state = msgspec.msgpack.encode(JudgedState(pending.offset + 1, result.spent, kept))
             after = StoredState(pending.offset + 1, window.packed(), state)
             await self._lease.insist(lambda: states.save(self.number, {key: after}))
         self._tasks -= 1
@@ -229,22 +229,22 @@ class JudgingPartition:
     async def _record(self, record: Record) -> None:
         """Make a record of a judge call durable."""
         await self._lease.send(JUDGEMENTS, [(key_of(record), encode(record))], partition=self.number)
-        self._bench.calls.note(record)
+        self._context.calls.note(record)
 
     async def _set_aside(self, letters: Accepted) -> None:
         messages = letters.messages.get(DEAD_LETTERS, ())
         await self._lease.send(DEAD_LETTERS, [(key_of(decode(message)), message) for message in messages])
 
-    def _door(self) -> Door:
-        return Door(self._bench.redactor, self._bench.now())
+    def _admission(self) -> Admission:
+        return Admission(self._context.redactor, self._context.now())
 
     def _stop(self) -> None:
         """Begin nothing more; calls under way go on."""
-        self._tribunal.close()
+        self._task_judge.close()
         self._queues.close()
         self._changed.set()
 
     def _failed(self, error: BaseException) -> None:
         """A session stops only by a fault of ours, for which the process must make room for another."""
         self._stop()
-        self._bench.fail(error)
+        self._context.fail(error)

@@ -20,7 +20,7 @@ from streams.judging.recorded_judgements import Subject
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import Sender
 from streams.kafka.state.state_topic import StateTopic
-from streams.kafka.worker.judging_partition import CHUNK_TASKS, Bench, JudgingPartition
+from streams.kafka.worker.judging_partition import CHUNK_TASKS, JudgingContext, JudgingPartition
 from streams.kafka.worker.partition_queues import end_process
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.stage_processor import RELEASE_SECONDS, StageProcessor
@@ -58,7 +58,7 @@ class JudgingProcessor:
         turns: Turns | None = None,
         fail: Callable[[BaseException], None] = end_process,
     ) -> None:
-        self._bench = Bench(
+        self._context = JudgingContext(
             stage=stage,
             connection=connection,
             policy=policy,
@@ -96,8 +96,8 @@ class JudgingProcessor:
             return
         partition = self._partitions.get(chunk.partition)
         if partition is None:
-            partition = self._partitions[chunk.partition] = JudgingPartition(chunk.partition, self._bench)
-        if self._bench.judge is not None:
+            partition = self._partitions[chunk.partition] = JudgingPartition(chunk.partition, self._context)
+        if self._context.judge is not None:
             await partition.take(chunk, done)
         elif await partition.take_up(chunk.records[0].timestamp):
             await self._unjudged.take(chunk, done)

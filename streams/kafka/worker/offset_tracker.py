@@ -39,7 +39,7 @@ class Delivery:
 
 
 @dataclass
-class Deliveries:
+class OffsetTracker:
     """The book. Belongs to one event loop."""
 
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -111,6 +111,6 @@ def split(records: Sequence[RawRecord], most: int, most_bytes: int) -> Iterator[
         yield records[start:]
 
 
-def finishing(book: Deliveries, delivery: Delivery) -> Callable[[], None]:
+def finishing(tracker: OffsetTracker, delivery: Delivery) -> Callable[[], None]:
     """What a processor calls when the delivery is done."""
-    return lambda: book.done(delivery)
+    return lambda: tracker.done(delivery)

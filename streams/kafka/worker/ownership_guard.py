@@ -20,7 +20,7 @@ LAST_SECONDS = 5.0
 log = logging.getLogger(__name__)
 
 
-class BrokerLease:
+class OwnershipGuard:
     """See the module. `lease` raises when this process stood still, and then `on_lost` is called.
 
     `is_sure` tells whether nobody else can have the partition.

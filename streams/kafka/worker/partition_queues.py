@@ -8,7 +8,7 @@ import os
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from streams.kafka.worker.offset_tracker import Deliveries, Delivery, finishing
+from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker, finishing
 from streams.kafka.worker.processing import Processor
 
 log = logging.getLogger(__name__)
@@ -23,12 +23,14 @@ def end_process(error: BaseException) -> None:
     os._exit(FAULT)
 
 
-class Lanes:
+class PartitionQueues:
     """The lanes of one stage. `fail` is told of what a processor lets out, which nobody can mend in this process."""
 
-    def __init__(self, processor: Processor, book: Deliveries, fail: Callable[[BaseException], None] = end_process) -> None:
+    def __init__(
+        self, processor: Processor, tracker: OffsetTracker, fail: Callable[[BaseException], None] = end_process
+    ) -> None:
         self._processor = processor
-        self._book = book
+        self._tracker = tracker
         self._fail = fail
         self._waiting: dict[int, deque[Delivery]] = defaultdict(deque)
         self._running: dict[int, asyncio.Task[None]] = {}
@@ -71,8 +73,8 @@ class Lanes:
             while self._waiting.get(partition):
                 delivery = self._waiting[partition].popleft()
                 if delivery.current:
-                    await self._processor.take(delivery.chunk, finishing(self._book, delivery))
-                self._book.taken(delivery)
+                    await self._processor.take(delivery.chunk, finishing(self._tracker, delivery))
+                self._tracker.taken(delivery)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, the records must come again

@@ -28,7 +28,7 @@ from streams.kafka.state.stored_states import StoredState
 from streams.kafka.values.decoding import Reframe, conflict_of, decode_chunk, letter_of, unworkable, values_of
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse
-from streams.log.admission import DEAD_LETTERS, Accepted, Door, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.stage_batches import KEY, StageBatch
 from streams.topology import Stage
 
@@ -198,11 +198,11 @@ class StageProcessor:
 
     def _too_large(self, chunk: Chunk, batch: StageBatch, keys: Sequence[str]) -> Accepted:
         letters = Accepted()
-        door = Door(self._redactor, self._now())
+        admission = Admission(self._redactor, self._now())
         for key in sorted(keys):
             log.error("stage %s: the state of session %s would pass %d bytes", self._stage.name, key, MAX_STATE_BYTES)
             detail = f"the state of session {key} would pass {MAX_STATE_BYTES} bytes with this record"
             for offset, _, record in batch.of_session(key).records():
                 place = Place(chunk.topic, offset, chunk.partition)
-                door.set_aside(letters, place, Refusal(self._stage.name, TOO_LARGE, detail), encode(record))
+                admission.set_aside(letters, place, Refusal(self._stage.name, TOO_LARGE, detail), encode(record))
         return letters

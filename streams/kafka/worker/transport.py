@@ -26,7 +26,7 @@ from faust.types import TP, Message
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.worker.membership import Membership
-from streams.kafka.worker.offset_tracker import Deliveries, Partition, split
+from streams.kafka.worker.offset_tracker import OffsetTracker, Partition, split
 from streams.kafka.worker.processing import Chunk, RawRecord
 from streams.kafka.worker.seeking import seek_to_committed
 
@@ -46,7 +46,7 @@ QUIET = "debug"
 """Level at which a service of Faust's says that it starts and stops."""
 
 
-class Holder(Protocol):
+class RebalanceListener(Protocol):
     """Who has the stages of a worker, and is told which partitions it has."""
 
     async def assigned(self, partitions: frozenset[Partition]) -> None:
@@ -59,12 +59,12 @@ class Holder(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seam:
+class TransportHooks:
     """What our side hands to the transport."""
 
     connection: KafkaConnection
-    holder: Holder
-    book: Deliveries
+    holder: RebalanceListener
+    tracker: OffsetTracker
     chunk_records: Mapping[str, int]
     """Records a chunk may have, by topic (without prefix)."""
     membership: Membership
@@ -86,7 +86,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         with clients.noting(self):
             await super().on_start()
         transport = cast("BatchTransport", self.transport)
-        transport.seam.membership.watch(self._ensure_consumer()._coordinator)  # noqa: SLF001 - see `Membership.watch`
+        transport.hooks.membership.watch(self._ensure_consumer()._coordinator)  # noqa: SLF001 - see `Membership.watch`
 
     async def on_thread_stop(self) -> None:
         """Stop the client, and close what it leaves open."""
@@ -96,7 +96,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             clients.close(self)
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
-        conf, seam = self.app.conf, cast("BatchTransport", transport).seam
+        conf, hooks = self.app.conf, cast("BatchTransport", transport).hooks
         # Faust's own assignor takes part where there are tables only, and its choice expects this attribute.
         self._assignor = RoundRobinPartitionAssignor
         options: dict[str, Any] = {
@@ -112,7 +112,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             "heartbeat_interval_ms": int(conf.broker_heartbeat_interval * 1000),
             "rebalance_timeout_ms": int(conf.broker_rebalance_timeout * 1000),
         }
-        return aiokafka.AIOKafkaConsumer(**options | seam.connection.for_aiokafka() | dict(seam.options))
+        return aiokafka.AIOKafkaConsumer(**options | hooks.connection.for_aiokafka() | dict(hooks.options))
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Go to what is committed; where nothing is, that is the partition's first record from now on."""
@@ -139,9 +139,9 @@ class BatchConsumer(driver.Consumer):
         return BatchConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     @property
-    def seam(self) -> Seam:
+    def hooks(self) -> TransportHooks:
         """Our side."""
-        return cast("BatchTransport", self.transport).seam
+        return cast("BatchTransport", self.transport).hooks
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._held: dict[TP, deque[Sequence[RawRecord]]] = {}
@@ -156,11 +156,11 @@ class BatchConsumer(driver.Consumer):
         """
         if not self.flow_active:
             return {}
-        unknown = None if self.seam.membership.is_sure() else 0
+        unknown = None if self.hooks.membership.is_sure() else 0
         found: dict[Partition, int | None] = {}
         for tp in self._get_active_partitions():
-            place, held = self.seam.place(tp), sum(map(len, self._held.get(tp, ())))
-            if self.seam.book.has_room(place):
+            place, held = self.hooks.place(tp), sum(map(len, self._held.get(tp, ())))
+            if self.hooks.tracker.has_room(place):
                 left = cast("BatchConsumerThread", self._thread).unfetched(tp)
                 found[place] = held + left if left is not None else held or unknown
         return found
@@ -183,7 +183,7 @@ class BatchConsumer(driver.Consumer):
         """Turn what was fetched into messages, as far as partitions have room."""
         era = self._era
         for tp in list(self._held):
-            while self._era == era and self._held[tp] and self.seam.book.has_room(self.seam.place(tp)):
+            while self._era == era and self._held[tp] and self.hooks.tracker.has_room(self.hooks.place(tp)):
                 yield self._message(tp, self._held[tp].popleft())
             if self._era != era:
                 return
@@ -191,20 +191,20 @@ class BatchConsumer(driver.Consumer):
                 del self._held[tp]
 
     def _message(self, tp: TP, records: Sequence[RawRecord]) -> Message:
-        topic, partition = self.seam.place(tp)
+        topic, partition = self.hooks.place(tp)
         message = self._to_message(tp, records[0])
-        message.key, message.value = None, cast("Any", self.seam.book.deliver(Chunk(topic, partition, records)))
+        message.key, message.value = None, cast("Any", self.hooks.tracker.deliver(Chunk(topic, partition, records)))
         return message
 
     async def _fetch(self) -> None:
         """Fetch for the partitions that have room and of which nothing is held; wait for one where there is none."""
-        book, seam = self.seam.book, self.seam
-        book.changed.clear()
+        tracker, hooks = self.hooks.tracker, self.hooks
+        tracker.changed.clear()
         mine = set(self._get_active_partitions())
-        free = {tp for tp in mine if tp not in self._held and book.has_room(seam.place(tp))}
+        free = {tp for tp in mine if tp not in self._held and tracker.has_room(hooks.place(tp))}
         if not free:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(book.changed.wait(), IDLE_SECONDS)
+                await asyncio.wait_for(tracker.changed.wait(), IDLE_SECONDS)
             return
         era = self._era
         async with self._fetching:
@@ -213,15 +213,15 @@ class BatchConsumer(driver.Consumer):
             return  # the partitions were sought to another place meanwhile, and these records come again
         for key, records in (fetched or {}).items():
             tp = TP(key.topic, key.partition)
-            topic, _ = seam.place(tp)
-            self._held[tp] = deque(split(records, seam.chunk_records[topic], CHUNK_BYTES))
+            topic, _ = hooks.place(tp)
+            self._held[tp] = deque(split(records, hooks.chunk_records[topic], CHUNK_BYTES))
 
     def _forget(self, partitions: Iterable[TP] | None = None) -> None:
         """Drop what was fetched of these partitions, or of all, and what of it is under way."""
         self._era += 1
         for tp in list(self._held) if partitions is None else partitions:
             self._held.pop(tp, None)
-        self.seam.book.forget(None if partitions is None else map(self.seam.place, partitions))
+        self.hooks.tracker.forget(None if partitions is None else map(self.hooks.place, partitions))
 
     def _reset_state(self) -> None:
         super()._reset_state()
@@ -242,24 +242,24 @@ class BatchConsumer(driver.Consumer):
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Let the stages end what they do there, commit what is done, and forget the rest."""
         self.stop_flow()
-        await self.seam.holder.revoked(frozenset(map(self.seam.place, revoked)))
+        await self.hooks.holder.revoked(frozenset(map(self.hooks.place, revoked)))
         await self.commit()
         self._forget()
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         """Tell the stages before the first record comes. No heartbeat is sent meanwhile, so they only take note."""
-        await self.seam.holder.assigned(frozenset(map(self.seam.place, assigned)))
+        await self.hooks.holder.assigned(frozenset(map(self.hooks.place, assigned)))
         await super().on_partitions_assigned(assigned, generation_id)
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
-        for topic, partition in self.seam.book.partitions():
-            tp = TP(self.seam.connection.topic(topic), partition)
+        for topic, partition in self.hooks.tracker.partitions():
+            tp = TP(self.hooks.connection.topic(topic), partition)
             if topics is None or tp in topics or tp.topic in topics:
                 yield tp
 
     def _new_offset(self, tp: TP) -> int | None:
-        return self.seam.book.committable(self.seam.place(tp))
+        return self.hooks.tracker.committable(self.hooks.place(tp))
 
     def verify_event_path(self, now: float, tp: TP) -> None:
         """Faust would warn of partitions where nothing comes; `streams.kafka.worker.watchdog` looks after that."""
@@ -280,6 +280,6 @@ class BatchTransport(driver.Transport):
     Consumer = BatchConsumer
     Producer = IdleProducer
 
-    def __init__(self, url: Any, app: Any, seam: Seam) -> None:
+    def __init__(self, url: Any, app: Any, hooks: TransportHooks) -> None:
         super().__init__(url, app)
-        self.seam = seam
+        self.hooks = hooks

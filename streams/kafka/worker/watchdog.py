@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 
 from streams.kafka.worker.membership import boot_time
-from streams.kafka.worker.offset_tracker import Deliveries, Partition
+from streams.kafka.worker.offset_tracker import OffsetTracker, Partition
 
 STUCK = 75
 """Exit code of a worker that should be started again."""
@@ -61,14 +61,14 @@ class Watchdog:
 
     def __init__(
         self,
-        book: Deliveries,
+        tracker: OffsetTracker,
         waiting: Callable[[], Mapping[Partition, int | None]],
         *,
         patient: Collection[str] = (),
         limit: float = STUCK_SECONDS,
         end: Callable[[str], None] = leave,
     ) -> None:
-        self._book = book
+        self._tracker = tracker
         self._waiting = waiting
         self._patient = patient
         self._limit = limit
@@ -84,10 +84,10 @@ class Watchdog:
 
     def check(self) -> None:
         """End the process where a partition has stood still for too long."""
-        now, under_way = self._book.now(), self._book.open(self._patient)
+        now, under_way = self._tracker.now(), self._tracker.open(self._patient)
         waiting = {place: count for place, count in self._waiting().items() if count != 0}
         self._since = {place: self._since.get(place, now) for place in waiting.keys() | under_way.keys()}
-        still = {place: now - max(since, self._book.moved_at.get(place, since)) for place, since in self._since.items()}
+        still = {place: now - max(since, self._tracker.moved_at.get(place, since)) for place, since in self._since.items()}
         if still and still[longest := max(still, key=lambda place: still[place])] > self._limit:
             count = waiting.get(longest, 0)
             self._end(

@@ -14,10 +14,10 @@ import faust
 
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.worker.membership import Membership
-from streams.kafka.worker.offset_tracker import Deliveries, Delivery, Partition
-from streams.kafka.worker.partition_queues import Lanes, end_process
+from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker, Partition
+from streams.kafka.worker.partition_queues import PartitionQueues, end_process
 from streams.kafka.worker.processing import Processor
-from streams.kafka.worker.transport import BatchConsumer, BatchTransport, Seam
+from streams.kafka.worker.transport import BatchConsumer, BatchTransport, TransportHooks
 from streams.topology import Stage
 
 log = logging.getLogger(__name__)
@@ -57,14 +57,14 @@ class Undecoded(faust.Schema[Any, Any]):
 class Stages:
     """The lanes of every stage of a worker, by source topic."""
 
-    def __init__(self, lanes: Mapping[str, Lanes]) -> None:
-        self._lanes = lanes
+    def __init__(self, queues: Mapping[str, PartitionQueues]) -> None:
+        self._queues = queues
         self.held: frozenset[Partition] = frozenset()
         """The partitions that are ours."""
 
     def put(self, delivery: Delivery) -> None:
         """Put a delivery into its lane."""
-        self._lanes[delivery.chunk.topic].put(delivery)
+        self._queues[delivery.chunk.topic].put(delivery)
 
     async def assigned(self, partitions: frozenset[Partition]) -> None:
         """These partitions are ours from now on."""
@@ -76,16 +76,16 @@ class Stages:
         else:
             log.warning("no partition is left for this worker: there are more workers than partitions; it waits for one to go")
         for topic, numbers in _by_topic(partitions).items():
-            await self._lanes[topic].assigned(numbers)
+            await self._queues[topic].assigned(numbers)
 
     async def revoked(self, partitions: frozenset[Partition]) -> None:
         """These are not: nothing of them is under way when this returns."""
         self.held -= partitions
-        await asyncio.gather(*(self._lanes[topic].revoked(numbers) for topic, numbers in _by_topic(partitions).items()))
+        await asyncio.gather(*(self._queues[topic].revoked(numbers) for topic, numbers in _by_topic(partitions).items()))
 
     async def stop(self, grace: float) -> None:
         """Finish what is under way, for `grace` seconds at most."""
-        await asyncio.gather(*(lanes.stop(grace) for lanes in self._lanes.values()))
+        await asyncio.gather(*(queues.stop(grace) for queues in self._queues.values()))
 
 
 class Worker:
@@ -102,20 +102,20 @@ class Worker:
         settings: Mapping[str, Any] | None = None,
         consumer: Mapping[str, Any] | None = None,
     ) -> None:
-        self.book = Deliveries()
+        self.tracker = OffsetTracker()
         stages = tuple(stages)
-        self.stages = Stages({stage.source: Lanes(processors[stage.name], self.book, fail) for stage in stages})
+        self.stages = Stages({stage.source: PartitionQueues(processors[stage.name], self.tracker, fail) for stage in stages})
         self._folder = tempfile.TemporaryDirectory(prefix="driftline-faust-")
-        seam = Seam(
+        hooks = TransportHooks(
             connection=connection,
             holder=self.stages,
-            book=self.book,
+            tracker=self.tracker,
             chunk_records={stage.source: stage.records_at_once for stage in stages},
             membership=membership or Membership(SURE_SECONDS),
             options=consumer or {},
         )
         self.app = _app(
-            connection, stages, seam, self.stages.put, {"datadir": self._folder.name} | SETTINGS | dict(settings or {})
+            connection, stages, hooks, self.stages.put, {"datadir": self._folder.name} | SETTINGS | dict(settings or {})
         )
 
     @property
@@ -149,14 +149,14 @@ class Worker:
 def _app(
     connection: KafkaConnection,
     stages: Iterable[Stage],
-    seam: Seam,
+    hooks: TransportHooks,
     put: Callable[[Delivery], None],
     settings: Mapping[str, Any],
 ) -> faust.App:
     """The app with an agent for each stage, that hands each delivery on and never waits."""
     # Faust takes the addresses for its own client, which never connects: the transport's does, with the whole connection.
     app = faust.App(connection.topic(GROUP), broker="kafka://" + ";kafka://".join(connection.servers), **settings)
-    app.transport = BatchTransport(app.conf.broker, app, seam)
+    app.transport = BatchTransport(app.conf.broker, app, hooks)
 
     async def hand_on(stream: AsyncIterable[Delivery]) -> None:
         async for delivery in stream:

@@ -33,7 +33,7 @@ from streams.engine.engine import Engine
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import Wanted
 from streams.judges.batch import BatchLimits
-from streams.judging.call_budget import DurablePurse, StoppedError
+from streams.judging.call_budget import DurableBudget, StoppedError
 from streams.judging.judged_stages import EVALUATION
 
 QUICK = BatchLimits(first_poll=0.02, last_poll=0.05)
@@ -309,16 +309,16 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_paid_once(
     database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch may take a day. No request is published before it is answered, so that nobody judges it call by call."""
-    judgement, seen = DurablePurse.judgement, []
+    judgement, seen = DurableBudget.judgement, []
 
-    async def cut_short(self: DurablePurse, verdict: Any) -> Judgement:
+    async def cut_short(self: DurableBudget, verdict: Any) -> Judgement:
         seen.append(verdict)
         if len(seen) == 5:
             raise KeyboardInterrupt
         return await judgement(self, verdict)
 
     with monkeypatch.context() as cut:
-        cut.setattr(DurablePurse, "judgement", cut_short)
+        cut.setattr(DurableBudget, "judgement", cut_short)
         with pytest.raises(KeyboardInterrupt):
             made(database, by_type("batch"))
     assert (0, 0) == counts(database)

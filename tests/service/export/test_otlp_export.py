@@ -120,7 +120,7 @@ def append(store: Store, *scores: Score) -> None:
 
 
 def sent(store: Store, collector: Collector) -> None:
-    """One run of the chore."""
+    """One run of the periodic task."""
     asyncio.run(otlp_export.ScoreEvents(store, collector).run())
 
 

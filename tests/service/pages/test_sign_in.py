@@ -92,7 +92,7 @@ def test_servers_on_one_machine_do_not_sign_each_other_s_people_out(call: Call, 
 
 @pytest.mark.parametrize("token", [None, "dl_000000000000_x", "odd"])
 def test_nobody_signs_in_without_a_right_token(call: Call, token: str | None) -> None:
-    """The sign-in is no second door: it counts failures as every call does."""
+    """The sign-in is no second admission: it counts failures as every call does."""
     answer = call("POST", SIGN_IN, token, json={})
     assert (401, None) == (answer.status_code, answer.headers.get("set-cookie"))
 

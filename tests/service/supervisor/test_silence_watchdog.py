@@ -39,7 +39,7 @@ class Yard:
         self.restart()
 
     def restart(self) -> None:
-        """A new process over the same database, which looks at once, as chores do."""
+        """A new process over the same database, which looks at once, as periodic tasks do."""
         self.stop()
         redactor = Redactor(self._policy.redaction)
         self.engine = Engine(self._store, self._policy, redactor, lambda: self.now)

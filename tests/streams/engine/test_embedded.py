@@ -22,7 +22,7 @@ from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
 from streams.engine.embedded import EmbeddedRunner, StageProgress
 from streams.judging.recorded_judgements import nothing_recorded
-from streams.log.admission import Accepted, Door
+from streams.log.admission import Accepted, Admission
 from streams.stage_batches import StageBatch, StepOutcome
 from streams.topology import TOPOLOGY, derived_tables
 
@@ -42,9 +42,9 @@ def runner_of(store: Store, batch_positions: int = 20_000) -> EmbeddedRunner:
 
 
 def accepted_of(topic: str, records: Sequence[Record]) -> Accepted:
-    """Records as the door lets them in."""
+    """Records as the admission lets them in."""
     accepted = Accepted()
-    Door(Redactor(Policy().redaction), NOW).admit(accepted, topic, records, source="test")
+    Admission(Redactor(Policy().redaction), NOW).admit(accepted, topic, records, source="test")
     return accepted
 
 
@@ -173,7 +173,7 @@ def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
 
 
 def test_a_record_that_may_not_be_written_is_set_aside_redacted(store: Store) -> None:
-    """The door keeps what it refuses, without its secrets."""
+    """The admission keeps what it refuses, without its secrets."""
     bad = build.exchange("s1", 0, occurred_at=datetime(1970, 1, 1, tzinfo=UTC), user_message="password=hunter2-hunter2")
     runner = runner_of(store)
     runner.publish(accepted_of("exchanges", [build.exchange("s1", 1), bad]))

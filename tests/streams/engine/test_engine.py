@@ -25,10 +25,10 @@ from service.simulator import RunningJudge, running
 from service.simulator.scoring import simulated_answer
 from streams.engine.engine import Engine
 from streams.engine.engine_state import EngineLimits
-from streams.judges.protocol import Judge, Purse, Verdict
+from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import Docket
-from streams.judging.task_judge import Tribunal
+from streams.judging.judging_task import JudgingTask
+from streams.judging.task_judge import TaskJudge
 from streams.log.admission import Accepted
 from streams.stage_batches import StageBatch
 from streams.steps.intake import IntakeStep
@@ -275,12 +275,12 @@ def test_no_session_passes_its_cap_with_64_exchanges_in_flight_and_random_outcom
         await asyncio.sleep(0)
         recorded.append(record)
 
-    tribunal = Tribunal(SCORING, policy_of(), MoodyJudge(seed, answer), publish, Clock())
+    task_judge = TaskJudge(SCORING, policy_of(), MoodyJudge(seed, answer), publish, Clock())
     # One ledger for all of the session's exchanges at once, as if its order were not kept.
     ledger = Ledger(nano_of(0.10))
 
     async def work() -> None:
-        await asyncio.gather(*(tribunal.judge(task, (), ledger) for task in tasks(64)))
+        await asyncio.gather(*(task_judge.judge(task, (), ledger) for task in tasks(64)))
 
     run(work())
     spent = sum(nano_of(record.cost_usd or 0) for record in recorded if isinstance(record, Judgement))
@@ -394,10 +394,10 @@ class PausedJudge:
         self._inner = inner
         self.go_on = asyncio.Event()
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Wait, and ask."""
         await self.go_on.wait()
-        return await self._inner.ask(question, purse)
+        return await self._inner.ask(question, budget)
 
     async def aclose(self) -> None:
         """Give the other judge back."""
@@ -463,14 +463,14 @@ def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A fault of ours in one exchange must cost one exchange, with its bytes kept."""
-    sound = Docket.judging
+    sound = JudgingTask.judging
 
-    def fragile(docket: Docket) -> Any:
-        if docket.subject_id == "s:2":
+    def fragile(judging_task: JudgingTask) -> Any:
+        if judging_task.subject_id == "s:2":
             raise ZeroDivisionError("ours")
-        return sound(docket)
+        return sound(judging_task)
 
-    monkeypatch.setattr(Docket, "judging", fragile)
+    monkeypatch.setattr(JudgingTask, "judging", fragile)
 
     async def work() -> None:
         async with engine_over(store) as engine:
@@ -485,10 +485,10 @@ def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
 class BrokenJudge:
     """A judge with a fault of ours."""
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Fail after the money was set aside."""
         assert question.purpose
-        await purse.reserve()
+        await budget.reserve()
         raise KeyError("ours")
 
     async def aclose(self) -> None:

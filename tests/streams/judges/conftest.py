@@ -1,4 +1,4 @@
-"""What the judge's tests share: questions, a purse that checks, a scripted API without a network, and a clock that skips the waiting."""
+"""What the judge's tests share: questions, a call budget that checks, a scripted API without a network, and a clock that skips the waiting."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def clock() -> SkippingClock:
 
 @pytest.fixture(scope="session")
 def purse_for() -> type[CheckingPurse]:
-    """Makes a purse that checks."""
+    """Makes a call budget that checks."""
     return CheckingPurse
 
 
@@ -191,7 +191,7 @@ class Asked:
     def __init__(self, clock: SkippingClock, responses: tuple[Response, ...], options: dict[str, Any]) -> None:
         self.api = ScriptedApi(*responses)
         self.clock = clock
-        self.purses: list[CheckingPurse] = []
+        self.budgets: list[CheckingPurse] = []
         traits = options.pop("traits", (None, False))
         self._open = lambda: open_live_judge(
             KEY, "http://127.0.0.1:9", lambda _model: traits, waiting=clock.waiting, transport=self.api, **options
@@ -210,8 +210,8 @@ class Asked:
         return asyncio.run(run())
 
     async def _one(self, judge: LiveJudge, question: Question, calls: int | None) -> Verdict:
-        self.purses.append(CheckingPurse(question, calls))
-        verdict = await judge.ask(question, self.purses[-1])
+        self.budgets.append(CheckingPurse(question, calls))
+        verdict = await judge.ask(question, self.budgets[-1])
         assert 0 == judge.limiter.in_flight
         return verdict
 

@@ -90,27 +90,27 @@ def _traits(model: str) -> tuple[int | None, bool]:
 
 
 async def _ask_all(judge: LiveJudge, pairs: list[tuple[Question, Any]]) -> list[Verdict]:
-    """Ask all at once, each with its purse."""
+    """Ask all at once, each with its call budget."""
     try:
         return await asyncio.gather(*(judge.ask(*pair) for pair in pairs))
     finally:
         await judge.aclose()
 
 
-def _check(fault: Fault, question: Question, verdict: Verdict, purse: Any) -> None:
+def _check(fault: Fault, question: Question, verdict: Verdict, budget: Any) -> None:
     """The invariants of one question."""
-    assert sum(purse.settled) <= purse.reserved * purse.amount
-    assert len(purse.settled) <= verdict.attempts <= 4
+    assert sum(budget.settled) <= budget.reserved * budget.amount
+    assert len(budget.settled) <= verdict.attempts <= 4
     assert ("answered" == verdict.outcome) == (verdict.error is None)
     if verdict.outcome == "answered":
         assert not isinstance(question.read(verdict.answer or ""), Invalid)
         assert verdict.simulated
-    sent = verdict.attempts if TIMEOUT != fault.outcomes else len(purse.settled)  # a deadline may strike before a call is sent
-    settled = {"nothing": [], "all": [purse.amount] * sent}.get(fault.charged)
-    assert settled is None or settled == purse.settled
+    sent = verdict.attempts if TIMEOUT != fault.outcomes else len(budget.settled)  # a deadline may strike before a call is sent
+    settled = {"nothing": [], "all": [budget.amount] * sent}.get(fault.charged)
+    assert settled is None or settled == budget.settled
     if fault.charged == "usage":
-        assert purse.settled
-        assert all(0 < charge < purse.amount for charge in purse.settled)
+        assert budget.settled
+        assert all(0 < charge < budget.amount for charge in budget.settled)
 
 
 @pytest.mark.slow
@@ -137,10 +137,10 @@ def test_a_fault_of_the_provider_is_an_outcome(
     took = time.monotonic() - began
     assert QUESTIONS == len(ended)
     assert fault.outcomes == {verdict.outcome for verdict in ended}, Counter(verdict.error for verdict in ended)
-    for (question, purse), verdict in zip(pairs, ended, strict=True):
-        _check(fault, question, verdict, purse)
+    for (question, budget), verdict in zip(pairs, ended, strict=True):
+        _check(fault, question, verdict, budget)
     assert simulator.requests > 0, "the fault did not happen"
-    assert ("nothing" != fault.charged) == any(purse.settled for _, purse in pairs)
+    assert ("nothing" != fault.charged) == any(budget.settled for _, budget in pairs)
     assert took < fault.deadline + 120.0, "the deadline does not bound it"
     assert 0 == judge.limiter.in_flight
 

@@ -41,7 +41,7 @@ def test_a_question_becomes_one_call_and_one_answered_verdict(judge_with: Build,
     )
     assert Usage(100, 20, 0, 7) == verdict.usage
     assert ("claude-haiku-4-5", "end_turn", False) == (verdict.model, verdict.stop_reason, verdict.simulated)
-    assert [Usage(100, 20, 0, 7)] == asked.purses[0].usages
+    assert [Usage(100, 20, 0, 7)] == asked.budgets[0].usages
     assert f"Bearer {KEY}" == asked.api.requests[0].headers["authorization"]
 
 
@@ -111,7 +111,7 @@ def test_an_answer_that_is_none_is_not_asked_for_again(
     (verdict,) = asked.ask(build_question())
     assert (outcome, answer, 1) == (verdict.outcome, verdict.answer, verdict.attempts)
     assert verdict.error
-    assert [Usage(100, 20, 0, 7)] == asked.purses[0].usages
+    assert [Usage(100, 20, 0, 7)] == asked.budgets[0].usages
 
 
 def test_a_server_without_structured_output_is_asked_with_the_schema_in_the_prompt(
@@ -126,7 +126,7 @@ def test_a_server_without_structured_output_is_asked_with_the_schema_in_the_prom
     schema = '{"properties":{"score":{"type":"number"}},"required":["score"],"type":"object"}'
     assert asked.api.bodies[1]["messages"][0]["content"].endswith(schema)
     assert asked.api.bodies[0]["system"] == asked.api.bodies[1]["system"]
-    assert [(1, 1), (1, 1)] == [(purse.reserved, len(purse.settled)) for purse in asked.purses]
+    assert [(1, 1), (1, 1)] == [(budget.reserved, len(budget.settled)) for budget in asked.budgets]
 
 
 def test_json_in_prose_is_taken_and_the_schema_goes_into_the_next_prompt(
@@ -154,7 +154,7 @@ def test_prose_is_asked_again_with_the_schema_then_mended_once_then_invalid(
     assert [["user"], ["user"], ["user", "assistant", "user"]] == [
         [turn["role"] for turn in body["messages"]] for body in asked.api.bodies
     ]
-    assert (3, 3) == (asked.purses[0].reserved, len(asked.purses[0].settled))
+    assert (3, 3) == (asked.budgets[0].reserved, len(asked.budgets[0].settled))
     assert Usage(300, 60, 0, 21) == verdict.usage
 
 
@@ -200,7 +200,7 @@ def test_what_fails_for_a_while_is_tried_again_and_costs_nothing(
     assert ("answered", 4) == (verdict.outcome, verdict.attempts)
     assert ("overloaded: Overloaded", "HTTP 500: oops", "HTTP 409: locked") == verdict.attempt_errors
     assert [0.5, 1.0, 2.0] == clock.slept
-    assert (1, [Usage(100, 20, 0, 7)]) == (asked.purses[0].reserved, asked.purses[0].usages)
+    assert (1, [Usage(100, 20, 0, 7)]) == (asked.budgets[0].reserved, asked.budgets[0].usages)
 
 
 def test_the_number_of_calls_is_bounded(judge_with: Build, build_question: Build, error: Build) -> None:
@@ -208,7 +208,7 @@ def test_the_number_of_calls_is_bounded(judge_with: Build, build_question: Build
     asked = judge_with(error(503, "down"), max_attempts=3)
     (verdict,) = asked.ask(build_question())
     assert ("provider_error", "HTTP 503: down", 3) == (verdict.outcome, verdict.error, verdict.attempts)
-    assert (1, []) == (asked.purses[0].reserved, asked.purses[0].settled)
+    assert (1, []) == (asked.budgets[0].reserved, asked.budgets[0].settled)
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404])
@@ -216,7 +216,7 @@ def test_what_will_fail_again_is_not_tried_again(status: int, judge_with: Build,
     """A wrong key does not become right by asking four times, whatever a server says of trying again."""
     asked = judge_with(error(status, headers={"x-should-retry": "true"}))
     (verdict,) = asked.ask(build_question())
-    assert ("provider_error", 1, []) == (verdict.outcome, verdict.attempts, asked.purses[0].settled)
+    assert ("provider_error", 1, []) == (verdict.outcome, verdict.attempts, asked.budgets[0].settled)
 
 
 @pytest.mark.parametrize(("status", "hint", "attempts"), [(500, "false", 1), (413, "true", 4), (413, "", 1)])
@@ -247,7 +247,7 @@ def test_a_rate_limit_beyond_the_deadline_ends_this_question_and_the_next_waits_
     assert ("provider_error", "rate limited: retry after 300 s", 1) == (first.outcome, first.error, first.attempts)
     assert ("answered", 1) == (second.outcome, second.attempts)
     assert 290 < sum(clock.slept) <= 300
-    assert [(1, 0), (1, 1)] == [(purse.reserved, len(purse.settled)) for purse in asked.purses]
+    assert [(1, 0), (1, 1)] == [(budget.reserved, len(budget.settled)) for budget in asked.budgets]
 
 
 @pytest.mark.parametrize(
@@ -269,8 +269,8 @@ def test_only_a_call_that_cannot_have_begun_is_free(
     asked = judge_with(fault, max_attempts=2)
     (verdict,) = asked.ask(build_question())
     assert (outcome, 2) == (verdict.outcome, verdict.attempts)
-    purse = asked.purses[0]
-    assert ([purse.amount] * 2 if billed else []) == purse.settled
+    budget = asked.budgets[0]
+    assert ([budget.amount] * 2 if billed else []) == budget.settled
 
 
 def test_the_error_of_a_gateway_may_hide_an_answer_that_was_paid_for(
@@ -281,7 +281,7 @@ def test_the_error_of_a_gateway_may_hide_an_answer_that_was_paid_for(
     for response, billed in ((page, 1), (error(504), 0)):
         asked = judge_with(response, max_attempts=1)
         asked.ask(build_question())
-        assert billed == len(asked.purses[0].settled)
+        assert billed == len(asked.budgets[0].settled)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_an_unreadable_answer_is_an_outcome_charged_in_full(content: bytes, judg
     (verdict,) = asked.ask(build_question())
     assert ("provider_error", 1) == (verdict.outcome, verdict.attempts)
     assert (verdict.error or "").startswith("unreadable answer: ")
-    assert [None] == asked.purses[0].usages
+    assert [None] == asked.budgets[0].usages
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_usage_that_is_no_usage_is_unknown(usage: Any, judge_with: Build, build_
     asked = judge_with(message(usage=usage))
     (verdict,) = asked.ask(build_question())
     assert ("answered", None) == (verdict.outcome, verdict.usage)
-    assert [None] == asked.purses[0].usages
+    assert [None] == asked.budgets[0].usages
 
 
 @pytest.mark.parametrize(("calls", "outcome", "attempts"), [(0, "cost_cap", 0), (1, "cost_cap", 1), (2, "invalid", 2)])
@@ -380,9 +380,9 @@ def test_the_deadline_holds_over_everything(judge_with: Build, build_question: B
     asked = judge_with(_never, deadline=0.2)
     (verdict,) = asked.ask(build_question())
     assert "timeout" == verdict.outcome
-    purse = asked.purses[0]
-    assert verdict.attempts == len(verdict.attempt_errors) == len(purse.settled) == purse.reserved
-    assert {purse.amount} == set(purse.settled)
+    budget = asked.budgets[0]
+    assert verdict.attempts == len(verdict.attempt_errors) == len(budget.settled) == budget.reserved
+    assert {budget.amount} == set(budget.settled)
 
 
 def test_one_call_may_not_take_the_whole_deadline(judge_with: Build, build_question: Build, message: Build, clock: Any) -> None:
@@ -391,7 +391,7 @@ def test_one_call_may_not_take_the_whole_deadline(judge_with: Build, build_quest
     asked = judge_with(_never, message(), deadline=1.0)
     (verdict,) = asked.ask(build_question())
     assert ("answered", ("no answer in time",)) == (verdict.outcome, verdict.attempt_errors)
-    assert [None, Usage(100, 20, 0, 7)] == asked.purses[0].usages
+    assert [None, Usage(100, 20, 0, 7)] == asked.budgets[0].usages
 
 
 def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build, purse_for: Build, clock: Any) -> None:
@@ -407,14 +407,14 @@ def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build
 
     async def run() -> tuple[int, list[int]]:
         judge = open_live_judge(KEY, LOCAL, lambda _model: (None, False), waiting=clock.waiting, transport=Hangs())
-        purse = purse_for(build_question())
-        asking = asyncio.create_task(judge.ask(build_question(), purse))
+        budget = purse_for(build_question())
+        asking = asyncio.create_task(judge.ask(build_question(), budget))
         await began.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
         await judge.aclose()
-        return judge.limiter.in_flight, [amount - purse.amount for amount in purse.settled]
+        return judge.limiter.in_flight, [amount - budget.amount for amount in budget.settled]
 
     assert (0, [0]) == asyncio.run(run())
 

@@ -15,10 +15,10 @@ from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from schemas.codec import single_object
 from schemas.records import Judgement, Record, Reservation, ScoringTask
-from streams.judges.protocol import Purse, Verdict
-from streams.judging.call_budget import DurablePurse, StoppedError
+from streams.judges.protocol import CallBudget, Verdict
+from streams.judging.call_budget import DurableBudget, StoppedError
 from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import Docket
+from streams.judging.judging_task import JudgingTask
 
 
 class RepairingJudge:
@@ -27,11 +27,11 @@ class RepairingJudge:
     def __init__(self) -> None:
         self.reserved: list[int] = []
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Call once, cheaply, and see whether there is room for another call."""
-        assert await purse.reserve()
-        purse.spend(Usage(100, 10), question.model)
-        self.reserved.append(await purse.reserve())
+        assert await budget.reserve()
+        budget.spend(Usage(100, 10), question.model)
+        self.reserved.append(await budget.reserve())
         return Verdict(outcome="invalid", attempts=1)
 
     async def aclose(self) -> None:
@@ -57,7 +57,7 @@ def test_a_second_call_is_made_only_where_a_crash_would_not_pass_the_cap(calls: 
     assert expected is bool(reserved[0])
 
 
-def _docket(ledger: Ledger, *, batched: bool) -> Docket:
+def _judging_task(ledger: Ledger, *, batched: bool) -> JudgingTask:
     exchange = build.exchange("s", 1)
     task = ScoringTask(
         connection=exchange.connection,
@@ -81,8 +81,8 @@ def _docket(ledger: Ledger, *, batched: bool) -> Docket:
 def test_a_batched_question_is_reserved_charged_and_recorded_as_such() -> None:
     """Half the price is why a batch is waited for; a record that does not say so would make the judge look cheaper than it is."""
     ledger, records = Ledger(None), list[Record]()
-    docket = _docket(ledger, batched=True)
-    question = next(docket.judging())
+    judging_task = _judging_task(ledger, batched=True)
+    question = next(judging_task.judging())
     price = price_of(question.model, {})
     assert price is not None
 
@@ -90,10 +90,10 @@ def test_a_batched_question_is_reserved_charged_and_recorded_as_such() -> None:
         records.append(record)
 
     async def settle() -> Judgement:
-        purse = DurablePurse(question, docket, publish, lambda: build.START, lambda: True)
-        assert await purse.reserve()
-        purse.spend(Usage(100, 10), question.model)
-        return await purse.judgement(Verdict(outcome="answered", answer="{}", attempts=1))
+        budget = DurableBudget(question, judging_task, publish, lambda: build.START, lambda: True)
+        assert await budget.reserve()
+        budget.spend(Usage(100, 10), question.model)
+        return await budget.judgement(Verdict(outcome="answered", answer="{}", attempts=1))
 
     judgement = asyncio.run(settle())
     assert judgement.batched
@@ -105,21 +105,21 @@ def test_a_batched_question_is_reserved_charged_and_recorded_as_such() -> None:
 def test_a_reservation_of_before_is_used_before_another_one_is_made() -> None:
     """The batch of a process that was killed is taken up: the money for it is set aside already, and settled once."""
     ledger, records = Ledger(None), list[Record]()
-    docket = _docket(ledger, batched=True)
-    question = next(docket.judging())
+    judging_task = _judging_task(ledger, batched=True)
+    question = next(judging_task.judging())
 
     async def publish(record: Record) -> None:
         records.append(record)
 
     async def settle() -> Judgement:
-        purse = DurablePurse(question, docket, publish, lambda: build.START, lambda: False, reservation_id="of before")
-        assert await purse.reserve()
+        budget = DurableBudget(question, judging_task, publish, lambda: build.START, lambda: False, reservation_id="of before")
+        assert await budget.reserve()
         assert ledger.reserved > 0
-        purse.spend(None, question.model)
-        return await purse.judgement(Verdict(outcome="provider_error", attempts=1))
+        budget.spend(None, question.model)
+        return await budget.judgement(Verdict(outcome="provider_error", attempts=1))
 
     judgement = asyncio.run(settle())
     assert ("of before",) == judgement.reservation_ids
     assert [judgement] == records
     with pytest.raises(StoppedError):
-        asyncio.run(DurablePurse(question, docket, publish, lambda: build.START, lambda: False).reserve())
+        asyncio.run(DurableBudget(question, judging_task, publish, lambda: build.START, lambda: False).reserve())

@@ -25,7 +25,7 @@ from schemas.codec.single_object import decode
 from schemas.records import DeadLetter, EvaluationRequest
 from service.simulator.scoring import simulated_answer
 from streams.engine.engine import Engine
-from streams.judges.protocol import Judge, Purse, Verdict
+from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judged_stages import EVALUATION, JUDGED
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.dead_letters import Return, way_back
@@ -75,13 +75,13 @@ class CountingJudge:
         self.asked: Counter[str] = Counter()
         self._fails = fails
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """One call."""
-        if not await purse.reserve():
+        if not await budget.reserve():
             return Verdict(outcome="cost_cap", attempts=0)
         self.asked[question.fingerprint] += 1
         usage = Usage(100, 10)
-        purse.spend(usage, question.model)
+        budget.spend(usage, question.model)
         if self._fails(question):
             return Verdict(outcome="timeout", attempts=1)
         return Verdict(outcome="answered", answer=answer(question), attempts=1, usage=usage, model=question.model)
@@ -253,9 +253,11 @@ def test_what_a_batch_was_answered_before_is_not_asked_again(store: Store) -> No
 
     async def work() -> None:
         async with engine_over(store, judge=judge) as engine:
-            docket = EVALUATION.open(first, Policy(), (), batched=True)
+            judging_task = EVALUATION.open(first, Policy(), (), batched=True)
             fields = {"session_id": "s", "subject_id": first.evaluation_id}
-            await engine.record(evaluated.judgement(next(docket.judging()), canonical_json(evaluated.answer(5)), **fields))
+            await engine.record(
+                evaluated.judgement(next(judging_task.judging()), canonical_json(evaluated.answer(5)), **fields)
+            )
             await evaluate(engine, [first])
 
     run(work())
@@ -374,8 +376,8 @@ def test_a_stop_in_the_middle_lets_the_call_end_and_the_next_start_goes_on(store
     gate, began = asyncio.Event(), asyncio.Event()
 
     class SlowJudge(CountingJudge):
-        async def ask(self, question: Question, purse: Purse) -> Verdict:
-            verdict = await super().ask(question, purse)
+        async def ask(self, question: Question, budget: CallBudget) -> Verdict:
+            verdict = await super().ask(question, budget)
             began.set()
             await gate.wait()
             return verdict
@@ -433,10 +435,10 @@ def test_an_erased_session_is_asked_about_no_more(store: Store) -> None:
     class Interrupted(CountingJudge):
         """Has the session erased while its first answer is on its way."""
 
-        async def ask(self, question: Question, purse: Purse) -> Verdict:
+        async def ask(self, question: Question, budget: CallBudget) -> Verdict:
             if not self.asked:
                 await request_erasure(engines[0], erasure("local", "s0", "somebody", None, NOW))
-            return await super().ask(question, purse)
+            return await super().ask(question, budget)
 
     judge, engines = Interrupted(), list[Engine]()
 

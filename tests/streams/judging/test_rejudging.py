@@ -26,7 +26,7 @@ from schemas.registry import schema_of
 from service.simulator import RunningJudge, running
 from streams.engine.embedded import UNFINISHED
 from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import Docket
+from streams.judging.judging_task import JudgingTask
 from streams.judging.recorded_judgements import recorded_in
 from streams.judging.rejudging import judging_requests, unscored
 from streams.stage_batches import StageBatch
@@ -169,14 +169,14 @@ def test_a_replay_sets_the_same_one_exchange_aside(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A fault in one exchange costs that one, whether a judge is asked or not, and the session's money is the same."""
-    sound = Docket.judging
+    sound = JudgingTask.judging
 
-    def fragile(docket: Docket) -> Any:
-        if docket.subject_id == "s:2":
+    def fragile(judging_task: JudgingTask) -> Any:
+        if judging_task.subject_id == "s:2":
             raise ZeroDivisionError("ours")
-        return sound(docket)
+        return sound(judging_task)
 
-    monkeypatch.setattr(Docket, "judging", fragile)
+    monkeypatch.setattr(JudgingTask, "judging", fragile)
     run(take_unjudged(store, 4))
     before = rows(store, "scores", "* EXCLUDE (_offset)")
     assert 3 == len(before)
@@ -205,10 +205,10 @@ def test_a_task_that_is_judged_again_carries_what_was_recorded_before(store: Sto
     assert (1, [*recorded]) == (task.revision, [decode(one) for one in task.earlier_judgements])
     assert 1 == simulator.requests
     later = [one for one in recorded_in(store)([("local", "s:1")])["local", "s:1"] if one.subject_revision == 1]
-    docket = SCORING.open(task, Policy(), later, ledger=Ledger(None))
-    score = drive(docket.judging(), docket.unasked)
+    judging_task = SCORING.open(task, Policy(), later, ledger=Ledger(None))
+    score = drive(judging_task.judging(), judging_task.unasked)
     assert [encode(score)] == [one for one in encoded(store, "scores") if one == encode(score)]
-    assert nano_of(score.cost_usd) == total(store, "judgements") > docket.ledger.spent > 0
+    assert nano_of(score.cost_usd) == total(store, "judgements") > judging_task.ledger.spent > 0
 
 
 def test_answers_are_carried_before_failures_and_new_failures_before_old_ones(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""The door: what is set aside is kept without its secrets, wherever in it they are."""
+"""The admission: what is set aside is kept without its secrets, wherever in it they are."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter
-from streams.log.admission import DEAD_LETTERS, MAX_BODY_BYTES, MAX_REDACTED_BYTES, Accepted, Door, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, MAX_BODY_BYTES, MAX_REDACTED_BYTES, Accepted, Admission, Place, Refusal
 
 KEY = "ghp_" + "aB3dE5fG7hJ9" * 3
 SECRET = "hunter2"
 
 
 def letter_of(body: bytes, *, source: str = "a.jsonl", detail: str = "broken", size: int | None = None) -> DeadLetter:
-    """The dead letter that the door makes of these bytes."""
+    """The dead letter that the admission makes of these bytes."""
     accepted = Accepted()
-    door = Door(Redactor(RedactionSettings()), datetime(2026, 10, 2, tzinfo=UTC))
-    door.set_aside(accepted, Place(source, 1), Refusal("import", "invalid", detail), body, size=size)
+    admission = Admission(Redactor(RedactionSettings()), datetime(2026, 10, 2, tzinfo=UTC))
+    admission.set_aside(accepted, Place(source, 1), Refusal("import", "invalid", detail), body, size=size)
     [message] = accepted.messages[DEAD_LETTERS]
     letter = decode(message)
     assert isinstance(letter, DeadLetter)

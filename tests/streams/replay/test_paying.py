@@ -22,7 +22,7 @@ from schemas.records import Judgement
 from service.simulator import RunningJudge, running
 from streams.judges.batch import BatchLimits
 from streams.judges.protocol import Verdict
-from streams.judging.call_budget import DurablePurse
+from streams.judging.call_budget import DurableBudget
 
 TURNS = 8
 
@@ -163,19 +163,19 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_not_asked_again(
     monkeypatch.setattr("streams.judges.batch.BatchLimits", lambda: BatchLimits(first_poll=0.02, last_poll=0.05))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
     arguments = ("--policy", policy, "--yes", "--workers", "1", "--judge", "batch", "--label", "cut")
-    judgement, made = DurablePurse.judgement, []
+    judgement, made = DurableBudget.judgement, []
 
-    async def cut_short(self: DurablePurse, verdict: Verdict) -> Judgement:
+    async def cut_short(self: DurableBudget, verdict: Verdict) -> Judgement:
         made.append(verdict)
         if len(made) == 5:
             raise KeyboardInterrupt
         return await judgement(self, verdict)
 
-    monkeypatch.setattr(DurablePurse, "judgement", cut_short)
+    monkeypatch.setattr(DurableBudget, "judgement", cut_short)
     code, _, err = driftline("replay", *arguments)
     assert 1 == code, err
     assert "goes on from here" in err
-    monkeypatch.setattr(DurablePurse, "judgement", judgement)
+    monkeypatch.setattr(DurableBudget, "judgement", judgement)
     document = replay(driftline, *arguments)
     assert {"answered": simulator.requests} == document["calls"]
     assert len(scores_in(judged)) == document["scores"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
-from streams.log.admission import Accepted, Door
+from streams.log.admission import Accepted, Admission
 from streams.sources.claude_code.lines import ClaudeCodeDialect
 from streams.sources.codex.lines import CodexDialect
 from streams.sources.dialects import Dialect
@@ -45,9 +45,9 @@ def _read(name: str, body: bytes, context: ReadingContext) -> Reading:
 def _check(reading: Reading, context: ReadingContext) -> None:
     """Every record keeps the contract, and ids are unique."""
     accepted = Accepted()
-    door = Door(Redactor(RedactionSettings(), b"key"), context.ingested_at)
-    door.admit(accepted, "exchanges", reading.exchanges, source="test")
-    door.admit(accepted, "agent-events", reading.events, source="test")
+    admission = Admission(Redactor(RedactionSettings(), b"key"), context.ingested_at)
+    admission.admit(accepted, "exchanges", reading.exchanges, source="test")
+    admission.admit(accepted, "agent-events", reading.events, source="test")
     assert {"exchanges", "agent-events"} >= accepted.messages.keys(), "dead letters"
     assert len(reading.exchanges) + len(reading.events) == accepted.records
     assert len(reading.events) == len({event.event_id for event in reading.events})

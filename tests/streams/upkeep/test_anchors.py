@@ -25,7 +25,7 @@ from schemas.errors import InputError
 from schemas.records import Anchor
 from service.simulator.scoring import simulated_answer
 from streams.engine.engine import Engine
-from streams.judges.protocol import Purse, Verdict
+from streams.judges.protocol import CallBudget, Verdict
 from streams.upkeep.anchor_rounds import AnchorRounds
 from streams.upkeep.anchors import anchors_of, candidates, cause_of, changes, choose, named, run_round, withdraw
 
@@ -52,16 +52,16 @@ class FixedJudge:
         self.tokens = 100
         self.asked = 0
 
-    async def ask(self, question: Question, purse: Purse) -> Verdict:
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """The simulated judge's answer, its scores scaled."""
-        if not await purse.reserve():
+        if not await budget.reserve():
             return Verdict(outcome="cost_cap")
         self.asked += 1
         said = simulated_answer(question.schema, {one.name: json.loads(one.literal) for one in question.materials})
         for dimension in said.get("dimensions", {}).values():
             dimension["score"] = max(dimension["score"] * self.factor, 1.0 if question.purpose == "tier3" else 0.0)
         usage = Usage(self.tokens, 10)
-        purse.spend(usage, question.model)
+        budget.spend(usage, question.model)
         return Verdict(outcome="answered", answer=json.dumps(said), attempts=1, usage=usage)
 
     async def aclose(self) -> None:
@@ -212,7 +212,7 @@ def test_a_round_costs_at_most_the_cap_of_a_session(store: Store, clock: Clock, 
 
 
 def test_a_round_begun_twice_within_a_minute_is_one(store: Store, clock: Clock, judge: FixedJudge) -> None:
-    """A button is pressed twice, a chore starts again after a kill."""
+    """A button is pressed twice, a periodic task starts again after a kill."""
 
     async def work() -> list[int]:
         async with engine_over(store, policy_of(), judge, clock) as engine:

@@ -1,4 +1,4 @@
-"""Chores: what is done by the clock is done again and again, one run at a time, whatever becomes of a run."""
+"""Periodic tasks: what is done by the clock is done again and again, one run at a time, whatever becomes of a run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from streams.upkeep.periodic_tasks import Chores
+from streams.upkeep.periodic_tasks import PeriodicTasks
 
 LONG = 3600.0
 
 
 @dataclass
 class Counted:
-    """A chore that counts its runs, and how many there were at once."""
+    """A periodic task that counts its runs, and how many there were at once."""
 
     name: str = "counted"
     interval: float = LONG
@@ -55,10 +55,10 @@ def test_a_chore_is_done_at_the_start_and_again_after_its_interval() -> None:
 
     async def run() -> None:
         often, rarely = Counted("often", 0.001), Counted("rarely")
-        chores = Chores([often, rarely])
-        chores.start()
+        periodic_tasks = PeriodicTasks([often, rarely])
+        periodic_tasks.start()
         await until(lambda: often.runs >= 3)
-        await chores.stop()
+        await periodic_tasks.stop()
         assert 1 == rarely.runs
 
     asyncio.run(run())
@@ -68,22 +68,22 @@ def test_a_poke_has_it_run_soon_and_never_twice_at_a_time() -> None:
     """Pokes come with every commit; a run that takes long must not pile up."""
 
     async def run() -> None:
-        chore = Counted()
-        chore.gate.clear()
-        chores = Chores([chore])
-        chores.start()
-        await until(lambda: chore.runs == 1)
+        periodic_task = Counted()
+        periodic_task.gate.clear()
+        periodic_tasks = PeriodicTasks([periodic_task])
+        periodic_tasks.start()
+        await until(lambda: periodic_task.runs == 1)
         for _ in range(3):
-            chores.poke("counted")
+            periodic_tasks.poke("counted")
         await asyncio.sleep(0)
-        assert 1 == chore.runs
-        chore.gate.set()
-        await until(lambda: chore.finished == 2)
-        chores.poke("counted")
-        await until(lambda: chore.finished == 3)
-        chores.poke("nobody")
-        await chores.stop()
-        assert (3, 1) == (chore.runs, chore.most_at_once)
+        assert 1 == periodic_task.runs
+        periodic_task.gate.set()
+        await until(lambda: periodic_task.finished == 2)
+        periodic_tasks.poke("counted")
+        await until(lambda: periodic_task.finished == 3)
+        periodic_tasks.poke("nobody")
+        await periodic_tasks.stop()
+        assert (3, 1) == (periodic_task.runs, periodic_task.most_at_once)
 
     asyncio.run(run())
 
@@ -93,10 +93,10 @@ def test_a_failure_is_logged_and_holds_up_nothing(caplog: pytest.LogCaptureFixtu
 
     async def run() -> None:
         bad, good = Counted("bad", 0.001, failing=True), Counted("good", 0.001)
-        chores = Chores([bad, good])
-        chores.start()
+        periodic_tasks = PeriodicTasks([bad, good])
+        periodic_tasks.start()
         await until(lambda: bad.runs >= 3 and good.runs >= 3)
-        await chores.stop()
+        await periodic_tasks.stop()
 
     asyncio.run(run())
     assert "bad failed; trying again" in caplog.text
@@ -110,10 +110,10 @@ def test_a_stop_lets_a_run_end_and_cuts_off_what_does_not() -> None:
         ending, hanging = Counted("ending"), Counted("hanging")
         ending.gate.clear()
         hanging.gate.clear()
-        chores = Chores([ending, hanging])
-        chores.start()
+        periodic_tasks = PeriodicTasks([ending, hanging])
+        periodic_tasks.start()
         await until(lambda: ending.at_once == hanging.at_once == 1)
-        stopping = asyncio.create_task(chores.stop(grace=0.2))
+        stopping = asyncio.create_task(periodic_tasks.stop(grace=0.2))
         await asyncio.sleep(0)
         ending.gate.set()
         await stopping

@@ -66,7 +66,7 @@ def test_what_got_better_and_what_got_worse_are_apart() -> None:
 
 
 def test_a_tier_that_joins_later_joins_and_the_incident_stays_the_same() -> None:
-    """Whoever has it open at the desk goes on having it; who took it on keeps it."""
+    """Whoever has it open at the query pool goes on having it; who took it on keeps it."""
     known = decided(opened(fell("tier2")), ACKNOWLEDGED, "ann", END)
     (made,) = written([fell("tier2"), fell("tier3")], [known], END + timedelta(minutes=1))
     assert (known.incident_id, 2, "ann", "tier2") == (made.incident_id, made.revision, made.acknowledged_by, made.tier)

@@ -72,7 +72,7 @@ def test_rotation_leaves_no_gap_and_revocation_holds_at_once(
 
 
 def test_a_token_is_revoked_under_its_own_name_only(call: Call, tokens: Tokens, access: AccessStore) -> None:
-    """A slip in the address must not close somebody else's door."""
+    """A slip in the address must not close somebody else's connection."""
     answer = call("POST", f"{CONNECTIONS}/south/revoke", tokens.root, json={"token": tokens.ops[:15]})
     assert 404 == answer.status_code
     assert access.find(tokens.ops.encode()) is not None

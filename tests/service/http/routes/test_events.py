@@ -194,7 +194,7 @@ def test_a_batch_over_four_mebibytes_is_too_large(call: Call, tokens: Tokens) ->
 
 
 def test_a_project_that_is_switched_off_takes_no_events(call: Call, tokens: Tokens) -> None:
-    """The policy's master switch holds at every door."""
+    """The policy's master switch holds wherever records come in."""
     assert "audit_disabled" == call("POST", EVENTS, tokens.dark, json=batch(tool_call(), first_seq=0)).json()["code"]
 
 

@@ -262,7 +262,7 @@ def test_a_gateways_wrapping_is_taken_off_as_it_is_from_transcripts(
 def test_a_project_that_is_switched_off_takes_nothing(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """The policy's master switch holds at the door."""
+    """The policy's master switch holds where records come in."""
     response = call("POST", INGEST, tokens.dark, json=exchange_body())
     assert (403, "audit_disabled") == (response.status_code, response.json()["code"])
     assert 0 == store.count("exchanges")

@@ -169,15 +169,15 @@ def test_the_connection_that_anchors_are_judged_by_is_not_erased(call: Call, tok
 def test_a_server_cleans_up_at_its_start_and_once_a_day(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """In the background: the chore runs at the start, and again when another day has begun."""
+    """In the background: the periodic task runs at the start, and again when another day has begun."""
     send(call, tokens, exchange_body, 1, timestamp=(NOW - timedelta(days=90, hours=11)).isoformat())
     drain(loop, engine)
-    chore = RetentionChore(engine)
+    periodic_task = RetentionChore(engine)
 
-    loop.run(chore.run())
+    loop.run(periodic_task.run())
     assert ["s1:1"] == exchanges(engine.store)
     engine.now = lambda: NOW + timedelta(days=1)
-    loop.run(chore.run())
+    loop.run(periodic_task.run())
 
     assert [] == exchanges(engine.store)
     assert isinstance(engine.policy, Policy)

@@ -16,7 +16,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
 from service.alerts.raising import Alerts
 from service.documents.scores import iso_time
-from service.supervisor.silence_watchdog import Telemetry
+from service.supervisor.silence_watchdog import SilenceWatchdog
 from streams.engine.engine import Engine
 
 TELEMETRY, ALERTS = "/api/audit/telemetry", "/api/audit/alerts"
@@ -93,7 +93,7 @@ def test_what_the_watchdog_does_not_count_is_not_shown(
 ) -> None:
     """The list and the alerts must not say different things after a restart."""
     beat(store, "s1", 20)
-    loop.run(Telemetry(engine, Alerts(store, (), engine.redactor, engine.now)).run())
+    loop.run(SilenceWatchdog(engine, Alerts(store, (), engine.redactor, engine.now)).run())
     (shown,) = sessions(call, tokens.root)
     assert ("green", 0, 0) == (shown["status"], shown["missedIntervals"], shown["elapsedMs"])
     assert iso_time(NOW - timedelta(minutes=20)) == shown["lastReceived"]
