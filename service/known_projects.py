@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 import duckdb
 
 from analytics.queries import query_rows
-from audit.drift.anchor_names import is_reserved
+from audit.anchors.names import is_reserved
 from audit.policy.policy import Policy
 from schemas.errors import InputError
 from service.access.access import AccessStore, access_file

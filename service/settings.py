@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from audit.drift.anchor_names import is_reserved
+from audit.anchors.names import is_reserved
 from schemas.bounds.limits import NAME
 from schemas.bounds.messages import words_of
 from schemas.errors import SettingsError

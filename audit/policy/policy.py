@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, StringConstraints
 
+from audit.anchors.names import anchor_project, is_reserved
 from audit.cost.prices import MODEL_NAME, ModelPrice, nano_of, price_of
 from audit.detectors.thresholds import Detectors
-from audit.drift.anchor_names import anchor_project, is_reserved
 from audit.fingerprints import canonical_json, digest
 from audit.patterns import compile_pattern
 from audit.policy.files import Document, Location

@@ -1,6 +1,6 @@
 """Agent or judge: how often an incident's cause is right, wrong or not known, over simulated judges with and without moods.
 
-Each line simulates verdicts on anchors before and after an incident and asks `audit.drift.attribution`, as a check does.
+Each line simulates verdicts on anchors before and after an incident and asks `audit.anchors.attribution`, as a check does.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from audit.anchors.attribution import Moved, attribute
+from audit.anchors.judge_shift import Verdict
 from audit.comparison import beta_quantile
-from audit.drift.anchor_shift import Verdict
-from audit.drift.attribution import Moved, attribute
 
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)
 ERROR_OF_SIZE = 0.1

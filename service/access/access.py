@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from audit.drift.anchor_names import is_reserved
+from audit.anchors.names import is_reserved
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError
 from service.access.audit_log import AuditLog

@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from audit.drift.anchors import JudgeChange
+from audit.anchors.judge_change import JudgeChange
 from audit.exchanges.outcomes import SCORED
 from schemas.records import Anchor
 from service.documents.scores import Document, iso_time

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import duckdb
 
 from analytics.queries import query_rows
-from audit.drift.anchor_names import is_reserved
+from audit.anchors.names import is_reserved
 from schemas.errors import InputError
 
 MOST = 10_000

@@ -22,10 +22,10 @@ import msgspec
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
-from audit.drift.anchor_names import ANCHORS, anchor_project, is_reserved
-from audit.drift.anchor_shift import Verdict
-from audit.drift.anchors import JudgeChange, judge_change
-from audit.drift.attribution import Attribution, Moved, attribute
+from audit.anchors.attribution import Attribution, Moved, attribute
+from audit.anchors.judge_change import JudgeChange, judge_change
+from audit.anchors.judge_shift import Verdict
+from audit.anchors.names import ANCHORS, anchor_project, is_reserved
 from audit.fingerprints import stable_id
 from schemas.codec.single_object import decode, encode
 from schemas.errors import InputError

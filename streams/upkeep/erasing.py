@@ -26,7 +26,7 @@ from analytics.queries import query_rows
 from analytics.sandbox.attached import attached
 from analytics.store.store import Store
 from analytics.store.tables import quote
-from audit.drift.anchor_names import ANCHORS
+from audit.anchors.names import ANCHORS
 from audit.fingerprints import stable_id
 from schemas.errors import InputError, StoreError
 from schemas.records import Erasure

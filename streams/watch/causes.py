@@ -1,6 +1,6 @@
 """What caused an incident, in words and numbers: the agent, the judge, or why that is not known.
 
-1. A finding says how far it moved its tier; anchors say how far the judge moved (`audit.drift.attribution`).
+1. A finding says how far it moved its tier; anchors say how far the judge moved (`audit.anchors.attribution`).
 2. One incident may move several tiers, and has one cause. Tiers that tell the same agree; tiers that cannot tell are silent; tiers that
    contradict each other leave the cause not known, because a single cause cannot be both.
 """
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from audit.drift.anchor_shift import FEWEST_ROUNDS
-from audit.drift.anchors import MIN_ANCHORS
-from audit.drift.attribution import Attribution, Moved
+from audit.anchors.attribution import Attribution, Moved
+from audit.anchors.judge_change import MIN_ANCHORS
+from audit.anchors.judge_shift import FEWEST_ROUNDS
 from streams.watch.findings import DRIFT, MEAN, UP, Finding
 from streams.watch.measured import TIERS
 

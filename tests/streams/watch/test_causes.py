@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from audit.drift.attribution import Attribution, Moved
+from audit.anchors.attribution import Attribution, Moved
 from streams.watch.causes import UNEXPLAINED, Explanation, combined, explained, moved_by
 from streams.watch.findings import Finding, Key, Looked
 

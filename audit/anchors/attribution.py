@@ -1,6 +1,6 @@
 """Did the agent change or the judge? The change of an incident beside what the anchors did about the same time.
 
-1. Anchors cannot change, so what they moved by is the judge's change (`audit.drift.anchor_shift`). It is compared with the size of the incident,
+1. Anchors cannot change, so what they moved by is the judge's change (`audit.anchors.judge_shift`). It is compared with the size of the incident,
    never with zero alone: a judge that moved a little does not explain an incident that is large.
 2. The agent changed where the anchors exclude that the judge explains half of the incident. The judge changed where it explains half by
    the estimate and a quarter for certain. Otherwise it is not known, and `Attribution.reason` says why.
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Literal
 
-from audit.drift.anchor_shift import FEWEST_ROUNDS, Shift, Verdict, by_round, shift_between, sides
-from audit.drift.anchors import MIN_ANCHORS, UP
+from audit.anchors.judge_change import MIN_ANCHORS, UP
+from audit.anchors.judge_shift import FEWEST_ROUNDS, Shift, Verdict, by_round, shift_between, sides
 
 NEAREST_ROUNDS = 14
 """So many rounds on either side count, those nearest to the change: a judge that changed long before explains nothing of today."""

@@ -8,7 +8,7 @@
 3. Bets of several sizes begin at every round, each with its part of the stake, so that a late change is found as well.
 4. The chance that a judge that never changes is ever said to have changed is ERROR for a tier, half of it for each direction.
 5. The bets take the verdicts on different anchors to be independent. A judge with moods, harsher with all of them on some days, breaks
-   that. So the change has to be more than rounds differ anyway as well (`audit.drift.anchor_shift`), wherever among them it was looked for.
+   that. So the change has to be more than rounds differ anyway as well (`audit.anchors.judge_shift`), wherever among them it was looked for.
 
 All values are on a scale from 0 to 1.
 """
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from audit.drift.anchor_shift import FEWEST_ROUNDS, Shift, Verdict, by_round, shift_between, sides
+from audit.anchors.judge_shift import FEWEST_ROUNDS, Shift, Verdict, by_round, shift_between, sides
 
 ERROR = 0.01
 """Chance, for ever, that a tier's judge is wrongly said to have changed."""

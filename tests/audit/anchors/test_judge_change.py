@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.drift.anchor_shift import Verdict
-from audit.drift.anchors import judge_change
+from audit.anchors.judge_change import judge_change
+from audit.anchors.judge_shift import Verdict
 
 START = datetime(2026, 10, 1, tzinfo=UTC)
 
