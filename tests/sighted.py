@@ -10,8 +10,8 @@ from watched import END
 
 from schemas.records import Incident
 from streams.watch.causes import UNEXPLAINED, Explanation
-from streams.watch.findings import DOWN, DRIFT, WARNING, Finding, Key, Looked
 from streams.watch.incidents import due, record_of
+from streams.watch.rules.findings import DOWN, DRIFT, WARNING, Finding, Key, Looked
 
 RUNS, EVIDENCE = "consecutive_days", "sequential"
 TODAY = END.date()

@@ -12,8 +12,8 @@ from datetime import timedelta
 from audit.fingerprints import stable_id
 from audit.policy.policy import Policy
 from schemas.records import Baseline, Incident
-from streams.watch.findings import DRIFT
 from streams.watch.measured import Measured
+from streams.watch.rules.findings import DRIFT
 from streams.watch.states import is_live
 
 FRESH = timedelta(days=1)

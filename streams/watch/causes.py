@@ -15,8 +15,8 @@ from typing import Any
 from audit.anchors.attribution import Attribution, Moved
 from audit.anchors.judge_change import MIN_ANCHORS
 from audit.anchors.judge_shift import FEWEST_ROUNDS
-from streams.watch.findings import DRIFT, MEAN, UP, Finding
 from streams.watch.measured import TIERS
+from streams.watch.rules.findings import DRIFT, MEAN, UP, Finding
 
 CAUSES = {
     "judge": "The anchors moved with it: it is the judge that changed, not the agent.",

@@ -16,11 +16,11 @@ import numpy as np
 
 from audit.drift.cells import Cells
 from audit.drift.change_evidence import Flags
-from streams.watch.cases import Case
-from streams.watch.findings import DOWN, DRIFT, UP, VERBS, WARNING, Finding, Key
 from streams.watch.measured import TIERS, midnight
 from streams.watch.moves import MOVED_TOO
 from streams.watch.recovery import CERTAIN
+from streams.watch.rules.cases import Case
+from streams.watch.rules.findings import DOWN, DRIFT, UP, VERBS, WARNING, Finding, Key
 
 FEWEST_BEFORE = 10
 """Sessions before the change that it takes to know what was normal."""

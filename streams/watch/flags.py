@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 
 from analytics.queries import query_rows
-from streams.watch.findings import Finding
+from streams.watch.rules.findings import Finding
 
 QUERY = "flag_change"
 FLAGS = "flags"

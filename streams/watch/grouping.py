@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import date
 
 from schemas.records import Incident
-from streams.watch.findings import DRIFT, Finding, Series, worse
 from streams.watch.moves import DAY, Moved, evidence_of, moved_of, series_of
+from streams.watch.rules.findings import DRIFT, Finding, Series, worse
 from streams.watch.states import DISMISSED, RESOLVED, is_live
 
 MUCH_LARGER = 1.5

@@ -10,8 +10,8 @@ import duckdb
 
 from analytics.queries import queries, query_rows
 from schemas.records import Baseline
-from streams.watch.findings import DOWN, MEAN, Finding
 from streams.watch.measured import Measured
+from streams.watch.rules.findings import DOWN, MEAN, Finding
 from streams.watch.slices import QUERY, began_with, parameters_of, which_part
 
 EXCHANGES = 10

@@ -23,12 +23,12 @@ from audit.fingerprints import canonical_json, stable_id
 from schemas.records import Incident
 from streams.watch.causes import UNEXPLAINED, Explanation, combined
 from streams.watch.companions import MovedToo
-from streams.watch.findings import DRIFT, SEVERITIES, Finding, Key, Series
 from streams.watch.flags import FLAGS
 from streams.watch.flags import in_words as flags_in_words
 from streams.watch.grouping import DECIDED_SIZES, Group, grouped
 from streams.watch.measured import midnight
 from streams.watch.moves import Moved, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
+from streams.watch.rules.findings import DRIFT, SEVERITIES, Finding, Key, Series
 from streams.watch.states import CONFIRMED, DISMISSED, OPEN, SUSPECTED, is_live, with_decision
 
 NUMBERS_AGAIN = timedelta(hours=1)

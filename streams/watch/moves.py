@@ -12,8 +12,8 @@ from datetime import date, timedelta
 from typing import Any, NamedTuple
 
 from schemas.records import Incident
-from streams.watch.findings import MEAN, SEVERITIES, SPREAD, UP, Finding, Key, Series
 from streams.watch.measured import TIERS
+from streams.watch.rules.findings import MEAN, SEVERITIES, SPREAD, UP, Finding, Key, Series
 
 DAY = timedelta(days=1)
 MOST_DAYS = 90

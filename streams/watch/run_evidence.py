@@ -9,8 +9,8 @@ from typing import Any
 import duckdb
 
 from analytics.queries import query_rows
-from streams.watch.findings import Finding
 from streams.watch.incident_evidence import named_query, time_text
+from streams.watch.rules.findings import Finding
 
 RUNS_SHOWN = 10
 """How many of the runs that moved an incident most it carries."""

@@ -11,7 +11,7 @@ import duckdb
 from analytics.queries import query_rows
 from audit.drift.slices import FEWEST_SESSIONS, Explanation, Key, Moments, Part, Slice, explain
 from streams.upkeep.deployments import deployments
-from streams.watch.findings import Finding
+from streams.watch.rules.findings import Finding
 
 QUERY = "slices"
 SHOWN = 10

@@ -24,11 +24,11 @@ from streams.log.store_log import Log
 from streams.upkeep.anchors import cause_of
 from streams.watch.causes import Explanation, explained, moved_by
 from streams.watch.checking import Checked, Checker
-from streams.watch.findings import Finding, Series
 from streams.watch.incidents import decided
 from streams.watch.known import Published
 from streams.watch.measured import measure
 from streams.watch.moves import moved_of, series_of
+from streams.watch.rules.findings import Finding, Series
 from streams.watch.states import ACKNOWLEDGED, LIVE, decision_of, is_live, shows
 
 DECISION = "incident_decision"

@@ -18,8 +18,8 @@ from service.pages.incidents.wording import tier_name
 from service.pages.rendering import share
 from streams.upkeep.deployments import deployments
 from streams.watch.moves import seen_by_rules
+from streams.watch.rules.run_rules import RUNS
 from streams.watch.run_measures import TRUST
-from streams.watch.run_rules import RUNS
 from streams.watch.states import is_live
 
 BEFORE, AFTER = timedelta(days=28), timedelta(days=21)

@@ -7,8 +7,8 @@ from datetime import date
 from typing import Any
 
 from schemas.records import Incident
-from streams.watch.findings import DOWN, MEAN, UP
 from streams.watch.moves import Moved, moved_of
+from streams.watch.rules.findings import DOWN, MEAN, UP
 from streams.watch.states import DISMISSED, VANISHED, is_live
 
 Seen = Mapping[str, Any]

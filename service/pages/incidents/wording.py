@@ -16,7 +16,7 @@ from service.pages.rendering import NOTHING, number, share
 from streams.watch.causes import CAUSES
 from streams.watch.incidents import CAUSE
 from streams.watch.measured import TIERS
-from streams.watch.run_rules import series_name
+from streams.watch.rules.run_rules import series_name
 
 Seen = Mapping[str, Any]
 """What a rule saw, as the evidence of an incident has it."""

@@ -30,8 +30,8 @@ from service.pages.incidents.incidents import FIRST_MOVED, MAX_REASON, PAGE
 from service.pages.incidents.queries import command
 from service.pages.incidents.wording import EXPLAINED, NAMES, figures, odds
 from service.pages.links import Links
-from streams.watch.rules import ALL_RULES
-from streams.watch.run_rules import RUNS
+from streams.watch.rules.rules import ALL_RULES
+from streams.watch.rules.run_rules import RUNS
 
 LINKS = Links()
 LIST = LINKS.incidents("ops")

@@ -16,7 +16,7 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment
 from streams.upkeep.deployments import deployment, deployments, known_already
-from streams.watch.findings import Finding, Key, Looked
+from streams.watch.rules.findings import Finding, Key, Looked
 from streams.watch.slices import began_with
 
 REDACTOR = Redactor(RedactionSettings())

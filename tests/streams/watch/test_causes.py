@@ -10,7 +10,7 @@ import pytest
 
 from audit.anchors.attribution import Attribution, Moved
 from streams.watch.causes import UNEXPLAINED, Explanation, combined, explained, moved_by
-from streams.watch.findings import Finding, Key, Looked
+from streams.watch.rules.findings import Finding, Key, Looked
 
 FIRST = date(2026, 11, 10)
 MOVED = Moved(direction="down", size=0.1, earliest=FIRST, latest=FIRST)

@@ -15,10 +15,10 @@ from sighted import DAY, TODAY, finding, opened, told_of, written
 from watched import END
 
 from schemas.records import Incident
-from streams.watch.findings import CRITICAL, DOWN, DRIFT, SPIKE, SPREAD, UP, WARNING, Finding, Key
 from streams.watch.incidents import decided, due
 from streams.watch.moves import moved_of
 from streams.watch.recovery import vanished
+from streams.watch.rules.findings import CRITICAL, DOWN, DRIFT, SPIKE, SPREAD, UP, WARNING, Finding, Key
 from streams.watch.states import ACKNOWLEDGED, CONFIRMED, DISMISSED, SUSPECTED
 
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")

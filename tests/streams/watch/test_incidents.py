@@ -12,10 +12,10 @@ from watched import END
 
 from audit.drift.reference import Reference
 from schemas.records import Incident
-from streams.watch.findings import CRITICAL, DOWN, DRIFT, WARNING, Key
 from streams.watch.incidents import decided
 from streams.watch.moves import evidence_of
-from streams.watch.references import references_of
+from streams.watch.rules.findings import CRITICAL, DOWN, DRIFT, WARNING, Key
+from streams.watch.rules.references import references_of
 from streams.watch.states import DISMISSED, NEW_NORMAL
 
 

@@ -23,7 +23,7 @@ from streams.watch.checking import Checked
 from streams.watch.incidents import decided
 from streams.watch.moves import Level, moved_of
 from streams.watch.recovery import DayLevel, back_since
-from streams.watch.references import references_of
+from streams.watch.rules.references import references_of
 from streams.watch.states import (
     ACKNOWLEDGED,
     DECISIONS,

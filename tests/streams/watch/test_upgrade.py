@@ -19,7 +19,7 @@ from schemas.records import Incident, Review
 from schemas.registry import current_schemas, earlier_schemas
 from service.documents.incidents import decisions_on, incident_document, incident_records
 from streams.log.store_log import StoreLog
-from streams.watch.references import references_of
+from streams.watch.rules.references import references_of
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)

@@ -10,8 +10,8 @@ from typing import Any
 from audit.drift.consecutive_days import DailyAverage
 from audit.drift.reference import NO_DECISION, Reference
 from schemas.records import Baseline
-from streams.watch.findings import Finding, Looked
 from streams.watch.measured import QUERY, Measured, midnight
+from streams.watch.rules.findings import Finding, Looked
 
 _SHOWN = 3
 """Decimals of what is shown."""

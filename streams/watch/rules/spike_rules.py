@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from audit.drift.anomaly_rate import Day, Spike, anomaly_spike
-from streams.watch.cases import Case, shown
-from streams.watch.findings import SPIKE, UP, Finding, Key
+from streams.watch.rules.cases import Case, shown
+from streams.watch.rules.findings import SPIKE, UP, Finding, Key
 
 RATIO = "rate_ratio"
 _KEY = Key(SPIKE, None, UP)

@@ -8,9 +8,9 @@ import numpy as np
 
 from audit.drift.cells import Cells
 from audit.drift.spread import SpreadChange, find_spread
-from streams.watch.cases import Case, days_shown, shown
-from streams.watch.findings import DRIFT, SPREAD, UP, Finding, Key
 from streams.watch.measured import TIERS
+from streams.watch.rules.cases import Case, days_shown, shown
+from streams.watch.rules.findings import DRIFT, SPREAD, UP, Finding, Key
 
 _GREW = {True: "more", False: "less"}
 

@@ -9,12 +9,12 @@ from audit.drift import consecutive_days
 from audit.drift.change_detector import Change, find_change
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
-from streams.watch.cases import Case, Rule, days_shown, shown
-from streams.watch.changes import Asked, Told, change_finding
-from streams.watch.findings import DOWN, DRIFT, VERBS, Finding, Key
 from streams.watch.measured import TIERS, midnight
-from streams.watch.spike_rules import RATIO, by_rate
-from streams.watch.spread_rules import changed_spread
+from streams.watch.rules.cases import Case, Rule, days_shown, shown
+from streams.watch.rules.changes import Asked, Told, change_finding
+from streams.watch.rules.findings import DOWN, DRIFT, VERBS, Finding, Key
+from streams.watch.rules.spike_rules import RATIO, by_rate
+from streams.watch.rules.spread_rules import changed_spread
 
 CONSECUTIVE, SEQUENTIAL = "consecutive_days", "sequential"
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from audit.drift.change_detector import Change
 from audit.drift.reference import Reference
-from streams.watch.cases import days_window, shown
-from streams.watch.findings import Finding, Key, Looked
 from streams.watch.measured import midnight
+from streams.watch.rules.cases import days_window, shown
+from streams.watch.rules.findings import Finding, Key, Looked
 
 
 class Told(NamedTuple):

@@ -15,9 +15,9 @@ from typing import Any
 
 from audit.drift.change_detector import SUSPECTED, Change, find_change
 from audit.drift.reference import NO_DECISION, Reference
-from streams.watch.cases import shown
-from streams.watch.changes import Asked, Told, change_finding
-from streams.watch.findings import DRIFT, VERBS, Finding, Key, Looked
+from streams.watch.rules.cases import shown
+from streams.watch.rules.changes import Asked, Told, change_finding
+from streams.watch.rules.findings import DRIFT, VERBS, Finding, Key, Looked
 from streams.watch.run_measures import FAILURE, QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns
 
 RUNS = "runs"
