@@ -23,8 +23,8 @@ from analytics.sums.sums import current_of, days_of
 from audit.policy.policy import Policy
 from benchmarks.measure import print_table
 from benchmarks.one_by_one import ONE_BY_ONE
-from streams.watch.causes import UNEXPLAINED
 from streams.watch.checking import Checker
+from streams.watch.incidents.causes import UNEXPLAINED
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
 from streams.watch.rounds import AT_ONCE

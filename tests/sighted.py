@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from watched import END
 
 from schemas.records import Incident
-from streams.watch.causes import UNEXPLAINED, Explanation
-from streams.watch.incidents import due, record_of
+from streams.watch.incidents.causes import UNEXPLAINED, Explanation
+from streams.watch.incidents.incidents import due, record_of
 from streams.watch.rules.findings import DOWN, DRIFT, WARNING, Finding, Key, Looked
 
 RUNS, EVIDENCE = "consecutive_days", "sequential"

@@ -12,8 +12,8 @@ from audit.fingerprints import stable_id
 from audit.silence import Silence
 from schemas.records import Incident
 from service.http.bounds import API
-from streams.watch.moves import moved_of
-from streams.watch.states import SUSPECTED
+from streams.watch.incidents.moves import moved_of
+from streams.watch.incidents.states import SUSPECTED
 
 Severity = Literal["warning", "critical"]
 MOST_NAMED = 10

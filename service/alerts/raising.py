@@ -19,7 +19,7 @@ from service.alerts.quiet import QuietHours, quiet_hours_of
 from service.settings import Settings
 from service.workspace import Clock
 from streams.engine.record_intake import RecordIntake
-from streams.watch.states import CONFIRMED
+from streams.watch.incidents.states import CONFIRMED
 
 Held = Literal["warning", "all"]
 """What waits for the end of the quiet hours: warnings alone, or everything."""

@@ -13,7 +13,7 @@ from schemas.records import Incident
 from service.cli.slice_view import WhichPart, deployments_of, which_part_of
 from service.cli.terminal import MISSING, SEVERITY_STYLES, counted, plain, table
 from streams.watch.checking import Checked
-from streams.watch.states import ACKNOWLEDGED, CONFIRMED
+from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED
 
 Row = Mapping[str, Any]
 _ID = 8

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from audit.drift.slices import NOT_GIVEN, OTHER
-from streams.watch.slices import EVERYWHERE, FOUND, NO_LABELS, TOO_FEW
+from streams.watch.incidents.slices import EVERYWHERE, FOUND, NO_LABELS, TOO_FEW
 
 MISSING = "\u2013"
 

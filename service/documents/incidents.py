@@ -12,7 +12,7 @@ from analytics.queries import query_records, query_rows
 from schemas.records import Baseline, Incident, TierStatistics
 from service.documents.scores import Document, iso_time
 from streams.watch.checking import Checked
-from streams.watch.moves import Moved, evidence_of, listed, moved_of, series_of
+from streams.watch.incidents.moves import Moved, evidence_of, listed, moved_of, series_of
 
 NO_BASELINE = "There is no baseline: the project has had no scores within the window."
 _SHOWN = 3

@@ -12,9 +12,9 @@ from datetime import timedelta
 from audit.fingerprints import stable_id
 from audit.policy.policy import Policy
 from schemas.records import Baseline, Incident
+from streams.watch.incidents.states import is_live
 from streams.watch.measured import Measured
 from streams.watch.rules.findings import DRIFT
-from streams.watch.states import is_live
 
 FRESH = timedelta(days=1)
 """How old a baseline may be before another one is computed."""

@@ -16,23 +16,23 @@ from analytics.queries import query_rows
 from audit.policy.policy import Policy
 from schemas.records import Baseline, Incident, ProjectCheck
 from streams.watch.baselines import baseline_of, needs_another
-from streams.watch.causes import Explanation
-from streams.watch.companions import MovedToo, moved_too
-from streams.watch.flags import FLAGS, changed_flags
-from streams.watch.incident_evidence import gather
-from streams.watch.incidents import Due, decided, due, record_of
+from streams.watch.incidents.causes import Explanation
+from streams.watch.incidents.companions import MovedToo, moved_too
+from streams.watch.incidents.evidence import gather
+from streams.watch.incidents.flags import FLAGS, changed_flags
+from streams.watch.incidents.incidents import Due, decided, due, record_of
+from streams.watch.incidents.moves import evidence_of, moved_of
+from streams.watch.incidents.recovery import levels_of, no_levels, over, vanished
+from streams.watch.incidents.run_evidence import gather_runs
+from streams.watch.incidents.states import OPEN, decision_of, is_live
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
-from streams.watch.moves import evidence_of, moved_of
-from streams.watch.recovery import levels_of, no_levels, over, vanished
 from streams.watch.rules.cases import Case
 from streams.watch.rules.findings import Finding, worse
 from streams.watch.rules.references import references_of
 from streams.watch.rules.rules import ALL_RULES, LOOK_BACK
 from streams.watch.rules.run_rules import RUNS, RunCase, by_runs
-from streams.watch.run_evidence import gather_runs
 from streams.watch.run_measures import measure_runs
-from streams.watch.states import OPEN, decision_of, is_live
 
 CauseOf = Callable[[str, Finding], Explanation]
 """Told a project and a finding: what changed, agent or judge, or why that is not known."""

@@ -22,14 +22,14 @@ from audit.fingerprints import stable_id
 from schemas.records import Baseline, Incident, ProjectCheck, Review
 from streams.log.store_log import Log
 from streams.upkeep.anchors import cause_of
-from streams.watch.causes import Explanation, explained, moved_by
 from streams.watch.checking import Checked, Checker
-from streams.watch.incidents import decided
+from streams.watch.incidents.causes import Explanation, explained, moved_by
+from streams.watch.incidents.incidents import decided
+from streams.watch.incidents.moves import moved_of, series_of
+from streams.watch.incidents.states import ACKNOWLEDGED, LIVE, decision_of, is_live, shows
 from streams.watch.known import Published
 from streams.watch.measured import measure
-from streams.watch.moves import moved_of, series_of
 from streams.watch.rules.findings import Finding, Series
-from streams.watch.states import ACKNOWLEDGED, LIVE, decision_of, is_live, shows
 
 DECISION = "incident_decision"
 """The kind of review that decides on an incident."""

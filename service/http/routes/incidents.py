@@ -21,7 +21,7 @@ from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.http.routes.baselines import BaselineAnswer
 from streams.upkeep.reviewing import MAX_COMMENT
-from streams.watch.states import ACCEPTED, RESOLVED, confidence_of, current_status, decision_of, shows
+from streams.watch.incidents.states import ACCEPTED, RESOLVED, confidence_of, current_status, decision_of, shows
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])
 PROJECT = f"{API}/{{project}}"

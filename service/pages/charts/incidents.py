@@ -17,10 +17,10 @@ from service.pages.incidents.change_days import days_of, expected_of
 from service.pages.incidents.wording import tier_name
 from service.pages.rendering import share
 from streams.upkeep.deployments import deployments
-from streams.watch.moves import seen_by_rules
+from streams.watch.incidents.moves import seen_by_rules
+from streams.watch.incidents.states import is_live
 from streams.watch.rules.run_rules import RUNS
 from streams.watch.run_measures import TRUST
-from streams.watch.states import is_live
 
 BEFORE, AFTER = timedelta(days=28), timedelta(days=21)
 """Time that is shown before the change, and after an incident that was decided on."""

@@ -7,9 +7,9 @@ from datetime import date
 from typing import Any
 
 from schemas.records import Incident
-from streams.watch.moves import Moved, moved_of
+from streams.watch.incidents.moves import Moved, moved_of
+from streams.watch.incidents.states import DISMISSED, VANISHED, is_live
 from streams.watch.rules.findings import DOWN, MEAN, UP
-from streams.watch.states import DISMISSED, VANISHED, is_live
 
 Seen = Mapping[str, Any]
 """What a rule saw, as the evidence of an incident has it."""

@@ -31,8 +31,8 @@ from service.pages.incidents.wording import EXPLAINED, NAMES, Figure, cause_in_w
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 from streams.upkeep.reviewing import MAX_COMMENT
-from streams.watch.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
-from streams.watch.states import STATUSES, confidence_of, current_status, is_live
+from streams.watch.incidents.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
+from streams.watch.incidents.states import STATUSES, confidence_of, current_status, is_live
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50

@@ -15,7 +15,7 @@ from typing import Any
 
 from schemas.records import Incident
 from service.documents.scores import Document
-from streams.watch.moves import seen_by_rules
+from streams.watch.incidents.moves import seen_by_rules
 
 TITLES: Mapping[str, str] = {
     "daily_averages": "The averages day by day",

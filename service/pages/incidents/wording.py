@@ -13,8 +13,8 @@ from audit.drift.anomaly_rate import SUSPECTED as SUSPECTED_RATE
 from audit.drift.change_detector import SUSPECTED
 from audit.drift.consecutive_days import CRITICAL, DAYS, SHORTEST_RUN, SMALLEST_SIGMA
 from service.pages.rendering import NOTHING, number, share
-from streams.watch.causes import CAUSES
-from streams.watch.incidents import CAUSE
+from streams.watch.incidents.causes import CAUSES
+from streams.watch.incidents.incidents import CAUSE
 from streams.watch.measured import TIERS
 from streams.watch.rules.run_rules import series_name
 

@@ -37,7 +37,7 @@ from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 from service.pages.window import LENGTHS, Asked, AskedDays, Window, window_of
 from service.pages.words import TERMS
-from streams.watch.states import CONFIRMED, LIVE, is_live
+from streams.watch.incidents.states import CONFIRMED, LIVE, is_live
 
 router = APIRouter(include_in_schema=False)
 _links = Links()

@@ -15,9 +15,9 @@ from datetime import date, datetime
 
 from audit.drift.reference import Reference, Span, joined
 from schemas.records import Incident
-from streams.watch.moves import DAY, Moved, moved_of
-from streams.watch.recovery import UNSEEN_DAYS
-from streams.watch.states import NEW_NORMAL, VANISHED, is_live
+from streams.watch.incidents.moves import DAY, Moved, moved_of
+from streams.watch.incidents.recovery import UNSEEN_DAYS
+from streams.watch.incidents.states import NEW_NORMAL, VANISHED, is_live
 
 
 def references_of(known: Iterable[Incident]) -> dict[str, Reference]:

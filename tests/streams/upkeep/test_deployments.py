@@ -16,8 +16,8 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment
 from streams.upkeep.deployments import deployment, deployments, known_already
+from streams.watch.incidents.slices import began_with
 from streams.watch.rules.findings import Finding, Key, Looked
-from streams.watch.slices import began_with
 
 REDACTOR = Redactor(RedactionSettings())
 

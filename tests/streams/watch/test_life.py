@@ -20,11 +20,10 @@ from audit.policy.policy import Policy
 from schemas.records import Incident
 from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
-from streams.watch.incidents import decided
-from streams.watch.moves import Level, moved_of
-from streams.watch.recovery import DayLevel, back_since
-from streams.watch.rules.references import references_of
-from streams.watch.states import (
+from streams.watch.incidents.incidents import decided
+from streams.watch.incidents.moves import Level, moved_of
+from streams.watch.incidents.recovery import DayLevel, back_since
+from streams.watch.incidents.states import (
     ACKNOWLEDGED,
     DECISIONS,
     DISMISSED,
@@ -36,6 +35,7 @@ from streams.watch.states import (
     shows,
     with_decision,
 )
+from streams.watch.rules.references import references_of
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)

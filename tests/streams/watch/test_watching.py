@@ -19,8 +19,8 @@ from schemas.records import Incident, Record, Review, Score
 from streams.engine.engine_state import Published
 from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
-from streams.watch.moves import evidence_of
-from streams.watch.states import DISMISSED, NEW_NORMAL, RESOLVED
+from streams.watch.incidents.moves import evidence_of
+from streams.watch.incidents.states import DISMISSED, NEW_NORMAL, RESOLVED
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)

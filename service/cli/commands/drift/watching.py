@@ -38,7 +38,7 @@ from service.workspace import Workspace, open_workspace
 from streams.log.store_log import StoreLog
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.checking import Checked
-from streams.watch.states import (
+from streams.watch.incidents.states import (
     ACKNOWLEDGED,
     DISMISSED,
     NEW_NORMAL,

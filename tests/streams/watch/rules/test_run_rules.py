@@ -20,10 +20,10 @@ from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
 from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
-from streams.watch.moves import evidence_of, moved_of
+from streams.watch.incidents.moves import evidence_of, moved_of
+from streams.watch.incidents.states import DISMISSED
 from streams.watch.rules.run_rules import RunCase, by_runs, series_name
 from streams.watch.run_measures import measure_runs
-from streams.watch.states import DISMISSED
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)

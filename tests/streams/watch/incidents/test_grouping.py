@@ -15,11 +15,11 @@ from sighted import DAY, TODAY, finding, opened, told_of, written
 from watched import END
 
 from schemas.records import Incident
-from streams.watch.incidents import decided, due
-from streams.watch.moves import moved_of
-from streams.watch.recovery import vanished
+from streams.watch.incidents.incidents import decided, due
+from streams.watch.incidents.moves import moved_of
+from streams.watch.incidents.recovery import vanished
+from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED, DISMISSED, SUSPECTED
 from streams.watch.rules.findings import CRITICAL, DOWN, DRIFT, SPIKE, SPREAD, UP, WARNING, Finding, Key
-from streams.watch.states import ACKNOWLEDGED, CONFIRMED, DISMISSED, SUSPECTED
 
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 
 from analytics.queries import query_rows
-from streams.watch.incident_evidence import named_query, time_text
+from streams.watch.incidents.evidence import named_query, time_text
 from streams.watch.rules.findings import Finding
 
 RUNS_SHOWN = 10

@@ -1,7 +1,7 @@
 """Incidents of findings: what is new, what goes on, what a person has decided on already. Pure: the same input makes the same records.
 
-1. There is one open incident for each change, whichever series and rules see it (`streams.watch.grouping`). It ends when it has recovered
-   (`streams.watch.recovery`), or when a person decides on it (`streams.watch.states`).
+1. There is one open incident for each change, whichever series and rules see it (`streams.watch.incidents.grouping`). It ends when it has recovered
+   (`streams.watch.incidents.recovery`), or when a person decides on it (`streams.watch.incidents.states`).
 2. A live incident gets another revision when it got worse, was confirmed, another series joined it, or it goes on for another day, and at
    most once an hour when only numbers changed. Its severity is the worst it had, what is confirmed stays so, and it keeps all of its days.
 3. It is told by the worst of its confirmed series. Series without an alarm of their own that moved along are listed.
@@ -21,15 +21,15 @@ import msgspec
 
 from audit.fingerprints import canonical_json, stable_id
 from schemas.records import Incident
-from streams.watch.causes import UNEXPLAINED, Explanation, combined
-from streams.watch.companions import MovedToo
-from streams.watch.flags import FLAGS
-from streams.watch.flags import in_words as flags_in_words
-from streams.watch.grouping import DECIDED_SIZES, Group, grouped
+from streams.watch.incidents.causes import UNEXPLAINED, Explanation, combined
+from streams.watch.incidents.companions import MovedToo
+from streams.watch.incidents.flags import FLAGS
+from streams.watch.incidents.flags import in_words as flags_in_words
+from streams.watch.incidents.grouping import DECIDED_SIZES, Group, grouped
+from streams.watch.incidents.moves import Moved, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
+from streams.watch.incidents.states import CONFIRMED, DISMISSED, OPEN, SUSPECTED, is_live, with_decision
 from streams.watch.measured import midnight
-from streams.watch.moves import Moved, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
 from streams.watch.rules.findings import DRIFT, SEVERITIES, Finding, Key, Series
-from streams.watch.states import CONFIRMED, DISMISSED, OPEN, SUSPECTED, is_live, with_decision
 
 NUMBERS_AGAIN = timedelta(hours=1)
 """How often an incident is written again for its numbers alone."""

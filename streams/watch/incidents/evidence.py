@@ -10,9 +10,9 @@ import duckdb
 
 from analytics.queries import queries, query_rows
 from schemas.records import Baseline
+from streams.watch.incidents.slices import QUERY, began_with, parameters_of, which_part
 from streams.watch.measured import Measured
 from streams.watch.rules.findings import DOWN, MEAN, Finding
-from streams.watch.slices import QUERY, began_with, parameters_of, which_part
 
 EXCHANGES = 10
 """How many of the exchanges that moved an incident most it carries."""

@@ -12,11 +12,11 @@ from watched import END
 
 from audit.drift.reference import Reference
 from schemas.records import Incident
-from streams.watch.incidents import decided
-from streams.watch.moves import evidence_of
+from streams.watch.incidents.incidents import decided
+from streams.watch.incidents.moves import evidence_of
+from streams.watch.incidents.states import DISMISSED, NEW_NORMAL
 from streams.watch.rules.findings import CRITICAL, DOWN, DRIFT, WARNING, Key
 from streams.watch.rules.references import references_of
-from streams.watch.states import DISMISSED, NEW_NORMAL
 
 
 def test_rules_that_see_one_change_make_one_incident() -> None:

@@ -16,9 +16,9 @@ import numpy as np
 
 from audit.drift.cells import Cells
 from audit.drift.change_evidence import Flags
+from streams.watch.incidents.moves import MOVED_TOO
+from streams.watch.incidents.recovery import CERTAIN
 from streams.watch.measured import TIERS, midnight
-from streams.watch.moves import MOVED_TOO
-from streams.watch.recovery import CERTAIN
 from streams.watch.rules.cases import Case
 from streams.watch.rules.findings import DOWN, DRIFT, UP, VERBS, WARNING, Finding, Key
 

@@ -23,10 +23,10 @@ import msgspec
 import numpy as np
 
 from schemas.records import Incident
+from streams.watch.incidents.moves import DAY, Level, Moved, moved_of
+from streams.watch.incidents.states import DISMISSED, OPEN, RECOVERED, SUSPECTED, VANISHED, is_live, resolved_itself
 from streams.watch.measured import TIERS, Measured, midnight
-from streams.watch.moves import DAY, Level, Moved, moved_of
 from streams.watch.rules.findings import SPIKE
-from streams.watch.states import DISMISSED, OPEN, RECOVERED, SUSPECTED, VANISHED, is_live, resolved_itself
 
 WHOLE_DAYS = 2
 """So many whole days lie back before a change is over: one may be a weekend's."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from audit.anchors.attribution import Attribution, Moved
-from streams.watch.causes import UNEXPLAINED, Explanation, combined, explained, moved_by
+from streams.watch.incidents.causes import UNEXPLAINED, Explanation, combined, explained, moved_by
 from streams.watch.rules.findings import Finding, Key, Looked
 
 FIRST = date(2026, 11, 10)
