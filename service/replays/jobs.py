@@ -89,7 +89,7 @@ class ReplayJob:
             judges["judge"] = opened.judge
         elif self.aim is Aim.REPLAY and self.plan.asking is Asking.BATCH:
             # Late, because the client of the API takes a second to load.
-            from streams.judges.batch import FileJournal, open_batch_judge  # noqa: PLC0415
+            from streams.judges.batch.judge import FileJournal, open_batch_judge  # noqa: PLC0415
             from streams.judges.http_transport import credentials  # noqa: PLC0415
 
             journal = FileJournal(files.journal(number))

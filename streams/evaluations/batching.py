@@ -18,8 +18,8 @@ from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, Reservation
 from streams.evaluations.estimating import is_batched, judging_task_of, settled_questions
-from streams.judges.batch import Asked, BatchJudge
-from streams.judges.batch_plans import BatchJournal
+from streams.judges.batch.judge import Asked, BatchJudge
+from streams.judges.batch.plans import BatchJournal
 from streams.judging.call_budget import DurableBudget
 from streams.judging.crash_recovery import interrupted
 from streams.judging.judged_stages import EVALUATION

@@ -15,7 +15,7 @@ import polars as pl
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.records import Judgement, Record
-from streams.judges.batch import BatchJudge
+from streams.judges.batch.judge import BatchJudge
 from streams.judges.protocol import Judge
 from streams.judging.judged_stages import SCORING
 from streams.judging.recorded_judgements import Recorded, Subject

@@ -17,7 +17,7 @@ from audit.exchanges.cascade import INVALID, drive
 from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from schemas.records import Judgement, Score, ScoringTask
-from streams.judges.batch import CANCELLED, Asked, BatchJudge
+from streams.judges.batch.judge import CANCELLED, Asked, BatchJudge
 from streams.judging.call_budget import DurableBudget, StoppedError
 from streams.judging.judged_stages import SCORING
 from streams.judging.judging_task import JudgingTask

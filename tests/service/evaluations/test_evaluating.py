@@ -32,7 +32,7 @@ from service.workspace import Workspace, open_workspace
 from streams.engine.engine import Engine
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import Wanted
-from streams.judges.batch import BatchLimits
+from streams.judges.batch.judge import BatchLimits
 from streams.judging.call_budget import DurableBudget, StoppedError
 from streams.judging.judged_stages import EVALUATION
 
@@ -61,7 +61,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def simulator(nobody: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningJudge]:  # noqa: ARG001 - it comes first
     """A simulated judge, named in the environment; batches are looked at often."""
-    monkeypatch.setattr("streams.judges.batch.BatchLimits", lambda: QUICK)
+    monkeypatch.setattr("streams.judges.batch.judge.BatchLimits", lambda: QUICK)
     with running() as judge:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
         yield judge

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from streams.judges.batch_calls import Patience
-from streams.judges.batch_making import BatchMaker
-from streams.judges.batch_pending import OpenBatch, Pending, reserved
-from streams.judges.batch_plans import Asked, BatchJournal, Plan, custom_id, newest
+from streams.judges.batch.calls import Patience
+from streams.judges.batch.making import BatchMaker
+from streams.judges.batch.pending import OpenBatch, Pending, reserved
+from streams.judges.batch.plans import Asked, BatchJournal, Plan, custom_id, newest
 from streams.judges.failures import Failure
 from streams.judges.live import Traits
 from streams.judges.protocol import Verdict

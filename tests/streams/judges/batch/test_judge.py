@@ -34,9 +34,9 @@ from audit.prompts.exchange_prompts import tier2_question
 from schemas.errors import StoreError
 from service.simulator import RunningJudge, running
 from service.simulator.script import KINDS
-from streams.judges.batch import CANCELLED, Asked, BatchLimits, FileJournal, JudgeUnavailableError, open_batch_judge
-from streams.judges.batch_plans import Plan, custom_id
-from streams.judges.batch_results import results_in
+from streams.judges.batch.judge import CANCELLED, Asked, BatchLimits, FileJournal, JudgeUnavailableError, open_batch_judge
+from streams.judges.batch.plans import Plan, custom_id
+from streams.judges.batch.results import results_in
 from streams.judges.live import open_live_judge
 from streams.judges.protocol import Verdict
 from streams.judges.rate_limits import Waiting
@@ -454,7 +454,7 @@ CHILD = """
     import builders as build
     from audit.policy.policy import Policy
     from audit.prompts.exchange_prompts import tier2_question
-    from streams.judges.batch import Asked, BatchLimits, FileJournal, open_batch_judge
+    from streams.judges.batch.judge import Asked, BatchLimits, FileJournal, open_batch_judge
 
     class Call budget:
         async def reserve(self): return True

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from audit.prompts.answers import json_in
 from streams.judges.asking import INVALID, Asking, usable
-from streams.judges.batch_calls import Patience
-from streams.judges.batch_plans import Asked, Plan
+from streams.judges.batch.calls import Patience
+from streams.judges.batch.plans import Asked, Plan
 from streams.judges.failures import Failure, one_line
 from streams.judges.messages import Message, is_simulated
 from streams.judges.protocol import Verdict

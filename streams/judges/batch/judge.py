@@ -33,12 +33,12 @@ from contextlib import aclosing
 import httpx2
 
 from streams.judges.asking import Asking
-from streams.judges.batch_calls import Batch, BatchCalls, JudgeUnavailableError
-from streams.judges.batch_making import BatchMaker
-from streams.judges.batch_opening import BatchLimits, BatchOpener
-from streams.judges.batch_pending import OpenBatch, Pending
-from streams.judges.batch_plans import Asked, BatchJournal, FileJournal
-from streams.judges.batch_results import CANCELLED
+from streams.judges.batch.calls import Batch, BatchCalls, JudgeUnavailableError
+from streams.judges.batch.making import BatchMaker
+from streams.judges.batch.opening import BatchLimits, BatchOpener
+from streams.judges.batch.pending import OpenBatch, Pending
+from streams.judges.batch.plans import Asked, BatchJournal, FileJournal
+from streams.judges.batch.results import CANCELLED
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.live import Traits

@@ -15,7 +15,7 @@ import msgspec
 from anthropic import AsyncAnthropic, AsyncStream
 
 from schemas.errors import DriftlineError
-from streams.judges.batch_results import Result, results_in
+from streams.judges.batch.results import Result, results_in
 from streams.judges.failures import Failure, failure_of, one_line
 from streams.judges.messages import is_simulated
 from streams.judges.rate_limits import Waiting

@@ -7,8 +7,8 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from streams.judges.batch_calls import Batch, BatchCalls, Patience
-from streams.judges.batch_plans import Plan, is_of
+from streams.judges.batch.calls import Batch, BatchCalls, Patience
+from streams.judges.batch.plans import Plan, is_of
 from streams.judges.failures import Failure
 from streams.judges.rate_limits import Waiting
 
