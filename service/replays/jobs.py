@@ -19,10 +19,10 @@ from service.settings import Settings
 from service.workspace import policy_of, redactor_of, utc_now
 from streams.replay.digests import digests_of, keep_digests
 from streams.replay.estimating import Estimate
-from streams.replay.history import History
+from streams.replay.history.history import History
+from streams.replay.history.tables import PARQUET, TABLES, TableHistory, Tables
 from streams.replay.plan import Asking, Part, Plan, ReplayFiles
 from streams.replay.processes import Heard
-from streams.replay.tables import PARQUET, TABLES, TableHistory, Tables
 
 
 class Aim(Enum):
@@ -71,7 +71,7 @@ class ReplayJob:
         if self.plan.origin.kind in {TABLES, PARQUET}:
             history: History = TableHistory(self.plan.origin, part, self.plan.scope)
         else:
-            from streams.replay.topics import open_history  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+            from streams.replay.history.topics import open_history  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
             framing = framing_of(self.settings)
             reframe = None if framing is None else framing.insist
@@ -108,7 +108,7 @@ class ReplayJob:
             with Tables(origin) as tables:
                 live = digests_of(tables.scores(self.plan.scope, part))
         else:
-            from streams.replay.topics import live_scores  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+            from streams.replay.history.topics import live_scores  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
             origin = await live_scores(connection_of(self.settings), part, files)
             with Tables(origin) as tables:

@@ -23,11 +23,11 @@ from service.replays.jobs import Aim, ReplayJob
 from service.settings import Settings
 from service.workspace import policy_of, require_database, stages_behind, utc_now
 from streams.replay.estimating import Estimate
-from streams.replay.exported import origin_of_parquet
-from streams.replay.merging import merge, outcome_in
+from streams.replay.history.exported import origin_of_parquet
+from streams.replay.history.merging import merge, outcome_in
+from streams.replay.history.tables import TABLES, Contents, Tables, origin_of_tables, parts_of_tables
 from streams.replay.plan import Asking, Origin, Outcome, Part, Plan, ReplayFiles, Scope, default_label, folder_of
 from streams.replay.processes import Heard, in_processes
-from streams.replay.tables import TABLES, Contents, Tables, origin_of_tables, parts_of_tables
 
 TOPICS = "topics"
 Tell = Callable[[Heard], None]
@@ -159,7 +159,7 @@ def _origin(settings: Settings, wanted: Wanted) -> Origin:
         require_database(settings.database)
         return origin_of_tables(settings.database)
     if wanted.source == TOPICS:
-        from streams.replay.topics import origin_of_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+        from streams.replay.history.topics import origin_of_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
         return origin_of_topics(connection_of(settings))
     return origin_of_parquet(Path(wanted.source))
@@ -168,7 +168,7 @@ def _origin(settings: Settings, wanted: Wanted) -> Origin:
 def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Part, ...], str]:
     """The parts of a new replay, and what is to be noted of the source."""
     if origin.kind == TOPICS:
-        from streams.replay.offsets import bounds_of, parts_of_topics  # noqa: PLC0415 - as above
+        from streams.replay.history.offsets import bounds_of, parts_of_topics  # noqa: PLC0415 - as above
 
         first, last = (
             bounds_of(option, text)

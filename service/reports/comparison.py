@@ -23,7 +23,7 @@ from schemas.bounds.limits import NAME
 from schemas.errors import InputError, StoreError
 from service.cli.terminal import plain
 from service.known_projects import unknown_project
-from streams.replay.merging import outcome_in
+from streams.replay.history.merging import outcome_in
 from streams.replay.plan import LIVE, folder_of
 
 Row = Mapping[str, Any]

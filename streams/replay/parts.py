@@ -22,7 +22,7 @@ from streams.judging.recorded_judgements import Recorded, Subject
 from streams.judging.task_judge import TaskJudge
 from streams.replay.digests import digests_of
 from streams.replay.estimating import Estimate, Estimator
-from streams.replay.history import History
+from streams.replay.history.history import History
 from streams.replay.part_file import PartFile, States
 from streams.replay.plan import Asking, Plan, ReplayFiles
 from streams.replay.question_rounds import Clerk, ask_all

@@ -28,7 +28,7 @@ from streams.judging.judged_stages import SCORING
 from streams.judging.judging_task import STATE, JudgedState
 from streams.judging.recorded_judgements import Recorded, Subject, nothing_recorded
 from streams.log.admission import Accepted, Admission, Place
-from streams.replay.history import History, Window
+from streams.replay.history.history import History, Window
 from streams.replay.part_file import WindowResult
 from streams.replay.plan import Asking, Scope
 from streams.replay.relevance import of_these_questions

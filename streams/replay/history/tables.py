@@ -21,7 +21,7 @@ from schemas.errors import InputError
 from schemas.records import Judgement
 from schemas.registry import RecordSchema, schema_of, topics
 from streams.judging.recorded_judgements import Subject
-from streams.replay.history import WINDOW_RECORDS, Window
+from streams.replay.history.history import WINDOW_RECORDS, Window
 from streams.replay.plan import Origin, Part, Scope, Segment
 from streams.stage_batches import OFFSET, StageBatch
 
@@ -150,7 +150,7 @@ class Tables:
 
 
 class TableHistory:
-    """One part of a history in tables; see `streams.replay.history.History`."""
+    """One part of a history in tables; see `streams.replay.history.history.History`."""
 
     def __init__(self, origin: Origin, part: Part, scope: Scope) -> None:
         self._tables = Tables(origin)

@@ -20,11 +20,11 @@ from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.state.deduplication import sift
 from streams.kafka.values.decoding import Reframe, decodable, decode_chunk, values_of
-from streams.replay.consuming import chunks_of
-from streams.replay.history import WINDOW_RECORDS, Window
+from streams.replay.history.consuming import chunks_of
+from streams.replay.history.history import WINDOW_RECORDS, Window
+from streams.replay.history.tables import EXCHANGES, JUDGEMENTS, SCORES, origin_of_tables
 from streams.replay.part_file import opened
 from streams.replay.plan import Origin, Part, ReplayFiles, Segment
-from streams.replay.tables import EXCHANGES, JUDGEMENTS, SCORES, origin_of_tables
 from streams.stage_batches import OFFSET, StageBatch
 
 TOPICS = "topics"
@@ -37,7 +37,7 @@ def origin_of_topics(connection: KafkaConnection) -> Origin:
 
 
 class TopicHistory:
-    """One part of a history on Kafka; see `streams.replay.history.History`. Repetitions are remembered from its first record on."""
+    """One part of a history on Kafka; see `streams.replay.history.history.History`. Repetitions are remembered from its first record on."""
 
     def __init__(
         self, connection: KafkaConnection, part: Part, judgements: Store | None, reframe: Reframe | None = None

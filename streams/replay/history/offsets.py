@@ -13,9 +13,9 @@ from audit.times import parse_timestamp
 from schemas.errors import InputError, SettingsError
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.replay.consuming import consumer_of
+from streams.replay.history.consuming import consumer_of
+from streams.replay.history.tables import EXCHANGES, JUDGEMENTS, SCORES
 from streams.replay.plan import Part, Segment
-from streams.replay.tables import EXCHANGES, JUDGEMENTS, SCORES
 
 
 class Bounds(NamedTuple):

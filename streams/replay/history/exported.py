@@ -9,8 +9,8 @@ from audit.file_kinds import HEAD, binary_kind, unlike_json
 from audit.file_kinds import PARQUET as PARQUET_FILE
 from schemas.errors import InputError
 from schemas.registry import schema_of
+from streams.replay.history.tables import PARQUET, RECORDS
 from streams.replay.plan import Origin
-from streams.replay.tables import PARQUET, RECORDS
 
 
 def origin_of_parquet(folder: Path) -> Origin:

@@ -1,0 +1,1 @@
+"""History as the source of a replay: tables, Parquet files or topics."""
