@@ -23,7 +23,7 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from streams.log.admission import Accepted, Admission, Place, Refusal
 from streams.sources.event_files import read_event_file
-from streams.sources.openclaw.sqlite import EVERY_SESSION, SessionRange
+from streams.sources.openclaw.storage.sqlite import EVERY_SESSION, SessionRange
 from streams.sources.source import Reading, ReadingContext
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 

@@ -22,7 +22,7 @@ from audit.file_kinds import (
 from streams.sources.claude_code.files import find_claude_code, read_claude_code
 from streams.sources.codex.files import find_codex, read_codex
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
-from streams.sources.openclaw.sqlite import EVERY_SESSION, SessionRange, find_databases, read_database, session_ranges
+from streams.sources.openclaw.storage.sqlite import EVERY_SESSION, SessionRange, find_databases, read_database, session_ranges
 from streams.sources.source import Reading, ReadingContext
 
 

@@ -19,7 +19,7 @@ from agents.claude_code import ClaudeCode
 from agents.codex import Codex
 from agents.plays import CLAUDE_CODE, CODEX
 from schemas.records import AgentEvent, Exchange
-from streams.sources.openclaw.sqlite import EVERY_SESSION
+from streams.sources.openclaw.storage.sqlite import EVERY_SESSION
 from streams.sources.source import Reading, ReadingContext
 from streams.sources.transcript_sources import TranscriptSource
 

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from streams.sources.lines import Line, decode_line, read_lines
+from streams.sources.openclaw.storage.windows import MAX_ENTRY, SessionEntry, Window, window_of
 from streams.sources.openclaw.trajectory import Trajectory
-from streams.sources.openclaw.windows import MAX_ENTRY, SessionEntry, Window, window_of
 
 TRAJECTORY = ".trajectory.jsonl"
 """How the names of trajectories end."""

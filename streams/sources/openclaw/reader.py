@@ -28,10 +28,10 @@ from streams.sources.openclaw.answer import Answer, exchange_id_of, thinking_tex
 from streams.sources.openclaw.events import shortened
 from streams.sources.openclaw.files import TRAJECTORY, is_set_aside, read_header, read_trajectory, read_window, stem_of
 from streams.sources.openclaw.runs import events_of_run, skills_event
+from streams.sources.openclaw.storage.windows import Window
 from streams.sources.openclaw.text import cut_bytes
 from streams.sources.openclaw.trajectory import Trajectory
 from streams.sources.openclaw.transcript import Transcript
-from streams.sources.openclaw.windows import Window
 from streams.sources.source import Reading, ReadingContext
 
 MAX_TEXT = 200_000

@@ -23,9 +23,9 @@ from audit.diagnosis.duplicate_rules import TRAJECTORY
 from schemas.bounds.limits import MAX_ID
 from streams.sources.openclaw.answer import Usage, counts_of
 from streams.sources.openclaw.events import WRAPPER, call_event, output_events
+from streams.sources.openclaw.storage.windows import Fill
 from streams.sources.openclaw.text import text_of
 from streams.sources.openclaw.trajectory import SETTLED, Attempt, Run, ToolRecord
-from streams.sources.openclaw.windows import Fill
 
 SATURATION = 50.0
 """Percent of the context window from which the fill of a context is an event."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from schemas.errors import InputError
-from streams.sources.openclaw.sqlite import DATABASE, describe_database
+from streams.sources.openclaw.storage.sqlite import DATABASE, describe_database
 
 STATE_FOLDERS = ("~/.openclaw", "~/.clawdbot")
 STATE_VARIABLE = "OPENCLAW_STATE_DIR"

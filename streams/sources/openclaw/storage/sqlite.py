@@ -16,9 +16,9 @@ from typing import NamedTuple
 from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
 from streams.sources.openclaw.reader import read_session
-from streams.sources.openclaw.rows import ARCHIVES, SOURCES, TRAJECTORY, TRAJECTORY_COLUMNS, SessionRows
+from streams.sources.openclaw.storage.rows import ARCHIVES, SOURCES, TRAJECTORY, TRAJECTORY_COLUMNS, SessionRows
+from streams.sources.openclaw.storage.windows import Window, read_windows
 from streams.sources.openclaw.trajectory import Trajectory
-from streams.sources.openclaw.windows import Window, read_windows
 from streams.sources.source import Reading, ReadingContext
 
 DATABASE = "openclaw-agent.sqlite"

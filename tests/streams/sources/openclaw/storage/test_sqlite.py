@@ -15,10 +15,10 @@ import zstandard
 from schemas.errors import InputError
 from streams.sources.lines import MAX_LINE
 from streams.sources.openclaw.reader import read_transcript
-from streams.sources.openclaw.sqlite import find_databases, read_database, session_ranges
+from streams.sources.openclaw.storage.sqlite import find_databases, read_database, session_ranges
 from streams.sources.source import ReadingContext
 
-CORPUS = Path(__file__).parents[3] / "corpus" / "openclaw"
+CORPUS = Path(__file__).parents[4] / "corpus" / "openclaw"
 EVENTS = "CREATE TABLE transcript_events (session_id TEXT, seq INTEGER, event_json TEXT, created_at INTEGER)"
 COMPRESSED_EVENTS = (
     "CREATE TABLE transcript_events (session_id TEXT, seq INTEGER, event_json TEXT, event_zstd BLOB, event_utf8_bytes INTEGER)"
