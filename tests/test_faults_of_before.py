@@ -152,7 +152,7 @@ def test_a_cap_of_0_stays_0(service: Service) -> None:
     """It became 1.00, and who wanted to pay nothing paid."""
     answer = service.ingest(exchange(), "broke").json()
     assert ("cost_cap_exceeded", {"currentCost": 0.0, "cap": 0.0}) == (answer["reason"], answer["costCap"])
-    assert 0 == service.simulator.requests
+    assert 0 == service.simulator.api.requests
 
 
 def test_a_project_that_is_switched_off_is_refused_at_the_ingest(service: Service) -> None:

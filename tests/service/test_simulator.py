@@ -26,12 +26,13 @@ from audit.exchanges.questions import Invalid, Question
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from schemas.errors import SettingsError
-from service.simulator import RunningJudge, behaviours, running
-from service.simulator import app as simulator_app
+from service.simulator import RunningJudge, running
+from service.simulator.api import app as simulator_app
+from service.simulator.api import behaviors as behaviours
+from service.simulator.api.requests import Asked, read_request
+from service.simulator.api.script import FAULTS, KINDS, Play, parse_script
 from service.simulator.filling import fill_schema
-from service.simulator.requests import Asked, read_request
 from service.simulator.scoring import MODEL, Ratings, simulated_answer, simulated_usage
-from service.simulator.script import FAULTS, KINDS, Play, parse_script
 from service.simulator.signs import SIGNS, read_signs
 
 POLICY = Policy().for_project("ops")

@@ -22,7 +22,7 @@ from audit.exchanges.questions import Invalid, Question
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import tier2_question
 from service.simulator import RunningJudge, running
-from service.simulator.script import KINDS
+from service.simulator.api.script import KINDS
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Verdict
 

@@ -14,7 +14,7 @@ import typer
 from schemas.errors import SettingsError
 from service.cli.terminal import out
 from service.simulator import running
-from service.simulator.script import KINDS
+from service.simulator.api.script import KINDS
 
 PORT = 8788
 NOTICE = "(simulated: it rates by simple rules, not by understanding)"

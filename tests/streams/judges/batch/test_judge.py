@@ -33,7 +33,7 @@ from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import tier2_question
 from schemas.errors import StoreError
 from service.simulator import RunningJudge, running
-from service.simulator.script import KINDS
+from service.simulator.api.script import KINDS
 from streams.judges.batch.judge import CANCELLED, Asked, BatchLimits, FileJournal, JudgeUnavailableError, open_batch_judge
 from streams.judges.batch.plans import Plan, custom_id
 from streams.judges.batch.results import results_in

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from audit.cost.prices import price_of
 from audit.fingerprints import canonical_json, digest
-from service.simulator.complaints import complaint_of
+from service.simulator.api.complaints import complaint_of
 from service.simulator.prompts import read_prompt
 from service.simulator.subjects import Subject, read_subject
 

@@ -14,11 +14,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from schemas.errors import SettingsError
-from service.simulator.app import SimulatedJudge
-from service.simulator.caching import PrefixCache
-from service.simulator.http_calls import Scope
-from service.simulator.plays import Arrivals, Plays
-from service.simulator.script import Play
+from service.simulator.api.app import SimulatedJudge
+from service.simulator.api.caching import PrefixCache
+from service.simulator.api.http_calls import Scope
+from service.simulator.api.plays import Arrivals, Plays
+from service.simulator.api.script import Play
 
 HOST = "127.0.0.1"
 _PATIENCE = 10.0

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from schemas.errors import SettingsError
-from service.simulator.requests import Asked, Problem
-from service.simulator.script import Play, Step, parse_script
+from service.simulator.api.requests import Asked, Problem
+from service.simulator.api.script import Play, Step, parse_script
 
 MAX_KEPT = 10_000
 """Questions that are remembered, the newest ones, so that memory is bounded."""

@@ -12,15 +12,15 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from audit.fingerprints import digest
-from service.simulator.batches import MAX_BATCH_BODY, SimulatedBatches
-from service.simulator.behaviours import REFUSED, Answering, altered, deliver, refusal_of
-from service.simulator.caching import PrefixCache
+from service.simulator.api.batches import MAX_BATCH_BODY, SimulatedBatches
+from service.simulator.api.behaviors import REFUSED, Answering, altered, deliver, refusal_of
+from service.simulator.api.caching import PrefixCache
+from service.simulator.api.http_calls import Call, Receive, Scope, Send, json_bytes
+from service.simulator.api.plays import Arrivals, Plays
+from service.simulator.api.requests import MAX_BODY, Asked, Json, Problem, read_countable, read_request, unauthorized
+from service.simulator.api.script import Play, Step
 from service.simulator.evaluating import simulated_evaluation
-from service.simulator.http_calls import Call, Receive, Scope, Send, json_bytes
-from service.simulator.plays import Arrivals, Plays
-from service.simulator.requests import MAX_BODY, Asked, Json, Problem, read_countable, read_request, unauthorized
 from service.simulator.scoring import CHARACTERS_A_TOKEN, MODEL, simulated_answer
-from service.simulator.script import Play, Step
 
 MAX_KEPT = 100
 """Newest request bodies that are kept to be looked at."""

@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any
 
 from audit.fingerprints import digest
-from service.simulator.behaviours import MEGABYTE, PAGE, altered, refusal_of
-from service.simulator.http_calls import json_bytes
-from service.simulator.plays import Plays
-from service.simulator.requests import Asked, Json, Problem, invalid, json_object, read_request, unauthorized
-from service.simulator.script import Step
+from service.simulator.api.behaviors import MEGABYTE, PAGE, altered, refusal_of
+from service.simulator.api.http_calls import json_bytes
+from service.simulator.api.plays import Plays
+from service.simulator.api.requests import Asked, Json, Problem, invalid, json_object, read_request, unauthorized
+from service.simulator.api.script import Step
 
 MAX_BATCH_BODY = 256_000_000
 """Bytes a batch may have; more is answered with 413."""

@@ -1,0 +1,1 @@
+"""The Messages API as the simulated judge speaks it: requests, batches, caching, faults on demand."""
