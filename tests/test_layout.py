@@ -15,6 +15,10 @@ FOLDERS = (*PACKAGES, "tests", "benchmarks", "docs", "examples", ".ci")
 GENERATED = ROOT / "schemas" / "records.py"
 LONGEST_MODULE = 400
 LONGEST_FUNCTION = 60
+LARGEST_ROOM = 13
+"""Modules that lie loose in a package."""
+ONE_PER_SUBJECT = {"service/http/routes"}
+"""Packages with a module for each subject of the API."""
 # Written so that this file does not match: each pattern holds something that its own text does not. A bracket before it: data.
 UNWANTED = {
     "a note of unfinished work": r"(?<!\[)\b(TO[D]O|FIX[M]E|XX[X])\b",
@@ -73,6 +77,24 @@ def test_every_function_fits_a_screen() -> None:
 
     assert lengths
     assert not {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION}
+
+
+def test_every_package_is_a_room() -> None:
+    """A stranger finds things by their names: a dozen loose modules can be looked over, forty cannot."""
+    loose = {
+        str(path.parent.relative_to(ROOT)): len([*path.parent.glob("*.py")]) - 1
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("__init__.py")
+    }
+
+    assert {} == {name: count for name, count in loose.items() if count > LARGEST_ROOM and name not in ONE_PER_SUBJECT}
+
+
+def test_every_package_says_what_lives_there() -> None:
+    """The first line of `__init__` is the map of the house, and the reference prints it."""
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
+
+    assert [] == [str(path.relative_to(ROOT)) for path in paths if not ast.get_docstring(ast.parse(path.read_text("utf-8")))]
 
 
 @pytest.mark.parametrize("what", UNWANTED)

@@ -1,4 +1,4 @@
-"""What a record may hold, in figures: one definition, for the door, the codec, the rules and the sources."""
+"""What a record may hold, in figures: one definition, for admission, the codec, the rules and the sources."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from reference.errors import errors
 from reference.files import methodology, policy
 from reference.metrics import metrics
 from reference.overview import overview
+from reference.packages import packages
 from reference.queries import queries
 from reference.records import records, topics
 from reference.settings import settings
@@ -32,5 +33,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "alerts": alerts,
     "metrics": metrics,
     "errors": errors,
+    "packages": packages,
 }
 """The pages by name."""

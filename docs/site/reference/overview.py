@@ -16,6 +16,7 @@ _PAGES = (
     ("[Alerts](alerts.md), [metrics](metrics.md)", "what is told, to people and to monitoring"),
     ("[Files of an evaluation](../evaluation-files.md)", "cases, profiles, results"),
     ("[Errors](errors.md)", "what each says, and what to do"),
+    ("[Packages](packages.md)", "the map of the code"),
 )
 
 
