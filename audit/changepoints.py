@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,26 +69,28 @@ _TINY = 1e-300
 _FEWEST_FREEDOM = 3.0
 _EDGE = 1e-9
 Flags = NDArray[np.bool_]
+Ranges = tuple[Floats, Floats]
+"""The least and the greatest mean of a unit."""
 
 
 class Stretch(NamedTuple):
-    """What stretches of a series come to, a row each, by stratum."""
+    """What stretches of a series come to, each in a place of the last axis, by stratum."""
 
     sums: Floats
-    """Of the units: (rows, STRATA, 7), columns of `audit.series`."""
+    """Of the units: (7, STRATA, stretches), columns of `audit.series`."""
     days: Floats
-    """Of the whole days among them: (rows, STRATA, 12)."""
+    """Of the whole days among them: (12, STRATA, stretches)."""
 
 
 class Later(NamedTuple):
-    """What stretches after a change come to, a row each, by stratum; of several that end at other times the change is the same."""
+    """What stretches after a change come to, by stratum; of several that end at other times the change is the same."""
 
     sums: Floats
-    """Of the units: (rows, STRATA, 7)."""
+    """Of the units: (7, STRATA, stretches)."""
     partial: Floats
-    """Squares of blocks and of days, the last ones as far as they have gone: (rows, STRATA, 2)."""
+    """Squares of blocks and of days, the last ones as far as they have gone: (2, STRATA, stretches)."""
     of: Ints
-    """The row of the stretch before the change."""
+    """The place of the stretch before the change."""
 
 
 class Contrast(NamedTuple):
@@ -149,37 +151,37 @@ class _Components(NamedTuple):
 def contrast(before: Stretch, recent: Floats, settled: Stretch, later: Later) -> Contrast:
     """Compare stretches of whole days with stretches that follow them.
 
-    For each row of `before`, `recent` has the sums of the last days of it, and `settled` the whole days after the change that every one
+    For each stretch of `before`, `recent` has the sums of the last days of it, and `settled` the whole days after the change that every one
     of its later stretches holds.
     """
-    few = np.any(before.sums[..., UNITS] < FEWEST_BEFORE, axis=-1)
+    few = np.any(before.sums[UNITS] < FEWEST_BEFORE, axis=0)
     before, settled = _by_strata(before, few), _by_strata(settled, few)
     recent, later = _as_one(recent, few), _later_by_strata(later, few[later.of])
-    strata = np.maximum(1.0, (before.sums[..., UNITS] > 0).sum(-1))
+    strata = np.maximum(1.0, _total(before.sums[UNITS] > 0))
     mean_before, mean_after = _means(before.sums), _means(later.sums)
-    units, units_after = before.sums[..., UNITS].sum(-1), later.sums[..., UNITS].sum(-1)
+    units, units_after = _total(before.sums[UNITS]), _total(later.sums[UNITS])
     parts = _components(before, recent, settled, mean_before, strata)
-    own = parts.unit[..., None] * before.sums[..., SQUARES]
-    varies_before = _variances(before.sums, before.days[..., [BLOCK_SQUARES, DAY_SQUARES]], own, parts)[later.of]
-    by_score = _ratio(own.sum(-1), before.sums[..., WEIGHT].sum(-1))[later.of]
+    own = parts.unit * before.sums[SQUARES]
+    varies_before = _variances(before.sums, before.days[[BLOCK_SQUARES, DAY_SQUARES]], own, parts)[..., later.of]
+    by_score = _ratio(_total(own), _total(before.sums[WEIGHT]))[later.of]
     parts_later = _Components(*(part[later.of] for part in parts))
     expected, excess = _spread_after(later, parts_later.unit, by_score, mean_after)
-    varies_after = _variances(later.sums, later.partial, excess[..., None] * expected, parts_later)
-    each = varies_before.sum(-1) + varies_after.sum(-1)
-    shares = np.where(later.sums[..., UNITS] > 0, 1 / np.maximum(each, _TINY), 0.0)
-    shares = shares / np.maximum(shares.sum(-1, keepdims=True), _TINY)
-    squared = (shares * shares)[..., None]
-    sources = (squared * (varies_before + varies_after)).sum(-2)
+    varies_after = _variances(later.sums, later.partial, excess * expected, parts_later)
+    each = _total(varies_before) + _total(varies_after)
+    shares = np.where(later.sums[UNITS] > 0, 1 / np.maximum(each, _TINY), 0.0)
+    shares = shares / np.maximum(_total(shares), _TINY)
+    squared = shares * shares
+    by_source_before, by_source_after = ((squared * varies).sum(axis=1) for varies in (varies_before, varies_after))
     freedom = np.maximum(1.0, units - strata)[later.of]
     return Contrast(
-        (shares * mean_before[later.of]).sum(-1),
-        (shares * mean_after).sum(-1),
-        (squared * varies_before).sum((-1, -2)),
-        (squared * varies_after).sum((-1, -2)),
-        _freedom(sources, np.stack((freedom, parts_later.blocks, parts_later.days), axis=-1)),
+        _total(shares * mean_before[:, later.of]),
+        _total(shares * mean_after),
+        _total(by_source_before),
+        _total(by_source_after),
+        _freedom(by_source_before + by_source_after, np.stack((freedom, parts_later.blocks, parts_later.days))),
         parts_later.unit,
-        (squared * varies_before)[..., 0].sum(-1),
-        (squared * varies_after)[..., 0].sum(-1),
+        by_source_before[0],
+        by_source_after[0],
         excess,
         units[later.of],
         units_after,
@@ -187,10 +189,10 @@ def contrast(before: Stretch, recent: Floats, settled: Stretch, later: Later) ->
     )
 
 
-def log_evidence(found: Contrast, before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> Floats:
+def log_evidence(found: Contrast, before: Ranges, after: Ranges) -> Floats:
     """Natural logarithm of the Bayes factors; minus infinity where there is nothing to compare.
 
-    `before` and `after` are the least and the greatest mean of a unit on either side, from the origin.
+    `before` and `after` are the ranges of the units on either side, from the origin.
     """
     low, high = np.minimum(before[0], after[0]), np.maximum(before[1], after[1])
     room = (high - found.after) * (found.after - low), (high - found.before) * (found.before - low)
@@ -252,24 +254,23 @@ def _as_one(part: Floats, where: Flags) -> Floats:
         return part
     whole = np.zeros_like(part)
     whole[:, 0] = part.sum(axis=1)
-    return np.where(where[:, None, None], whole, part)
+    return np.where(where, whole, part)
 
 
 def _components(before: Stretch, recent: Floats, after: Stretch, mean_before: Floats, strata: Floats) -> _Components:
     """What makes means vary, measured before the change; of days also after it, as soon as there are enough of them."""
-    squares = before.sums[..., SQUARES].sum(-1)
-    units = before.sums[..., UNITS].sum(-1)
+    squares, units = _total(before.sums[SQUARES]), _total(before.sums[UNITS])
     spread = _centred(before.sums, (SQUARES, MIXED, TOTALS), mean_before) * _inflated(units, strata)
-    blocks, days = before.days[..., BLOCKS].sum(-1), before.days[..., DAYS].sum(-1)
+    blocks, days = _total(before.days[BLOCKS]), _total(before.days[DAYS])
     by_block = _centred(before.days, (BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS), mean_before) * _inflated(blocks, strata)
     day = _between_days(before.days, mean_before, strata)
     in_a_row = _centred(before.days, (PAIR_SQUARES, PAIR_MIXED, PAIR_TOTALS), mean_before, least=-math.inf)
-    shared = _ratio(in_a_row, before.days[..., PAIR_SQUARES].sum(-1))
+    shared = _ratio(in_a_row, _total(before.days[PAIR_SQUARES]))
     settled = _between_days(after.days, _means(after.sums), strata)
-    day = np.where(after.days[..., DAYS].sum(-1) >= SETTLED_DAYS, np.maximum(day, settled), day)
+    day = np.where(_total(after.days[DAYS]) >= SETTLED_DAYS, np.maximum(day, settled), day)
     return _Components(
         np.maximum(np.maximum(SMALLEST_VARIANCE, _ratio(spread, squares)), _at_least(recent)),
-        _ratio(np.maximum(0.0, by_block - spread), before.days[..., BLOCK_SQUARES].sum(-1) - squares),
+        _ratio(np.maximum(0.0, by_block - spread), _total(before.days[BLOCK_SQUARES]) - squares),
         *_remembered(day, shared, days, strata),
         np.maximum(1.0, blocks - strata),
         np.maximum(1.0, days - strata),
@@ -278,18 +279,18 @@ def _components(before: Stretch, recent: Floats, after: Stretch, mean_before: Fl
 
 def _at_least(recent: Floats) -> Floats:
     """What the variance of units was lately, less its standard error: of a spread that has grown, all of the past says too little."""
-    units = recent[..., UNITS].sum(-1)
-    spread = _ratio(_centred(recent, (SQUARES, MIXED, TOTALS), _means(recent)), recent[..., SQUARES].sum(-1))
+    units = _total(recent[UNITS])
+    spread = _ratio(_centred(recent, (SQUARES, MIXED, TOTALS), _means(recent)), _total(recent[SQUARES]))
     least: Floats = spread * np.maximum(0.0, 1 - np.sqrt(2 / np.maximum(units, 1.0)))
     return least
 
 
 def _between_days(days: Floats, mean: Floats, strata: Floats) -> Floats:
     """Covariance of the blocks of a day."""
-    blocks, count = days[..., BLOCKS].sum(-1), days[..., DAYS].sum(-1)
+    blocks, count = _total(days[BLOCKS]), _total(days[DAYS])
     by_block = _centred(days, (BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS), mean) * _inflated(blocks, strata)
     by_day = _centred(days, (DAY_SQUARES, DAY_MIXED, DAY_TOTALS), mean) * _inflated(count, strata)
-    squares = days[..., DAY_SQUARES].sum(-1) - days[..., BLOCK_SQUARES].sum(-1)
+    squares = _total(days[DAY_SQUARES]) - _total(days[BLOCK_SQUARES])
     return _ratio(np.maximum(0.0, by_day - by_block), squares)
 
 
@@ -308,27 +309,28 @@ def _remembered(day: Floats, shared: Floats, days: Floats, strata: Floats) -> tu
 
 def _spread_after(later: Later, unit: Floats, by_score: Floats, mean: Floats) -> tuple[Floats, Floats]:
     """The variance of the units' sum after a change that is to be expected, by stratum, and how many times as large it is."""
-    squares, weight, units = later.sums[..., SQUARES], later.sums[..., WEIGHT], later.sums[..., UNITS]
-    expected = np.maximum(unit[..., None] * squares, by_score[..., None] * weight)
-    seen = _centred(later.sums, (SQUARES, MIXED, TOTALS), mean) * units.sum(-1)
-    freedom = np.maximum(0.0, units.sum(-1) - (units > 0).sum(-1))
-    share = (PSEUDO_UNITS + _ratio(seen, expected.sum(-1))) / (PSEUDO_UNITS + freedom)
+    squares, weight, units = later.sums[SQUARES], later.sums[WEIGHT], later.sums[UNITS]
+    expected = np.maximum(unit * squares, by_score * weight)
+    count = _total(units)
+    seen = _centred(later.sums, (SQUARES, MIXED, TOTALS), mean) * count
+    freedom = np.maximum(0.0, count - _total(units > 0))
+    share = (PSEUDO_UNITS + _ratio(seen, _total(expected))) / (PSEUDO_UNITS + freedom)
     return expected, np.maximum(1.0, share)
 
 
 def _variances(sums: Floats, clusters: Floats, units: Floats, parts: _Components) -> Floats:
-    """The variance of a stretch's means by source, units, blocks and days: (rows, STRATA, 3)."""
-    weight, squares, blocks, days = sums[..., WEIGHT], sums[..., SQUARES], clusters[..., 0], clusters[..., 1]
-    length, memory = np.maximum(1.0, _ratio(weight**2, days)), parts.memory[..., None]
+    """The variance of a stretch's means by source, units, blocks and days: (3, STRATA, stretches)."""
+    weight, squares, blocks, days = sums[WEIGHT], sums[SQUARES], clusters[0], clusters[1]
+    length, memory = np.maximum(1.0, _ratio(weight**2, days)), parts.memory
     longer = (1 + memory) / (1 - memory) - 2 * memory * (1 - memory**length) / (length * (1 - memory) ** 2)
-    by_block = parts.block[..., None] * np.maximum(0.0, blocks - squares)
-    by_day = parts.day[..., None] * (np.maximum(0.0, days - blocks) + (np.maximum(1.0, longer) - 1) * days)
-    return _ratio(np.stack((units, by_block, by_day), axis=-1), (weight**2)[..., None])
+    by_block = parts.block * np.maximum(0.0, blocks - squares)
+    by_day = parts.day * (np.maximum(0.0, days - blocks) + (np.maximum(1.0, longer) - 1) * days)
+    return _ratio(np.stack((units, by_block, by_day)), weight**2)
 
 
 def _freedom(sources: Floats, freedoms: Floats) -> Floats:
     """Satterthwaite's degrees of freedom of a sum of variances."""
-    return np.maximum(_FEWEST_FREEDOM, _ratio(sources.sum(-1) ** 2, (sources**2 / freedoms).sum(-1)))
+    return np.maximum(_FEWEST_FREEDOM, _ratio(_total(sources) ** 2, _total(sources**2 / freedoms)))
 
 
 def _deviance(found: Contrast, low: Floats, high: Floats) -> Floats:
@@ -347,18 +349,23 @@ def _divergence(p: Floats, q: Floats) -> Floats:
 
 
 def _means(sums: Floats) -> Floats:
-    return _ratio(sums[..., TOTAL], sums[..., WEIGHT])
+    return _ratio(sums[TOTAL], sums[WEIGHT])
 
 
 def _centred(sums: Floats, columns: tuple[int, int, int], mean: Floats, least: float = 0.0) -> Floats:
     """Sum of the squares (or products) of totals less what the mean would give them."""
-    squares, mixed, totals = (sums[..., column] for column in columns)
-    return np.maximum(least, totals - 2 * mean * mixed + mean * mean * squares).sum(-1)  # type: ignore[no-any-return]
+    squares, mixed, totals = (sums[column] for column in columns)
+    return _total(np.maximum(least, totals - 2 * mean * mixed + mean * mean * squares))
 
 
 def _inflated(count: Floats, strata: Floats) -> Floats:
     """By how much a spread around an estimated mean is too small."""
     return count / np.maximum(1.0, count - strata)
+
+
+def _total(parts: NDArray[Any]) -> Floats:
+    """The sum over the first axis: of strata, or of sources of variance."""
+    return np.add.reduce(parts, dtype=np.float64)  # type: ignore[no-any-return]
 
 
 def _ratio(part: Floats | float, whole: Floats) -> Floats:

@@ -136,8 +136,8 @@ def _change(series: Series, looks: Looks, raised: Ints) -> Change:
     times = series.cells.last[looks.cells[same]]
     sure = np.flatnonzero(is_confirmed(times, looks.log_evidence[same]))
     size, sigma = float(found.size[known.best]), math.sqrt(float(found.unit_variance[known.best]))
-    before = (series.sums[begun[known.best]] - series.sums[series.starts[first_seen(int(series.day[cell]))]]).sum(axis=0)
-    after = (series.sums[cell + 1] - series.sums[begun[known.best]]).sum(axis=0)
+    sums, first = series.sums.sum(axis=1), series.starts[first_seen(series.day[cell])]
+    before, after = sums[:, begun[known.best]] - sums[:, first], sums[:, cell + 1] - sums[:, begun[known.best]]
     days = series.day[begun[known.places]]
     return Change(
         direction="up" if is_up else "down",
@@ -169,7 +169,7 @@ def _last_other(ups: Flags, *, is_up: bool) -> int:
 
 def _places(series: Series, cell: int) -> tuple[Ints, Contrast, Floats]:
     """The cells that may be the first one of a change, in order, with what a look says to each and how long it stands for."""
-    day = int(series.day[cell])
+    day = series.day[cell]
     start = first_seen(day)
     begun = np.unique(series.starts[start + REFERENCE_DAYS : day + 1])
     begun = begun[(begun <= cell) & (begun > series.starts[start])]
