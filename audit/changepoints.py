@@ -370,5 +370,4 @@ def _total(parts: NDArray[Any]) -> Floats:
 
 def _ratio(part: Floats | float, whole: Floats) -> Floats:
     """Part by whole; 0 where the whole is nothing."""
-    shape = np.broadcast_shapes(np.shape(part), whole.shape)
-    return np.divide(part, whole, out=np.zeros(shape), where=whole > _TINY)
+    return part / np.where(whole > _TINY, whole, math.inf)

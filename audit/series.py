@@ -148,8 +148,6 @@ def _running(rows: Floats, stratum: Ints) -> Floats:
 def _kept(cells: Cells, first: date, last: date, reference: Reference) -> Cells:
     """The cells of the days that count."""
     days = cells.days
-    keep = (days >= (max(first, reference.since or first) - _EPOCH).days) & (days <= (last - _EPOCH).days)
-    for start, end in reference.cut:
-        keep &= (days < (start - _EPOCH).days) | (days > (end - _EPOCH).days)
+    keep = (days >= (first - _EPOCH).days) & (days <= (last - _EPOCH).days) & reference.mask(days)
     times, *columns = cells
     return Cells(times[keep], *(column[keep] for column in columns))
