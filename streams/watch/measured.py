@@ -9,16 +9,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import duckdb
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from analytics.queries import query_rows, run_query
-from audit.cells import Cells
+from analytics.hours import read_hours
+from analytics.queries import query_rows
+from audit.cells import Cells, Ints
 from audit.drift import DAYS, DailyAverage
 from audit.fingerprints import canonical_json, digest
 from audit.outcomes import COMPARABLE_RULES
@@ -49,7 +52,7 @@ class Statistics:
 
 
 class Measured:
-    """The comparable scores of one project, from rows of the query `watched_hours`."""
+    """The comparable scores of one project, from rows of the query `watched_hours`, or parts of such rows, in order of their hours."""
 
     def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime, waits_since: datetime | None = None) -> None:
         self.project = project
@@ -99,13 +102,12 @@ class Measured:
 
     def days(self, tier: str) -> dict[DailyAverage, int]:
         """The average of a tier on each day that has any, oldest first, and how many scores it is of."""
-        sums = self._rows.group_by("day").agg(pl.col(f"{tier}_sum").sum(), pl.col(f"{tier}_count").sum()).sort("day")
-        return {DailyAverage(day, total / count): count for day, total, count in sums.iter_rows() if count}
+        sums = self._by_day(f"{tier}_sum", f"{tier}_count")
+        return {DailyAverage(day, total / count): round(count) for day, total, count in sums if count}
 
     def anomalies(self) -> list[Day]:
         """How many exchanges of each day had an anomaly, oldest first."""
-        sums = self._rows.group_by("day").agg(pl.col("anomalies").sum(), pl.col("exchanges").sum()).sort("day")
-        return [Day(*row) for row in sums.iter_rows()]
+        return [Day(*row) for row in self._by_day("anomalies", "exchanges")]
 
     def cells(self, tier: str) -> Cells:
         """What the sessions with scores of a tier add up to by the hour, oldest first; times are UTC and naive.
@@ -117,15 +119,22 @@ class Measured:
         return self._cells[tier]
 
     def _added_up(self, tier: str) -> Cells:
-        sums = [pl.col(f"{tier}_{name}").sum().cast(pl.Float64) for name in _SUMS]
-        hours = (
-            self._rows.filter(pl.col(f"{tier}_units") > 0, self._is_settled())
-            .group_by("hour")
-            .agg(pl.col("last_at").max(), *sums, pl.col(f"{tier}_low").min(), pl.col(f"{tier}_high").max())
-            .sort("hour")
-            .drop("hour")
+        rows = self._rows.filter(pl.col(f"{tier}_units") > 0, self._is_settled())
+        starts = _starts(rows["hour"].to_numpy())
+        sums = np.stack([rows[f"{tier}_{name}"].to_numpy().astype(np.float64) for name in _SUMS])
+        return Cells(
+            np.maximum.reduceat(rows["last_at"].to_numpy(), starts),
+            *np.add.reduceat(sums, starts, axis=1),
+            np.minimum.reduceat(rows[f"{tier}_low"].to_numpy(), starts),
+            np.maximum.reduceat(rows[f"{tier}_high"].to_numpy(), starts),
         )
-        return Cells(*(hours[name].to_numpy() for name in hours.columns))
+
+    def _by_day(self, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Each day, oldest first, with the sums of some columns."""
+        days = self._rows["day"].to_numpy()
+        starts = _starts(days)
+        sums = (np.add.reduceat(self._rows[name].to_numpy(), starts).tolist() for name in columns)
+        return zip(days[starts].tolist(), *sums, strict=True)
 
     def _is_settled(self) -> pl.Expr:
         """Whether everything of an hour, and of those before it, has a score."""
@@ -152,10 +161,21 @@ def measure(
         "until": as_of,
         "coarse_until": coarse_until,
     }
-    rows = run_query(cursor, QUERY, values)
+    rows = _watched(read_hours(cursor, projects, since, as_of), as_of, coarse_until.date())
     waits = _waits(cursor, projects, as_of)
     parts = rows.partition_by("project", as_dict=True, maintain_order=True)
     return {str(name): Measured(str(name), part, as_of, waits.get(name)) for (name,), part in parts.items()}, values
+
+
+def _watched(hours: pl.DataFrame, as_of: datetime, coarse_until: date) -> pl.DataFrame:
+    """The rows of `QUERY` before those of one hour, or of six, are added up."""
+    hour, day = pl.col("hour"), pl.col("hour").dt.date()
+    return hours.with_columns(
+        day.alias("day"),
+        pl.when(day < coarse_until).then(hour.dt.truncate("6h")).otherwise(hour).alias("hour"),
+        (hour.dt.hour() >= as_of.hour).alias("later"),
+        pl.col("judge_model").replace("", None),
+    )
 
 
 def _waits(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> dict[str, datetime]:
@@ -176,6 +196,11 @@ def commonest(rows: pl.DataFrame, columns: Sequence[str], count: str) -> dict[st
     groups = rows.group_by(columns).agg(pl.col(count).sum().alias("_count"), pl.col("last_at").max().alias("_last"))
     order = groups.sort("_count", "_last", *columns, descending=[True, True, *[False] * len(columns)])
     return {name: order[name][0] for name in columns}
+
+
+def _starts(keys: NDArray[Any]) -> Ints:
+    """Where each run of equal keys begins."""
+    return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
 
 
 def _matching(rows: pl.DataFrame, rules: Mapping[str, Any], judge: Mapping[str, Any]) -> pl.DataFrame:
