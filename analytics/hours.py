@@ -8,13 +8,15 @@ alone. Where scores come in between, the sums are those of a moment before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 
 import duckdb
 import polars as pl
 
 from analytics.connection import fetch
+from analytics.macros import BEHIND
 from analytics.sums import HOUR_KEY, HOUR_SCALES
 
 _WANTED = "project IN (SELECT unnest($projects::VARCHAR[]))"
@@ -32,12 +34,19 @@ def read_hours(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since
     first, moment = datetime.combine(since, time()), until.astimezone(UTC).replace(tzinfo=None)
     whole = datetime.combine((moment - timedelta(microseconds=1)).date() + timedelta(days=1), time())
     wanted = {"projects": list(projects), "since": first, "until": whole}
-    single = {project for (project,) in cursor.execute(_CHANGED, wanted).fetchall()}
+    single = _changed(cursor, wanted)
     kept = fetch(cursor, _KEPT, wanted)
     # The sums of the last day hold what has come behind the moment, too.
     single.update(kept.filter(pl.col("last_at") >= moment)["project"])
     if single:
         fresh = fetch(cursor, _SINGLE, {"projects": sorted(single), "since": first, "until": moment})
-        kept = pl.concat([kept.filter(~pl.col("project").is_in(single)), fresh.cast(dict(kept.schema))], how="diagonal")
+        kept = pl.concat([kept.filter(~pl.col("project").is_in(single)), fresh.cast(kept.schema)], how="diagonal")
     scaled = [pl.col(name) / scale for name, scale in HOUR_SCALES.items()]
     return kept.with_columns(scaled).sort(_ORDER)
+
+
+def _changed(cursor: duckdb.DuckDBPyConnection, wanted: Mapping[str, Any]) -> set[str]:
+    """The projects to whose days scores came since these were added up."""
+    if not any(cursor.execute(statement).fetchall()[0][0] for statement in BEHIND):
+        return set()
+    return {project for (project,) in cursor.execute(_CHANGED, dict(wanted)).fetchall()}

@@ -5,14 +5,17 @@ A look depends on what ended up to it and on nothing later, so a check that come
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from audit.cells import Floats, Ints
-from audit.changepoints import Contrast, Later, Stretch, contrast, log_evidence
-from audit.series import BLOCK_SQUARES, DAY_SQUARES, Series
+from audit.cells import Flags, Floats, Ints
+from audit.changepoints import Contrast, Later, contrast, log_evidence, most_log_evidence
+from audit.series import BLOCK_SQUARES, DAY_SQUARES, SQUARES, Series
+from audit.variation import Normal, Stretch, normal_before
 
 REFERENCE_DAYS = 14
 """A change has at least so many days before it, to be compared with."""
@@ -30,6 +33,8 @@ _AGES = np.array(
     )
 ).T
 """Days since a change that are tried, each with how many days it stands for: how long ago it was matters less, the longer it is ago."""
+
+_ROUNDING = 1e-6
 
 
 class Looks(NamedTuple):
@@ -56,27 +61,48 @@ class _Tried(NamedTuple):
     stands_for: Floats
 
 
-def looks_of(series: Series, days: Iterable[int]) -> Looks:
-    """The looks of some days, in order."""
+class _Pairs(NamedTuple):
+    """Looks with what they try, the pairs of a look one after the other."""
+
+    cell: Ints
+    """The cell after which the look is taken."""
+    row: Ints
+    """The place of the change."""
+
+    @property
+    def starts(self) -> Ints:
+        """Where the pairs of each look begin."""
+        return np.flatnonzero(np.diff(self.cell, prepend=-1))
+
+    def of_each(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The values of looks, for each of their pairs."""
+        return np.repeat(values, np.diff(self.starts, append=len(self.cell)))
+
+
+def looks_of(series: Series, days: Iterable[int], least: float = -math.inf) -> Looks:
+    """The looks of some days, in order; but for the last one those are left out that cannot have so much `log_evidence`."""
     tried = _tried(series, np.array(list(days), dtype=np.int64))
-    cell, row = _placed(series, tried)
-    if not cell.size:
+    pairs = _paired(series, tried)
+    if not pairs.cell.size:
         return Looks(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
-    found, evidence = _weighed(series, tried, cell, row)
-    stands_for = tried.stands_for[row]
+    normal = _normal(series, tried)
+    if least > -math.inf:
+        may = _may_reach(least, series, tried, normal, pairs)
+        pairs = _Pairs(*(part[may] for part in pairs))
+    found, evidence = _weighed(series, tried, normal, pairs)
+    starts, stands_for = pairs.starts, tried.stands_for[pairs.row]
     terms = evidence + np.log(stands_for)
-    starts = np.flatnonzero(np.diff(cell, prepend=-1))
     chance = np.log(np.add.reduceat(stands_for, starts))
-    best = np.repeat(np.maximum.reduceat(terms, starts), np.diff(starts, append=len(cell)))
-    likeliest = np.maximum.reduceat(np.where(terms == best, np.arange(len(cell)), 0), starts)
-    return Looks(cell[starts], np.maximum(0.0, np.logaddexp.reduceat(terms, starts)), chance, found.size[likeliest])
+    best = pairs.of_each(np.maximum.reduceat(terms, starts))
+    likeliest = np.maximum.reduceat(np.where(terms == best, np.arange(len(terms)), 0), starts)
+    return Looks(pairs.cell[starts], np.maximum(0.0, np.logaddexp.reduceat(terms, starts)), chance, found.size[likeliest])
 
 
 def contrasts_at(series: Series, cell: int, begun: Ints) -> tuple[Contrast, Floats]:
     """What a look says to a change from each of some cells on: the contrasts, and the logarithms of their evidence."""
     day = np.full(len(begun), series.day[cell])
     tried = _Tried(day, begun, first_seen(day), np.ones(len(begun)))
-    return _weighed(series, tried, np.full(len(begun), cell), np.arange(len(begun)))
+    return _weighed(series, tried, _normal(series, tried), _Pairs(np.full(len(begun), cell), np.arange(len(begun))))
 
 
 def first_seen(day: Ints) -> Ints:
@@ -93,25 +119,50 @@ def _tried(series: Series, days: Ints) -> _Tried:
     return _Tried(look_day[kept], begun[kept], start[kept], np.tile(stands_for, len(days))[kept])
 
 
-def _placed(series: Series, tried: _Tried) -> tuple[Ints, Ints]:
-    """Each cell of the days of looks with each change that is tried on its day: the cells, in order, and the places of the changes."""
+def _paired(series: Series, tried: _Tried) -> _Pairs:
+    """Each cell of the days of looks with each change that is tried on its day."""
     days = np.unique(tried.look_day)
     cells = np.flatnonzero(np.isin(series.day, days))
     first, end = (np.searchsorted(tried.look_day, series.day[cells], side=side) for side in ("left", "right"))
     counts = end - first
-    return np.repeat(cells, counts), np.arange(counts.sum()) + np.repeat(end - np.cumsum(counts), counts)
+    return _Pairs(np.repeat(cells, counts), np.arange(counts.sum()) + np.repeat(end - np.cumsum(counts), counts))
 
 
-def _weighed(series: Series, tried: _Tried, cell: Ints, row: Ints) -> tuple[Contrast, Floats]:
-    """What came before each change beside what came from it on, up to each cell, and the logarithms of the evidence."""
-    begun, day = tried.begun, series.day[np.minimum(tried.begun, len(series.day) - 1)]
+def _normal(series: Series, tried: _Tried) -> Normal:
+    """What is normal before each change."""
+    begun, day = tried.begun, _days(series, tried)
     first, lately = series.starts[tried.start], series.starts[np.maximum(tried.start, day - RECENT_DAYS)]
     until, daily = series.sums[..., begun], series.daily[..., day]
     before = Stretch(until - series.sums[..., first], daily - series.daily[..., tried.start])
     settled = Stretch(series.sums[..., series.starts[tried.look_day]] - until, series.daily[..., tried.look_day] - daily)
-    so_far = np.where(begun == series.starts[day], daily[[BLOCK_SQUARES, DAY_SQUARES]], series.partial[..., begun - 1])
-    sums = np.take(series.sums, cell + 1, axis=-1) - np.take(until, row, axis=-1)
-    later = Later(sums, np.take(series.partial, cell, axis=-1) - np.take(so_far, row, axis=-1), row)
-    found = contrast(before, until - series.sums[..., lately], settled, later)
-    low, high = series.range(first, begun - 1)
+    return normal_before(before, until - series.sums[..., lately], settled)
+
+
+def _may_reach(least: float, series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> Flags:
+    """Which of the pairs are of looks that may have so much evidence; those of the last look are among them."""
+    terms = most_log_evidence(normal, _later(series.sums[: SQUARES + 1], tried, pairs), pairs.row)
+    terms += np.log(tried.stands_for[pairs.row])
+    may = np.logaddexp.reduceat(terms, pairs.starts) >= least - _ROUNDING
+    may[-1] = True
+    return pairs.of_each(may)
+
+
+def _weighed(series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> tuple[Contrast, Floats]:
+    """What is normal beside what came from each change on, up to each cell, and the logarithms of the evidence."""
+    begun, day, (cell, row) = tried.begun, _days(series, tried), pairs
+    daily = series.daily[[BLOCK_SQUARES, DAY_SQUARES]][..., day]
+    so_far = np.where(begun == series.starts[day], daily, series.partial[..., begun - 1])
+    partial = np.take(series.partial, cell, axis=-1) - np.take(so_far, row, axis=-1)
+    found = contrast(normal, Later(_later(series.sums, tried, pairs), partial, row))
+    low, high = series.range(series.starts[tried.start], begun - 1)
     return found, log_evidence(found, (low[row], high[row]), series.range(begun[row], cell))
+
+
+def _later(sums: Floats, tried: _Tried, pairs: _Pairs) -> Floats:
+    """What came from each change on, up to each cell, in running sums."""
+    return np.take(sums, pairs.cell + 1, axis=-1) - np.take(sums[..., tried.begun], pairs.row, axis=-1)
+
+
+def _days(series: Series, tried: _Tried) -> Ints:
+    """The day of the first cell of each change."""
+    return series.day[np.minimum(tried.begun, len(series.day) - 1)]

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 
-import numpy as np
-from numpy.typing import NDArray
+from audit.cells import Flags, Ints
 
 Span = tuple[date, date]
 """A span of days, the first and the last one included."""
@@ -30,7 +29,7 @@ class Reference:
         """Whether a day is to be looked at."""
         return (self.since is None or day >= self.since) and not self.cuts(day)
 
-    def mask(self, days: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def mask(self, days: Ints) -> Flags:
         """Which of some days, counted from 1970, are to be looked at."""
         kept = days >= (0 if self.since is None else _number(self.since))
         for first, last in self.cut:

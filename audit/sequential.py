@@ -17,8 +17,8 @@ from datetime import date, datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.cells import Cells, Floats, Ints, Unit, cells_of
-from audit.changepoints import Contrast, Flags
+from audit.cells import Cells, Flags, Floats, Ints, Unit, cells_of
+from audit.changepoints import Contrast
 from audit.drift import Direction, Severity, severity_of
 from audit.firstday import Interval, estimate
 from audit.looks import HISTORY_DAYS, REFERENCE_DAYS, Looks, contrasts_at, first_seen, looks_of
@@ -105,7 +105,7 @@ def standing(units: Cells | Iterable[Unit], as_of: date, *, reference: Reference
     """
     cells = units if isinstance(units, Cells) else cells_of(units)
     series = Series(cells, as_of - timedelta(days=WINDOW_DAYS - 1), as_of, reference)
-    looks = looks_of(series, range(max(0, series.length - CHECKED_DAYS), series.length))
+    looks = looks_of(series, range(max(0, series.length - CHECKED_DAYS), series.length), math.log(SUSPECTED))
     if not looks.cells.size:
         return Standing(None, 0.0)
     chance = float(looks.log_chance[-1])

@@ -16,10 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.cells import Cells, Floats, Ints
-from audit.changepoints import SMALLEST_VARIANCE, log_bayes_factor
+from audit.changepoints import log_bayes_factor
 from audit.drift import Direction, Severity
 from audit.reference import NO_DECISION, Reference
 from audit.sequential import CONFIRMED, SUSPECTED
+from audit.variation import SMALLEST_VARIANCE
 
 DAYS = 28
 """A change of spread that is older than so many UTC days, the one of the check included, is how the series is now."""
@@ -147,8 +148,8 @@ def _values(cells: Cells, as_of: date, reference: Reference) -> _Values:
     variance = off / squares * units / freedom
     # The logarithm of a variance of k degrees of freedom lies low by about 1/k + 1/(3 k^2).
     level = np.log(np.maximum(variance, SMALLEST_VARIANCE)) + 1 / freedom + 1 / (3 * freedom**2)
-    day = day[counted].astype(np.float64)
-    return _Values(day[begins], day[ends], freedom, units, level)
+    numbers = day[counted].astype(np.float64)
+    return _Values(numbers[begins], numbers[ends], freedom, units, level)
 
 
 def _grouped(freedom: Floats) -> tuple[Ints, Ints]:

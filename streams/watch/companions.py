@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.cells import Cells
-from audit.changepoints import Flags
+from audit.cells import Cells, Flags
 from streams.watch.cases import Case
 from streams.watch.findings import DOWN, DRIFT, UP, VERBS, WARNING, Finding, Key
 from streams.watch.measured import TIERS, midnight

@@ -20,7 +20,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from analytics.hours import read_hours
-from analytics.queries import query_rows
+from analytics.queries import query_tuples
 from audit.cells import Cells, Ints
 from audit.drift import DAYS, DailyAverage
 from audit.fingerprints import canonical_json, digest
@@ -124,7 +124,7 @@ class Measured:
         sums = np.stack([rows[f"{tier}_{name}"].to_numpy().astype(np.float64) for name in _SUMS])
         return Cells(
             np.maximum.reduceat(rows["last_at"].to_numpy(), starts),
-            *np.add.reduceat(sums, starts, axis=1),
+            *list(np.add.reduceat(sums, starts, axis=1)),
             np.minimum.reduceat(rows[f"{tier}_low"].to_numpy(), starts),
             np.maximum.reduceat(rows[f"{tier}_high"].to_numpy(), starts),
         )
@@ -181,7 +181,8 @@ def _watched(hours: pl.DataFrame, as_of: datetime, coarse_until: date) -> pl.Dat
 def _waits(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> dict[str, datetime]:
     """Since when exchanges of the last `WAITED` wait for their scores, by project; what waits for longer is not waited for."""
     values = {"projects": list(projects), "since": as_of - WAITED, "until": as_of}
-    return {row["project"]: row["waits_since"] for row in query_rows(cursor, "waiting_exchanges", values)}
+    rows = query_tuples(cursor, "waiting_exchanges", values)
+    return {project: since.replace(tzinfo=UTC) for project, since, _ in rows}
 
 
 def midnight(day: date) -> datetime:
