@@ -41,7 +41,8 @@ def read_hours(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since
     if single:
         fresh = fetch(cursor, _SINGLE, {"projects": sorted(single), "since": first, "until": moment})
         kept = pl.concat([kept.filter(~pl.col("project").is_in(single)), fresh.cast(kept.schema)], how="diagonal")
-    scaled = [pl.col(name) / scale for name, scale in HOUR_SCALES.items()]
+    # Polars multiplies by the reciprocal in some cases and divides in others: the last bit would go by the number of rows.
+    scaled = [pl.Series(name, kept[name].to_numpy() / scale) for name, scale in HOUR_SCALES.items()]
     return kept.with_columns(scaled).sort(_ORDER)
 
 

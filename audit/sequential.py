@@ -170,7 +170,7 @@ def _last_other(ups: Flags, *, is_up: bool) -> int:
 def _places(series: Series, cell: int) -> tuple[Ints, Contrast, Floats]:
     """The cells that may be the first one of a change, in order, with what a look says to each and how long it stands for."""
     day = series.day[cell]
-    start = first_seen(day)
+    start = int(first_seen(day))
     begun = np.unique(series.starts[start + REFERENCE_DAYS : day + 1])
     begun = begun[(begun <= cell) & (begun > series.starts[start])]
     _, evidence = contrasts_at(series, cell, begun)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from analytics.hours import read_hours
 from analytics.queries import query_tuples
-from audit.cells import Cells, Ints
+from audit.cells import Cells, Flags, Ints
 from audit.drift import DAYS, DailyAverage
 from audit.fingerprints import canonical_json, digest
 from audit.outcomes import COMPARABLE_RULES
@@ -59,7 +59,8 @@ class Measured:
         self.as_of = as_of
         self.waits_since = waits_since
         rows = rows.with_columns(pl.col("rule_version").alias(_VERSION), pl.col("rule_version").replace(COMPARABLE_RULES))
-        lately = rows.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
+        made_with = rows.select("day", *RULES, *JUDGE, "exchanges", "last_at")
+        lately = made_with.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
         self.rules = commonest(lately, RULES, "exchanges")
         self.judge = commonest(lately.filter(pl.col("judge_model").is_not_null()), JUDGE, "exchanges")
         self._rows = _matching(rows, self.rules, self.judge)
@@ -119,15 +120,15 @@ class Measured:
         return self._cells[tier]
 
     def _added_up(self, tier: str) -> Cells:
-        rows = self._rows.filter(pl.col(f"{tier}_units") > 0, self._is_settled())
-        starts = _starts(rows["hour"].to_numpy())
-        sums = np.stack([rows[f"{tier}_{name}"].to_numpy().astype(np.float64) for name in _SUMS])
-        return Cells(
-            np.maximum.reduceat(rows["last_at"].to_numpy(), starts),
-            *list(np.add.reduceat(sums, starts, axis=1)),
-            np.minimum.reduceat(rows[f"{tier}_low"].to_numpy(), starts),
-            np.maximum.reduceat(rows[f"{tier}_high"].to_numpy(), starts),
+        known = (self._rows[f"{tier}_units"].to_numpy() > 0) & self._is_settled()
+        hour, last, low, high, *sums = (
+            self._rows[name].to_numpy()[known]
+            for name in ("hour", "last_at", *(f"{tier}_{name}" for name in ("low", "high", *_SUMS)))
         )
+        starts = _starts(hour)
+        columns = [np.add.reduceat(one.astype(np.float64), starts) for one in sums]
+        columns += [np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)]
+        return Cells(np.maximum.reduceat(last, starts), *columns)
 
     def _by_day(self, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Each day, oldest first, with the sums of some columns."""
@@ -136,12 +137,13 @@ class Measured:
         sums = (np.add.reduceat(self._rows[name].to_numpy(), starts).tolist() for name in columns)
         return zip(days[starts].tolist(), *sums, strict=True)
 
-    def _is_settled(self) -> pl.Expr:
+    def _is_settled(self) -> Flags:
         """Whether everything of an hour, and of those before it, has a score."""
+        hour = self._rows["hour"].to_numpy()
         if self.waits_since is None:
-            return pl.lit(value=True)
-        first = self.waits_since.replace(minute=0, second=0, microsecond=0)
-        return pl.col("hour").dt.replace_time_zone("UTC") < first
+            return np.ones(len(hour), dtype=bool)
+        first = self.waits_since.astimezone(UTC).replace(minute=0, second=0, microsecond=0, tzinfo=None)
+        return hour < np.datetime64(first)
 
     def _between(self, start: date, end: date) -> pl.DataFrame:
         return self._rows.filter(pl.col("day").is_between(start, end))
