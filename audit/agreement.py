@@ -1,4 +1,4 @@
-"""How far people and the judge agree: Cohen's kappa with quadratic weights, its 95 % confidence interval, and the judge's bias.
+"""Agreement of people and judge: Cohen's kappa with quadratic weights, its 95 % confidence interval, the judge's bias.
 
 1. People score 1 to 5. The judge's mean of Tier 3 is rounded to the nearest point, halves up, so that both use the same scale; the bias
    is of the mean as it is, the judge's less the person's.

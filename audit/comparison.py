@@ -1,4 +1,4 @@
-"""Whether a mean of paired differences is more than noise: its 95 % confidence interval, with sessions as clusters.
+"""Paired comparison: the mean difference with its 95 % confidence interval, sessions as clusters.
 
 Exchanges of one session are not independent: one odd session moves all of its exchanges. So the interval rests on how the sessions
 differ, not the exchanges: cluster-robust variance with the small-sample correction of Bell and McCaffrey (2002, "Bias reduction in

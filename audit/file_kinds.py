@@ -1,4 +1,4 @@
-"""What a file is, told by its first bytes: so that a file that is something else is refused in one line, and not line by line."""
+"""File kinds by their first bytes, so that a wrong file is refused in one line instead of line by line."""
 
 from __future__ import annotations
 

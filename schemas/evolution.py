@@ -1,4 +1,4 @@
-"""How a schema may change: only so that every record ever written can still be read.
+"""Schema evolution: a schema changes only so that every record ever written can still be read.
 
 Compatibility is judged by the `avro` package, the reference implementation. On top of it comes one rule of our own: a new
 version only adds top-level fields that have a default. Batch decoding (schemas.codec.arrow) can then read old bytes with their own

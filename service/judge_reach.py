@@ -1,4 +1,4 @@
-"""Whether a judge is in reach, by what came of its last calls."""
+"""Reach of the judge, from the outcomes of its last calls."""
 
 from __future__ import annotations
 

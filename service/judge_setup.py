@@ -1,4 +1,4 @@
-"""Who judges: the one place where settings and the environment become a judge, and what keeps one from being asked."""
+"""Setup of the judge: the one place where settings and the environment become a judge, or the reason there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage reads and what it answers: batches of one topic as columns, and the outcome of a step over them."""
+"""Input and output of a stage: batches of one topic as columns, and the outcome of a step over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What retention deletes: which rows of the log are too old by event time, and what belongs to them.
+"""Retention: finds the rows of the log that are too old by event time, and the rows that belong to them.
 
 1. An exchange takes with it everything that was made of it or said about it. What is left over of one that has gone goes by its own time.
 2. What a stage has not read yet stays until it has, and so does an exchange that is still to be scored.

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from names of ours; values are always parameters
-"""Which rows retention deletes, as statements that find their places: tables of rules, by record type and in the order of deletion."""
+"""Rules of retention as statements, by record type and in the order of deletion."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Which records say in other words what the log holds: two accounts of one exchange or event, as `audit.diagnosis.duplicate_rules` tells them."""
+"""Duplicate matching: finds two accounts of one exchange or event, as `audit.diagnosis.duplicate_rules` defines them."""
 
 from __future__ import annotations
 

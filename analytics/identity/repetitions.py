@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Which records of a batch the log has already: told by identity, and by content where an identity can be given twice."""
+"""Repetitions: finds the records of a batch that the log has already, by identity and, where needed, by content."""
 
 from __future__ import annotations
 

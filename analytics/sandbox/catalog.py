@@ -1,4 +1,4 @@
-"""What a snapshot for analysts holds, without making one: its views and tables, their columns, and what each of them is."""
+"""Catalog of a snapshot for analysts: its views, tables and columns, without making one."""
 
 from __future__ import annotations
 

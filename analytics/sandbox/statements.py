@@ -1,4 +1,4 @@
-"""What a statement does, told from its words: DuckDB names the type of what explains another or comes in several steps, and no more.
+"""Classification of SQL statements: DuckDB names only the outer type of one that explains or contains another.
 
 `EXPLAIN ANALYZE COPY …` runs the copy and counts as an explanation, `COPY (PIVOT …) TO …` as several statements, and
 `WITH x AS (DELETE … RETURNING *) SELECT …` as one that reads.

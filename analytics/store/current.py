@@ -1,4 +1,4 @@
-"""Which of several rows of one identity is the current one: the rule that views, snapshots, exports and queries have in common."""
+"""The current row of an identity: the rule that views, snapshots, exports and queries share."""
 
 from __future__ import annotations
 

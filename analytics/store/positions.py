@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Where the next record of each topic goes, whatever was deleted before it.
+"""Next position of each topic, independent of what was deleted before it.
 
 Stages remember how far they have read by position. A position that was given once is therefore never given again, not even after
 retention or an erasure has emptied the topic: the end of a topic is noted in the transaction that deletes from it.

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""What the store keeps for itself, one row an identity: records put in place of their earlier versions."""
+"""Rows that the store keeps for itself, one per identity: new versions replace earlier ones."""
 
 from __future__ import annotations
 

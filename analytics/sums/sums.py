@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
-"""What scores add up to, by UTC day and by the hour: one definition for what is kept and for what is added up when it is asked.
+"""Sums of scores by UTC day and by the hour: one definition for kept sums and for those added up on request.
 
 Billionths are added as whole numbers: sums depend neither on the order in which scores are met nor on how they are split. What may be
 too large for 64 bits is rounded to a double as it is kept, and whoever adds such sums up adds whole numbers again.

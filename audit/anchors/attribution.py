@@ -1,4 +1,4 @@
-"""Did the agent change or the judge? The change of an incident beside what the anchors did about the same time.
+"""Attribution: did the agent change or the judge? Compares an incident's change with the anchors of the same days.
 
 1. Anchors cannot change, so what they moved by is the judge's change (`audit.anchors.judge_shift`). It is compared with the size of the incident,
    never with zero alone: a judge that moved a little does not explain an incident that is large.

@@ -1,4 +1,4 @@
-"""Has the judge changed? Anchors are exchanges that do not change, so what is said of them over the rounds tells.
+"""Judge change: anchors stay the same, so a change of their scores is the judge's.
 
 1. Under a judge that does not change, the verdicts on one anchor could as well have come in any other order: each new one is as likely
    as any of those before it to have any rank among them. So the share of earlier verdicts below the new one, less that above, is zero on average.

@@ -1,4 +1,4 @@
-"""By how much the judge moved between two stretches of rounds, with an error that knows of moods.
+"""Size of a judge's shift between two stretches of rounds, with an error that allows for moods.
 
 1. A judge has moods: on some days it is harsher with every anchor. So the unit is the round, not the verdict. The change is the mean of
    the rounds since less that before, and its error comes from how rounds differ, with Student's t for the few rounds that there are.

@@ -1,4 +1,4 @@
-"""What judging is expected to cost, shown before a bulk run is started. It is a guess to decide by; what bounds a call is its worst case."""
+"""Cost estimates shown before a bulk run starts. A guess to decide by; the worst case bounds each call."""
 
 from __future__ import annotations
 

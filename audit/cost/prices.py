@@ -1,4 +1,4 @@
-"""What judging costs: dated prices, the cost of a call, and the most a call can cost. Money is counted in nano-USD, exactly."""
+"""Dated prices, the cost of a call, and the most a call can cost. Money is counted in nano-USD, exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls of tools only ask how something that runs is getting on: repeating them is polling, no loop and no waste.
+"""Polling: tool calls that only ask how something is getting on. Repeating them is no loop and no waste.
 
 A call **duplicates** another one when both are of the same exchange, name the same tool and have the same arguments. It is a **retry**
 when the call before it failed, and progress when something changed in between; both count as duplicates all the same, since one

@@ -1,4 +1,4 @@
-"""From which values on the detectors fire: policy, by project and agent, with a default for each kind of source.
+"""Thresholds of the detectors: policy, by project and agent, with defaults for each kind of source.
 
 1. **events**: sessions that somebody delivers as events. The defaults are those of the diagnosis rules as they were published,
    which were meant for events that a recorder writes by hand.

@@ -1,1 +1,1 @@
-"""From a session's runtime events to its diagnosis: normalized events, folded evidence, verdict, causal graph. Detectors live next door."""
+"""Diagnosis of a session: normalized events, folded evidence, verdict, causal graph. Detectors live next door."""

@@ -1,4 +1,4 @@
-"""What OpenClaw's sessions say when they come in twice: as a transcript that is imported, and as told by a plugin while they go on.
+"""Duplicate rules: recognize one OpenClaw session that came in twice, as a transcript and from the plugin.
 
 1. A transcript is read as a file: an exchange that was is known by its digest, which is of its texts and its time alone. What a
    sender tells has a digest of all that it sent.

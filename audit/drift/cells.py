@@ -1,4 +1,4 @@
-"""What a series of scores adds up to by the hour: the same columns whether there are ten sessions a day or a hundred thousand."""
+"""Hourly sums of a series of scores: the same columns for ten sessions a day and for a hundred thousand."""
 
 from __future__ import annotations
 

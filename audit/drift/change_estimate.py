@@ -1,4 +1,4 @@
-"""When a change began and how large it is, with what is not known of both.
+"""Estimates of a change: its first day and its size, with intervals.
 
 Every hour at which it may have begun counts with how probable it makes the scores. The interval of the first day spans the fewest hours
 that hold 95 % of the probability together; the interval of the size mixes what each hour says of the size.

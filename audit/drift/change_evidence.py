@@ -1,4 +1,4 @@
-"""How much the sums of two stretches of scores speak for a change of the mean between them.
+"""Evidence for a change of the mean between two stretches of scores, from their sums.
 
 The difference of the two means is compared with what it varies by itself. Units, the sessions of a day, vary around their mean; so
 do blocks of hours, and days; and days in a row may resemble each other. Each of these is measured in the stretch before the change

@@ -1,4 +1,4 @@
-"""Which part changed: a difference of two weighted means, taken apart by the slices of each label.
+"""Slices: takes a difference of two weighted means apart by the values of each label.
 
 1. A label cuts the exchanges into slices. Before and after, slice g has the share p0, p1 of the weight and the mean m0, m1; M0 and M1
    are the means of all. With p and m as the averages of both sides, the change is, exactly,

@@ -1,4 +1,4 @@
-"""What the means of scores vary by when nothing changes, measured in what came before a change.
+"""Variation of means when nothing changes, measured in the time before a change.
 
 Units, the sessions of a day, vary around their mean; so do blocks of hours, and days; and days in a row may resemble each other. Each of
 these is measured by moments (nested random effects: what blocks vary beyond what their units explain is the blocks' own, and so on).

@@ -1,4 +1,4 @@
-"""What the judge is asked for an evaluation: the same question once for each repetition, told apart by its number only."""
+"""Questions of an evaluation: the same question for each repetition, told apart only by its number."""
 
 from __future__ import annotations
 

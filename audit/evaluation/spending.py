@@ -1,4 +1,4 @@
-"""What a run took: the tokens its agent read and wrote, and what they cost. Nothing is guessed: what is missing is null.
+"""Tokens and costs of a run. Nothing is guessed: unknown values are null.
 
 1. Every exchange counts, abandoned ones too: they were paid for. An exchange that no model answered took nothing.
 2. Tokens are those of the exchanges where all of them tell, else those of the token_usage events where all of those do.

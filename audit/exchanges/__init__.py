@@ -1,1 +1,1 @@
-"""From an exchange to its score: Tier 1 checks, sampling, the gate cascade, outcomes. Texts of prompts and answers live next door."""
+"""Scoring of exchanges: Tier 1 checks, sampling, the gate cascade, outcomes. Texts of prompts and answers live next door."""

@@ -1,4 +1,4 @@
-"""What recorded judgements say to a question: which of them counts, which state a tier is in without an answer, what they cost.
+"""Recorded judgements of a question: the one that counts, the state without an answer, and their cost.
 
 All records that a function here is given are of one question: one fingerprint, so one exchange; but for those that a request carries,
 which are everything that was recorded of what it asks about.

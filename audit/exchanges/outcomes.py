@@ -1,4 +1,4 @@
-"""From what was found about an exchange to its score: one definition of the states, dispositions and ids.
+"""Outcomes: the findings about an exchange become its score. One definition of states, dispositions and ids.
 
 A tier is in exactly one state: scored, not_applicable, skipped_gate, skipped_cost_cap, skipped_sampling or unscored (with a
 reason). Unscored is a state, not a number.

@@ -1,4 +1,4 @@
-"""What passes between the cascade and whoever answers it: a question for the judge, and the reply to it.
+"""Messages between the cascade and the judge: a question, and the reply to it.
 
 The cascade does no I/O. It yields a `Question`; a live worker answers it with an API call, a replay with what was recorded.
 """

@@ -1,4 +1,4 @@
-"""What the parts of a policy have in common."""
+"""Base model of the parts of a policy."""
 
 from __future__ import annotations
 

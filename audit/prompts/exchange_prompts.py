@@ -1,4 +1,4 @@
-"""What the judge is asked about an exchange: a pure function of the exchange and of what is in force for its project.
+"""Prompts about an exchange: a pure function of the exchange and of its project's policy.
 
 Order of a prompt: instructions that are the same for every exchange of a methodology and tier (see `audit.prompts.instructions`), the
 texts, and last the task. The texts are JSON strings in which no mark can be written (see `audit.prompts.prompt_quoting`).

@@ -1,4 +1,4 @@
-"""Whether the judge's quotes are in the texts that it was shown. Judges retype: what differs in looks only is the same.
+"""Quotes of the judge, held against the texts it was shown. Judges retype: differences of looks only do not count.
 
 1. Compared are folded texts: compatibility forms (NFKC), case, white space, kinds of dashes and of quotation marks, and invisible
    characters make no difference, nor does white space around a dash.

@@ -1,1 +1,1 @@
-"""What a record may hold beyond its types, for single records and for columns. No bytes, no topics."""
+"""Bounds of records beyond their types, for single records and for columns. No bytes, no topics."""

@@ -1,4 +1,4 @@
-"""What a record may hold, beyond its types, for records that are decoded to columns: the rules of `schemas.bounds.record_bounds` as expressions."""
+"""The rules of `schemas.bounds.record_bounds` as expressions over columns."""
 
 from __future__ import annotations
 

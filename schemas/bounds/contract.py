@@ -1,4 +1,4 @@
-"""What a record from outside may say, beyond what its schema and `schemas.bounds.record_bounds` allow: the one definition for HTTP, files and topics.
+"""The contract of records from outside, beyond schema and bounds: one definition for HTTP, files and topics.
 
 1. A field that is named alike in all records has the same rule in all of them; `_OWN` has what a type adds or has otherwise.
 2. Records of ours keep the contract, too, for they say of sessions and projects what came from outside.

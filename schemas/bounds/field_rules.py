@@ -1,4 +1,4 @@
-"""What one field may say: each kind of rule once, for a single value and for a column of them.
+"""Rules of single fields, each defined once for a value and for a column.
 
 `fault` says in words what is wrong with a value that is not null; `broken` is true where a value of a column has a fault. A test
 holds the two against each other.

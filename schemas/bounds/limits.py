@@ -1,4 +1,4 @@
-"""What a record may hold, in figures: one definition, for admission, the codec, the rules and the sources."""
+"""Limits of records in figures: one definition for admission, the codec, the rules and the sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a value, in plain words: one sentence for each sort of error that pydantic and msgspec can find.
+"""Validation messages in plain words: one sentence for each sort of error of pydantic and msgspec.
 
 A sentence follows the name of a field (`exchange.turn_number: must be a whole number`), says what the value must be, and never
 repeats the value, which may be a secret in the wrong place.

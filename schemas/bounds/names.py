@@ -1,4 +1,4 @@
-"""What a name and the labels of a record may be, for a single value: the words of a refusal, without a look at columns."""
+"""Rules of names and labels of a single record, with the words of a refusal."""
 
 from __future__ import annotations
 

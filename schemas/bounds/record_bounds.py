@@ -1,4 +1,4 @@
-"""What a record may hold, beyond its types: checked when a record is accepted and again when bytes are decoded.
+"""Bounds of single records: checked when a record is accepted and again when bytes are decoded.
 
 The limits come from what breaks readers downstream: times near 2^63 encode and then crash every reader, NaN makes every mean
 NaN, and Kafka refuses messages over about a megabyte.

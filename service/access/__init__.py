@@ -1,1 +1,1 @@
-"""Who may call the server: connections, operators, tokens, sign-ins, and the audit log of changes."""
+"""Access to the server: connections, operators, tokens, sign-ins, and the audit log of changes."""

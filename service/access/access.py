@@ -1,4 +1,4 @@
-"""Who may call the server: connections, operators and their tokens, in a SQLite file of its own.
+"""Access store: connections, operators and their tokens, in a SQLite file of its own.
 
 1. A token is `dl_<prefix>_<secret>`: the prefix (48 random bits) is public and finds it, the secret has 256 random bits. It is
    shown once. Only its SHA-256 is stored, and compared as bytes in constant time.

@@ -1,4 +1,4 @@
-"""Where alerts go: the channels that the settings name. Their addresses are secrets; Slack's is all that is needed to post there."""
+"""Channels of alerts from the settings. Their addresses are secrets: Slack's is all that is needed to post there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told: one notice a cause, before it is put into the form of a channel."""
+"""Notices: one per cause, before it is put into the form of a channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an alert after a try, pure: delivered, to be tried again and when, or not to be delivered."""
+"""Retries of alerts, pure: delivered, due again at a time, or given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an import ends: what was found in the project that it filled, and where to look next."""
+"""Summary of an import: findings in the project it filled, and where to look next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to ask the demo's database next: commands that can be copied as they stand."""
+"""Next steps for the demo's database: commands that can be copied as they stand."""
 
 from __future__ import annotations
 

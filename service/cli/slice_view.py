@@ -1,4 +1,4 @@
-"""Which part changed, in words and rows: what an incident's evidence says of slices, for its page and for a terminal."""
+"""Slices of an incident in words and rows, for its page and for a terminal."""
 
 from __future__ import annotations
 

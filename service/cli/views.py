@@ -1,4 +1,4 @@
-"""What the commands show, as tables and text: the same rows that `--json` prints."""
+"""Views of the commands, as tables and text: the same rows that `--json` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else is said in the synthetic dialogues: disputes, long answers, wrapping up, and how an agent answers that gets worse."""
+"""Texts of the synthetic conversations: disputes, long answers, wrapping up, answers of an agent that gets worse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agents of the synthetic dialogues are asked about, thought and answered; `{slot}` is filled the same everywhere."""
+"""Topics of the synthetic conversations; `{slot}` is filled the same everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agents of the synthetic fleet work on: tasks with slots, by domain, and what they say when they get worse."""
+"""Tasks and texts of the synthetic fleet, by domain, and those of agents that get worse."""
 
 from __future__ import annotations
 

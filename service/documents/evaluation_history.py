@@ -1,4 +1,4 @@
-"""What evaluations come to over time, as documents: by case, model against model, and beside what people say."""
+"""Evaluations over time, as documents: by case, model against model, and beside people's scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a project was checked for drift, and how much that no incident says: absence is stated as what it is.
+"""Checks of a project for drift, and changes that no incident reports: absence is stated as what it is.
 
 A check looks at projects with exchanges of late, as of a moment. No incident is good news only where somebody looked, at a history that
 is as long as a whole baseline's.

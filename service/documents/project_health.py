@@ -1,4 +1,4 @@
-"""How a project is: by its open incidents, and by what its last days say even where no rule has raised an alarm.
+"""Health of a project: its open incidents, and its last days even without an alarm.
 
 Rules find changes. A judge that never answered, runs that are unsafe, and anomalies that were always many are no changes, and nobody who
 reads "healthy" would look for them. Nor is it healthy where nobody has looked yet, or where there is too little to look at: that is unknown.

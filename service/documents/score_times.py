@@ -1,4 +1,4 @@
-"""When the exchanges of the scores were that people have looked at: learnt once, and kept.
+"""Times of the exchanges whose scores people have looked at: learnt once, and kept.
 
 An id says nothing of where a score lies among millions, its time does; and the time of an exchange never changes. So what a page
 remembers of a few hundred scores spares it reading the ids of all.

@@ -1,4 +1,4 @@
-"""What a command evaluates by: cases from files and folders, and the judge runs of a profile."""
+"""Inputs of evaluation commands: cases from files and folders, and the judge runs of a profile."""
 
 from __future__ import annotations
 

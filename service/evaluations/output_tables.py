@@ -1,4 +1,4 @@
-"""What `driftline evaluate` prints: a line for each evaluation, then what each model's scores come to, in all and by dimension."""
+"""Output tables of `driftline evaluate`: a line per evaluation, then each model's scores, in all and by dimension."""
 
 from __future__ import annotations
 

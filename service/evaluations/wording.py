@@ -1,4 +1,4 @@
-"""What is said of evaluations before they are made, and how they get on."""
+"""Wording of evaluations before and while they run."""
 
 from __future__ import annotations
 

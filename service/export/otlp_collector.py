@@ -1,4 +1,4 @@
-"""Which OpenTelemetry collector scores are sent to, if any: by our own setting, else by OpenTelemetry's variables."""
+"""The OpenTelemetry collector that scores are sent to: our own setting, else OpenTelemetry's variables."""
 
 from __future__ import annotations
 

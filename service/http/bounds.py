@@ -1,4 +1,4 @@
-"""What bounds the server: sizes, times and numbers, in one place."""
+"""Bounds of the server: sizes, times and numbers, in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What endpoints work with, put together once for an application."""
+"""Context of the endpoints, put together once per application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request has to keep to before anything looks into it, as plain ASGI middleware.
+"""Request limits, applied before anything reads the request, as plain ASGI middleware.
 
 1. It names the server by an allowed name: a page of elsewhere that had its own name point here is not answered.
 2. No more than so many are worked on at once.

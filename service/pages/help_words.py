@@ -1,4 +1,4 @@
-"""What the words on the pages mean, in a few sentences each, for whoever sees them for the first time."""
+"""Help texts for the terms on the pages, a few sentences each."""
 
 from __future__ import annotations
 

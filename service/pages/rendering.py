@@ -1,4 +1,4 @@
-"""From a template to a page: everything from outside is escaped and made visible, and the page may load nothing but our own files.
+"""Rendering of templates: text from outside is escaped and made visible, and a page loads only our own files.
 
 Agents write texts that are shown here. So templates escape by themselves, characters that hide or turn text are shown as their codes,
 and the content security policy has no place for a script or a style of theirs.

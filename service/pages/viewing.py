@@ -1,4 +1,4 @@
-"""Who looks at a page: an operator who has signed in, and may read; anybody else is led to the sign-in, and comes back from there."""
+"""Viewers of pages: a signed-in operator who may read; others are led to the sign-in and come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where analysts' questions come in: so many at once, each over the present snapshot."""
+"""Query pool: runs a bounded number of analysts' statements at once, each over the present snapshot."""
 
 from __future__ import annotations
 

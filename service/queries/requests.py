@@ -1,4 +1,4 @@
-"""What is asked, within which limits, and what comes back; these go between the server and the processes it starts."""
+"""Requests and replies between the server and the processes that answer statements, with their limits."""
 
 from __future__ import annotations
 

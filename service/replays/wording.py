@@ -1,4 +1,4 @@
-"""What is said of a replay: its estimate before, its progress, and what came of it."""
+"""Wording of a replay: its estimate, its progress, and its outcome."""
 
 from __future__ import annotations
 

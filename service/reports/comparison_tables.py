@@ -1,4 +1,4 @@
-"""What `driftline compare` prints: who made the scores, what moved, then measures, states, exchanges and cost."""
+"""Tables of `driftline compare`: who made the scores, what moved, then measures, states, exchanges and cost."""
 
 from __future__ import annotations
 

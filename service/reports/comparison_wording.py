@@ -1,4 +1,4 @@
-"""What a comparison says in words: what moved, by how much, and how far that is to be believed."""
+"""Wording of a comparison: what moved, by how much, and how far to believe it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What judging would have cost without gates, sampling or cache: the same exchanges through the same rules, each saving on or off.
+"""Cost comparison: the same exchanges through the same rules, with gates, sampling and cache on or off.
 
 The judge's part is played by the simulated judge, in this process, because nobody knows what a judge would have said of exchanges it
 was never shown. Each question becomes the request that the judge would get, and its tokens are counted as the simulated judge counts

@@ -1,4 +1,4 @@
-"""What judging cost, agent by agent, and what it would have cost with each saving off: tables for the demo."""
+"""Cost report of the demo: costs by agent, and with each saving off."""
 
 from __future__ import annotations
 

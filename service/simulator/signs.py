@@ -1,4 +1,4 @@
-"""What the simulated judge sees in an exchange: a few signs, found by patterns and by counting words.
+"""Signs in an exchange that the simulated judge sees, found by patterns and by counting words.
 
 It understands nothing. It is there so that everything around a judge can be shown and tested without a key and without a cost.
 """

@@ -1,4 +1,4 @@
-"""What the serving process does by the clock: the one list of its periodic tasks."""
+"""Periodic tasks of the serving process, in one list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine is told and what it tells of itself."""
+"""Settings and state of an engine, as its callers see them."""
 
 from __future__ import annotations
 

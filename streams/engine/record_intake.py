@@ -1,4 +1,4 @@
-"""What a server needs of whatever takes its records in: the embedded engine, or the gateway to Kafka."""
+"""The interface of record intake: the embedded engine and the gateway to Kafka implement it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What evaluations would take, found out without asking anybody."""
+"""Estimates of evaluations, without asking any judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From sessions, cases and plans to what is to be evaluated, what is there already, and what the rest is expected to cost.
+"""Preparation: sessions, cases and plans become requests; finds existing evaluations and estimates the rest.
 
 1. An evaluation is known by its id, which depends on everything that a score depends on. A completed one is reused.
 2. One that failed is asked for again, as the next attempt: what the judge has answered before counts, so only the rest is asked.

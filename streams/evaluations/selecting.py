@@ -1,4 +1,4 @@
-"""Which sessions are evaluated: the finished ones that were named, or the newest of a tag or a project."""
+"""Selection of sessions to evaluate: finished ones that were named, or the newest of a tag or a project."""
 
 from __future__ import annotations
 

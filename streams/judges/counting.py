@@ -1,4 +1,4 @@
-"""How many tokens a prompt has at most: what the API counts of it, with a margin, else a token for each byte.
+"""Token counts: the most tokens a prompt can have, counted by the API with a margin, else one per byte.
 
 1. Instructions, schema and settings are the same for thousands of questions: the API counts them once (`POST /v1/messages/count_tokens`,
    which is free). What is said to the judge beside them counts a token for each byte, which no text of anybody passes.

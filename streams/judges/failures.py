@@ -1,4 +1,4 @@
-"""What an error of a call means: its outcome, whether it was paid for, whether to try again, and words without secrets.
+"""Failures of calls: outcome, whether it was paid for, whether to retry, and a message without secrets.
 
 An HTTP error status is not billed. What is not known to be free is taken to be billed: a time-out, a connection that broke, an answer
 that cannot be read, and the error of a gateway, behind which the API may have answered.

@@ -1,4 +1,4 @@
-"""What a response with status 200 says, read from its bytes: servers answer with HTML, half a document or another shape, too."""
+"""Responses with status 200, read from their bytes: servers also answer with HTML, half a document or another shape."""
 
 from __future__ import annotations
 

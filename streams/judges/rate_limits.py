@@ -1,4 +1,4 @@
-"""How many calls may be under way, and when none may: what the API's headers say of its rate limits.
+"""Rate limits: how many calls may be under way, from the API's headers.
 
 The bound grows by one for each round of calls that went well, and is halved when the API says that it is too much. Headers
 may be missing or garbage; garbage counts as missing.

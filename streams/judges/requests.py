@@ -1,4 +1,4 @@
-"""From a question to the parameters of a call: how the answer's format is asked for, and how an answer is sent back to be mended."""
+"""Requests to the Messages API: parameters of a call, the answer's format, and how an answer is sent back for repair."""
 
 from __future__ import annotations
 

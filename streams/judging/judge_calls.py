@@ -1,4 +1,4 @@
-"""What a process has heard from its judge: counted, and said in the log when the judge is in trouble."""
+"""Counts of judge calls of a process, logged when the judge is in trouble."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker on Kafka keeps of judged turns that may be judged again when their session closes.
+"""Kept calls: a worker on Kafka keeps the answers of turns that may be judged again when their session closes.
 
 Topics are no index: of a task that is done, nothing is read back. So what its questions were answered stays in the session's state, as
 long as the turn may become one of the last, and is not paid for twice. The embedded runner asks its store instead.

@@ -1,4 +1,4 @@
-"""How the cluster is reached: one value, and the options that each client library takes for it."""
+"""Connection to the cluster: one value, and the options that each client library takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this process has produced and the sink has not landed yet: until then the tables do not know it, and this does."""
+"""Records in flight: produced by this process and not yet landed, so the tables do not know them."""
 
 from __future__ import annotations
 

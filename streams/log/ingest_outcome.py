@@ -1,4 +1,4 @@
-"""What a sender is told of the exchange it sent: taken or known, sampled or left out and why, what Tier 1 says, whether money is left."""
+"""Ingest outcome: accepted or known, sampled or left out and why, Tier 1's findings, whether money is left."""
 
 from __future__ import annotations
 

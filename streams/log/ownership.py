@@ -1,4 +1,4 @@
-"""Who fills a database: the embedded runner, or a sink that reads Kafka. One of them only, for each goes by positions of its own."""
+"""Ownership of a database: the embedded runner fills it, or a sink that reads Kafka, never both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay would take, found out by going through all of it without asking anybody."""
+"""Estimate of a replay: goes through all of it without asking any judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a part of a replay keeps: scores, what was asked for them, session states and the position, committed together."""
+"""File of one part of a replay: scores, questions, session states and the position, committed together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay is to do, fixed before it begins: the same plan is carried to its end however often it is cut short."""
+"""Plan of a replay, fixed before it begins: the same plan is carried to its end after every interruption."""
 
 from __future__ import annotations
 

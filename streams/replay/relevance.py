@@ -1,4 +1,4 @@
-"""What of everything that was recorded of an exchange answers the questions of the policy in force."""
+"""Relevance: picks the recorded judgements that answer the questions of the policy in force."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where records come from: OpenClaw transcripts and event files."""
+"""Sources of records: OpenClaw, Claude Code and Codex transcripts, and event files."""

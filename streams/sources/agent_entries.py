@@ -1,4 +1,4 @@
-"""What the dialects of other agents have in common: checks of a line's fields, and entries made of what it says."""
+"""Entries of other agents' transcripts: checks of a line's fields that their dialects share."""
 
 from __future__ import annotations
 

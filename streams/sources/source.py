@@ -1,4 +1,4 @@
-"""What every source of files has in common: what a reading depends on, and what comes out of it."""
+"""The interface of file sources: what a reading depends on, and what comes out of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose records are erased, as of now: nobody is asked about them any more, and nothing is kept of them."""
+"""Erased sessions and connections as of now: nothing of them is judged or kept."""
 
 from __future__ import annotations
 

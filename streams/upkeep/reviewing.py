@@ -1,4 +1,4 @@
-"""What people say of exchanges, as records: a score from 1 to 5, which stands beside the judge's and changes nothing of it."""
+"""Reviews as records: a person's score from 1 to 5, which stands beside the judge's and does not change it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of baselines and incidents: what the tables show, and what was published and does not show there yet."""
+"""Known baselines and incidents: those in the tables, and those published and not yet in the tables."""
 
 from __future__ import annotations
 

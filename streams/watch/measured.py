@@ -1,4 +1,4 @@
-"""What a project's scores say day by day and hour by hour, as far as they were made with the same means.
+"""Comparable scores of a project, by day and by hour, as far as they were made with the same means.
 
 1. Scores by another judge, another methodology or other rules are another measure. Only those are compared that were made as most of
    the last seven days were; history that was judged again counts as it stands now. Versions of the rules that ask and read alike,

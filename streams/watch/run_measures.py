@@ -1,4 +1,4 @@
-"""What a project's finished runs say, agent by agent: trust, the share of unsafe runs, and the share with each type of failure.
+"""Measures of a project's finished runs, by agent: trust, share of unsafe runs, share of each failure type.
 
 1. A run counts on the day on which it ended, in its latest revision; a run without evidence has no trust and does not count.
 2. Diagnoses by other rules or other thresholds are another measure. Of each agent only those are compared that were made as most of its

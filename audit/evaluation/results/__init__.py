@@ -1,1 +1,1 @@
-"""From the judge's answers on a run to a result: aggregates, scores of the dimensions, documents, reports."""
+"""Results of evaluations: aggregates, scores of the dimensions, documents, reports."""

@@ -1,4 +1,4 @@
-"""From the judge's answers to one score a dimension: median or mean over the iterations that succeeded, and how far they are apart.
+"""Aggregation of the judge's answers to one score per dimension: median or mean of the iterations, and their spread.
 
 Nothing is rounded here: scores are rounded where they are shown. Every sum is exact before it is divided, so the order of the
 iterations never matters and an aggregate never leaves the range of what it is made of.

@@ -1,4 +1,4 @@
-"""What an evaluation has found, once the judge was asked: aggregates, the score of each dimension, what to warn of, the documents."""
+"""Findings of an evaluation: aggregates, the score of each dimension, warnings, documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of each call of the judge: the answer that counts, or why there is none."""
+"""Outcome of each call of the judge: the answer that counts, or why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far evaluations and people agree: the judge's verdict on a run against what people said of the run's exchanges.
+"""Agreement of evaluations and people: the judge's verdict on a run against the scores of its exchanges by people.
 
 People score exchanges from 1 to 5, an evaluation the whole run from 0 to 10. A rater's word on a run is the mean of what they gave its
 exchanges, rounded to the nearest point; the verdict is put onto the same scale, 0 as 1 and 10 as 5. Then it is the agreement of any

@@ -1,4 +1,4 @@
-"""What is told of a set of evaluations: a row each, and for every model what its scores come to. A document with a published schema."""
+"""Reports on sets of evaluations: one row each, and a summary per model. A document with a published schema."""
 
 from __future__ import annotations
 

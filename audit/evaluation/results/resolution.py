@@ -1,4 +1,4 @@
-"""How a dimension gets the score that counts, from what the checks found and what the judge says.
+"""Resolution: a dimension's score, from the deterministic checks and the judge.
 
 | policy             | checks and judge | judge alone        | checks alone         | neither |
 |--------------------|------------------|--------------------|----------------------|---------|

@@ -1,4 +1,4 @@
-r"""What in a text tells where a run took place: file system paths, images, ids and lines of logs, each with what replaces it.
+r"""Patterns that reveal where a run took place: paths, images, ids and log lines, each with its replacement.
 
 The patterns are RE2 and each gives up soon, so all of them are linear in the text. A boundary is a character that the name could
 not go on with on the left; RE2 cannot look behind, so it is part of the match and stays.

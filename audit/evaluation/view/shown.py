@@ -1,4 +1,4 @@
-"""Which texts of a case and a run the judge is shown, section by section: an allow-list, so that nothing else can come along."""
+"""Allow-list of the texts of a case and a run that the judge is shown, section by section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's events tell a judge: tool calls and their results, artifacts, failures that nothing mended, and how it ended.
+"""Trace of a run for the judge: tool calls and results, artifacts, failures that nothing mended, the end.
 
 | event | becomes |
 | --- | --- |

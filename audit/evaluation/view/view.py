@@ -1,4 +1,4 @@
-"""What the judge sees of a run: one compact JSON document of three parts, made of what is named here and of nothing else.
+"""The judge's view of a run: one compact JSON document of three parts, made from an allow-list.
 
 `evaluation_target` is what was asked, in the words of the case. `subject_response` is what the agent answered and which tools it
 used. `execution_evidence` is what is known of how it went. Texts of the run are cleaned of infrastructure

@@ -1,1 +1,1 @@
-"""Who calls: tokens, cookies, sign-in, and the audit trail of changes."""
+"""Authentication: tokens, cookies, sign-in, and the audit trail of changes."""

@@ -1,4 +1,4 @@
-"""What operators and commands changed, for those who answer for it."""
+"""Audit log endpoint: changes by operators and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators change over HTTP goes into the audit log: a line before anything is done, completed before it is answered."""
+"""Audit trail: a line before a change over HTTP is made, completed before it is answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who calls: the token of a request, before its body is read. Nothing under /api is answered without one.
+"""Authentication by the token of a request, before its body is read. Nothing under /api is answered without one.
 
 1. The token is in the Authorization header (`Bearer dl_…`), never in the address. A browser has a cookie instead, after signing in.
 2. A cookie comes along whoever made the browser call. So with one, what writes has to come from a page of ours: it carries the

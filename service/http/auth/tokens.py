@@ -1,4 +1,4 @@
-"""Who may deliver and who may read and decide, and their tokens: listed, added, rotated, revoked by admins of every project.
+"""Tokens of connections and operators: listed, added, rotated, revoked by admins of every project.
 
 A token is answered once, where it is made, and is kept nowhere. Nobody gives what they do not have: an operator's scopes are the
 caller's own or fewer, and a token of somebody with more cannot be rotated into one's hands.

@@ -1,4 +1,4 @@
-"""What is answered, field by field, in camelCase: the one definition for answering and for the documentation."""
+"""Answers, field by field, in camelCase: one definition for answering and for the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is answered of evaluations, field by field; `service.documents.evaluations` says where each value comes from."""
+"""Answers about evaluations, field by field; `service.documents.evaluations` says where each value comes from."""
 
 from __future__ import annotations
 

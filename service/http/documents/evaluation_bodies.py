@@ -1,4 +1,4 @@
-"""What is sent to have runs evaluated: cases and a profile as their files hold them, and which runs are meant."""
+"""Bodies of evaluation requests: cases and a profile as their files hold them, and the runs meant."""
 
 from __future__ import annotations
 

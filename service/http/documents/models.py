@@ -1,4 +1,4 @@
-"""What is sent, field by field: the one definition for checking and for the documentation.
+"""Bodies, field by field: one definition for checking and for the documentation.
 
 Types are strict: a number in quotes is no number. Fields that are not known are ignored, so that a sender may know more than we do.
 """

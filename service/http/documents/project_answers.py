@@ -1,4 +1,4 @@
-"""What operators are answered of a project, field by field; `service.documents.scores` says where each value comes from."""
+"""Answers about a project, field by field; `service.documents.scores` says where each value comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people were told, for operators of every project."""
+"""Alerts that were sent, for operators of every project."""
 
 from __future__ import annotations
 

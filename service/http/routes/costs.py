@@ -1,4 +1,4 @@
-"""What judging cost: of a project, or of every project that the caller may see."""
+"""Costs of judging: of a project, or of every project that the caller may see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators read of a project: scores, anomalies, the summary, the banner."""
+"""Scores, anomalies, the summary and the banner of a project."""
 
 from __future__ import annotations
 

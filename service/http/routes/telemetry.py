@@ -1,4 +1,4 @@
-"""Which sessions are alive, for operators."""
+"""Live sessions, for operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a project does over time: its days, the ends of its sessions, what was sampled and why."""
+"""Trends of a project: its days, the ends of its sessions, sampling and its reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where numbers stand in a chart: its scale, the ticks beside it, and the labels below that there is room for."""
+"""Axes of charts: scales, ticks, and the labels that there is room for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the nodes and edges of a causal graph stand: time from left to right, a lane for each type of event, the failures below.
+"""Layout of a causal graph: time from left to right, a lane per type of event, the failures below.
 
 1. Every event is in exactly one column. Events that are no evidence and did not fail are drawn as one block where three or more follow
    each other; where there are still too many columns, neighbours are joined until there are not, evidence last. A block is smaller than

@@ -1,4 +1,4 @@
-"""What the records say of an exchange in a word, said in a sentence: why it was sampled, why a tier is in its state, how a call ended."""
+"""Wording of an exchange's records: why it was sampled, why a tier is in its state, how a call ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to find the days and the exchanges of an incident again: by a statement over the analysts' views, and exactly, by a command.
+"""Queries that reproduce an incident's days and exchanges: SQL over the analysts' views, and an exact command.
 
 A statement is answered from a snapshot beside the server. The query that the evidence rests on reads the log itself, which only a
 command can, while no server has the file.

@@ -1,4 +1,4 @@
-"""How an incident was found, in words, and the numbers that it rests on, each with what is not known of it."""
+"""Wording of an incident: how it was found, and its numbers with their intervals."""
 
 from __future__ import annotations
 

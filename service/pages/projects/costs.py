@@ -1,4 +1,4 @@
-"""What judging cost by session: the most expensive sessions of some days, by the days of their exchanges."""
+"""Costs by session: the most expensive sessions of some days, by the days of their exchanges."""
 
 from __future__ import annotations
 

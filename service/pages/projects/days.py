@@ -1,4 +1,4 @@
-"""What the days of a project hold that its pages show."""
+"""Days of a project, as its pages show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of a project shows once it is there: all its figures, what judging cost, why exchanges were judged, runs, what is unscored.
+"""Details of a project's page, loaded after it: figures, costs, reasons for judging, runs, unscored exchanges.
 
 It is a page of its own, so that who has no script can read it, too.
 """

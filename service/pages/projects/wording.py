@@ -1,4 +1,4 @@
-"""What the page of a project says of the reasons in the records: why exchanges were judged, and what helps where they were not."""
+"""Wording of reasons on a project's page: why exchanges were judged, and what helps where they were not."""
 
 from __future__ import annotations
 

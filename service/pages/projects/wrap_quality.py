@@ -1,4 +1,4 @@
-"""How the sessions of a project were wrapped up: which steps of a proper end they show, the newest first."""
+"""Wrap quality of a project's sessions: the steps of a proper end they show, newest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of a run is made of: the run's diagnosis as it is recorded, and its events without their payloads.
+"""Data of a run's page: the recorded diagnosis, and its events without their payloads.
 
 The verdict is the recorded one, which lists, alerts and gates go by. Which events are evidence is found by the detectors again, because a
 record names only the first of them. What is read is bounded, whatever a session holds.

@@ -1,4 +1,4 @@
-"""What the template of a run is filled with."""
+"""Values for the template of a run."""
 
 from __future__ import annotations
 

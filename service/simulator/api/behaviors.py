@@ -1,4 +1,4 @@
-"""What each kind of behaviour does with a request that the API would run. Every kind of the scripts stands in one table here."""
+"""Behaviors of the simulated judge: every kind of the scripts in one table."""
 
 from __future__ import annotations
 

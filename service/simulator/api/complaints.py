@@ -1,4 +1,4 @@
-"""What the Messages API has against a request, in its words: each rule is one function, and the first complaint counts."""
+"""Complaints of the Messages API about a request: each rule is one function, and the first complaint counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which script a request goes by: the one for all, or one of its own for requests whose prompt holds a certain text.
+"""Choice of the script for a request: the one for all, or one for prompts that hold a certain text.
 
 What a script for a text does, it does to each question by itself: every question that holds the text goes through the steps from
 the first one, however many others are asked beside it and in whatever order. So "the judge of this case fails twice of three" is

@@ -1,4 +1,4 @@
-"""From questions to batches under way: those of an earlier process taken up again, and new ones made of what is left."""
+"""Opening of batches: takes up those of an earlier process and makes new ones of the questions left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch is planned to hold, and the journal in which that outlives the process.
+"""Plans of batches, and the journal in which they outlive the process.
 
 A batch has a plan before it exists: an id of the plan's own stands in the custom id of each of its requests, so a batch that was made but
 never recorded is known again by its results.

@@ -1,4 +1,4 @@
-"""Where the sink goes on in each partition, checked against what the topics still have."""
+"""Positions of the sink in each partition, checked against what the topics still have."""
 
 from __future__ import annotations
 

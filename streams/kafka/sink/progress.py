@@ -1,4 +1,4 @@
-"""How far a reader of partitions has come, against how far the topics had come when that was last asked."""
+"""Progress of a reader of partitions, against the end of the topics when it was last asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was read from topics, into their tables: rows and the positions to go on from in one transaction.
+"""Batches of the sink: rows and the next positions, written in one transaction.
 
 1. A record whose identity and revision the table has is left out: at least once on the topic, exactly once in the table.
 2. What is no record of its topic, or has the identity of another, becomes a dead letter. That is on its topic before the positions move:

@@ -1,4 +1,4 @@
-"""What stands in a state topic for a session, and which values are none: those that no stage could go on from.
+"""Stored states of sessions, and the detection of values that no stage could go on from.
 
 1. A state must be readable, outside and inside, and go no farther than the source had come when the topic was read.
 2. What is none counts for nothing, is logged and becomes a dead letter, the same whoever finds it. Its session goes on from the right

@@ -1,4 +1,4 @@
-"""From records as the broker has them to columns: one way for the sink and the workers, so that both reject the same.
+"""Decoding of broker records to columns: one way for the sink and the workers, so that both reject the same.
 
 A record is rejected when its value is no record of ours, breaks a bound or the contract (`schemas.bounds.contract`), or is of a type that does
 not travel on its topic; and where a topic is keyed by session, when its key is not that of its session: it may be on another partition

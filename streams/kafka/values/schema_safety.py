@@ -1,4 +1,4 @@
-"""Which schemas of others may be decoded at all: those with which no body can exhaust stack, memory or time.
+"""Schema safety: only schemas whose bodies cannot exhaust stack, memory or time are decoded.
 
 Every type takes at least a byte, for null stands in unions alone: then a body has no more parts than bytes. No type refers to itself: then
 a body is no deeper than its schema.

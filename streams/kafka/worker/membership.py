@@ -1,4 +1,4 @@
-"""Whether the group still counts this process in, as far as the broker has said.
+"""Membership: whether the group still counts this process in, as far as the broker has said.
 
 1. A worker of which the broker heard nothing for the session timeout has lost its partitions to others. Where the broker was the one
    that stood still, the worker cannot know for how long; so what counts is when the last request was sent that was answered.

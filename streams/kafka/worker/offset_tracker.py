@@ -1,4 +1,4 @@
-"""What was handed to the stages and is not committed yet: the book a worker keeps of each partition.
+"""Offset tracker: chunks handed to the stages and not yet committed, per partition.
 
 1. A delivery is told from another by what it is, not by its offsets: the same records may be delivered twice in one process.
 2. The offset of a partition moves over deliveries that are done, from the earliest on; one that is under way holds it back.

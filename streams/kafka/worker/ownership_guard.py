@@ -1,4 +1,4 @@
-"""What one partition has to do with the broker: again and again until it is done, and only as long as the partition is ours.
+"""Ownership guard: repeats a partition's calls to the broker until they succeed or the partition is lost.
 
 Nothing begins while the group may have given the partition to another, and nothing counts as done that was done meanwhile: a broker that
 stood still takes what came to it before, and what its new owner sends, one after the other.

@@ -1,4 +1,4 @@
-"""What a worker hands to a stage, and what it asks of one: chunks of one partition, and a processor that makes them durable."""
+"""The interface between a worker and its stages: chunks of one partition, and a processor that makes them durable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was recorded of judge calls: read back from `judgements` when a partition of tasks is taken up.
+"""Recorded judge calls, read back from `judgements` when a partition of tasks is taken up.
 
 1. Nothing that a task does not carry is recorded of it before it is on its topic. So reading begins when the first task that is not committed came, a margin
    earlier: the clocks of two brokers may differ.

@@ -1,4 +1,4 @@
-"""What ends a worker that is of no use any more, so that another process takes its place.
+"""Watchdog: ends a worker that makes no progress, so that another process takes its place.
 
 A worker of which the broker heard nothing for the session timeout has lost its partitions. Whoever was frozen for most of that must
 write nothing more: it may not be the only one. And a client can stop bringing records without a word.

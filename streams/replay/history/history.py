@@ -1,4 +1,4 @@
-"""What every source of history offers to a part of a replay."""
+"""The interface of a source of history to a part of a replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which offsets of the topics a replay reads: asked for as offsets or times, fixed when it begins."""
+"""Offsets of the topics a replay reads: given as offsets or times, fixed when it begins."""
 
 from __future__ import annotations
 

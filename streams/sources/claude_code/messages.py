@@ -1,4 +1,4 @@
-"""What one message of a Claude Code transcript says: the model's, line by line, and the results of tools."""
+"""Messages of a Claude Code transcript: the model's, line by line, and the results of tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the lines of a Claude Code transcript stand: each at a question or at a message of the model, whatever lies between.
+"""Places of lines in a Claude Code transcript: each belongs to a question or to a message of the model.
 
 Attachments, notices and results of tools stand where their parent does, and what follows them does so too. So an answer is one
 chain, although the program hangs the results of parallel calls below different lines.

@@ -1,4 +1,4 @@
-"""What one item of a Codex rollout says: a text in the user's role, a call of a tool, its output."""
+"""Items of a Codex rollout: a text in the user's role, a call of a tool, its output."""
 
 from __future__ import annotations
 

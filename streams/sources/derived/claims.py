@@ -1,4 +1,4 @@
-"""What an answer claims, and what an output says that such a claim would have to rest on: figures, and troubles."""
+"""Claims of an answer, and what an output must say to support them: figures and troubles."""
 
 from __future__ import annotations
 

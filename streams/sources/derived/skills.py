@@ -1,4 +1,4 @@
-"""Whether an agent followed the skills it was asked for, or took up by itself: the rule `skill-use-1`.
+"""Skill use: did the agent follow the skills it was asked for or took up? The rule `skill-use-1`.
 
 A skill is a SKILL.md that the agent has to read before it acts. `skill_event` is told of three failures, and of nothing else: a skill
 that is there and not used is no failure.

@@ -1,4 +1,4 @@
-"""What an agent answered to one user message, folded message by message.
+"""The agent's answer to one user message, folded message by message.
 
 1. The response is the text of the last message that does not ask for a tool; thinking is all thinking blocks; usage is the sum;
    model and stop reason are the last message's.

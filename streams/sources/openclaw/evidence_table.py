@@ -1,4 +1,4 @@
-"""Which detector sees what of OpenClaw: for each failure type, what evidence a transcript, a trajectory and the plugin give.
+"""Evidence table: for each failure type, the evidence of a transcript, a trajectory and the plugin.
 
 `docs/openclaw.md` has the table that `evidence_table` writes, and tests hold it against real runs.
 """

@@ -1,4 +1,4 @@
-"""What lies beside a transcript that is kept in a file: its trajectory, the entry of its session, and the session it was forked from.
+"""Files beside a transcript: its trajectory, the entry of its session, and the session it was forked from.
 
 1. `<name>.trajectory.jsonl` is the second account of the session's runs. Where `OPENCLAW_TRAJECTORY_DIR` moved it elsewhere it is
    not looked for: a path that a file names may lead anywhere.

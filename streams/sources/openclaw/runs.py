@@ -1,4 +1,4 @@
-"""What only the trajectory knows of a session's runs, as events that say `told_by: trajectory`.
+"""Facts about runs that only the trajectory has, as events that say `told_by: trajectory`.
 
 1. Calls and results of tools whose id the transcript does not have. A call inside a wrapped one, whose id holds that of the
    wrapper (`tool_search_code:<id>:<tool>:<n>`), is the call that the transcript tells under the wrapper's id.

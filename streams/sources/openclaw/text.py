@@ -1,4 +1,4 @@
-"""What a gateway wraps around text: taken off for judging, and recognised as noise.
+"""Text that a gateway wraps around messages: removed before judging, recognized as noise.
 
 1. A user message may begin with blocks of metadata: a line `Conversation info (untrusted metadata):`, a line
    `Sender (untrusted metadata):` or any line that ends in the mark `⟦openclaw:ctx⟧`, each followed by a fenced JSON document;

@@ -1,4 +1,4 @@
-"""What caused an incident, in words and numbers: the agent, the judge, or why that is not known.
+"""Causes of incidents in words and numbers: the agent, the judge, or why that is not known.
 
 1. A finding says how far it moved its tier; anchors say how far the judge moved (`audit.anchors.attribution`).
 2. One incident may move several tiers, and has one cause. Tiers that tell the same agree; tiers that cannot tell are silent; tiers that

@@ -1,4 +1,4 @@
-"""What the checks of Tier 1 found since a change, beside what they found before it."""
+"""Flags of Tier 1 since a change, compared with the time before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which findings are about one change, and which incident of it there is already. Pure.
+"""Grouping of findings into changes, and their match with open incidents. Pure.
 
 1. Findings of drift that went the same way for the worse, or for the better, and whose first days overlap or lie within a day of each other
    are one change, whichever series and rules saw it. A spike of anomalies is a change of its own.

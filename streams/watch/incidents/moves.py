@@ -1,4 +1,4 @@
-"""What moved in an incident: the list of its series in the evidence, each with what every rule saw of it.
+"""Moves of an incident: its series in the evidence, each with what every rule saw of it.
 
 The series that leads has its rules beside the list, where records of versions before have them; such a record is a list of one.
 """

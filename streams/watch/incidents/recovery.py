@@ -1,4 +1,4 @@
-"""When a change is over: by its own measure, in whole days, and without waiting for the rule to forget it.
+"""Recovery: a change is over by its own measure, in whole days, without waiting for the rule to forget it.
 
 1. A change is over when the last whole days with scores, at least two of them, lie back: each on the near side of the line halfway
    between the level before and the level of the change, and all of them together so with 95 % confidence.

@@ -1,4 +1,4 @@
-"""Which part changed, for an incident: the slices of its exchanges by every label, ranked, as JSON for its evidence."""
+"""Slices of an incident: its exchanges by every label, ranked, as JSON for the evidence."""
 
 from __future__ import annotations
 

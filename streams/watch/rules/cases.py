@@ -1,4 +1,4 @@
-"""What the rules of the watch are asked about, and how they show numbers."""
+"""Cases for the rules of the watch, and the format of their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule found, in one form for all rules, so that incidents need not know how each of them looks."""
+"""Findings of rules in one form, so that incidents need not know each rule."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from names of our own
-"""Where the lines of a session lie in an OpenClaw database, whichever of its forms the file has.
+"""Rows of a session's lines in an OpenClaw database, for each form the file may have.
 
 1. `transcript_events`: a row is a line, as text in `event_json` or, since 2026.9, as zstd in `event_zstd`.
 2. `session_transcript_archives`: what a reset or a deletion took out of the rows, as a JSONL file in a blob.

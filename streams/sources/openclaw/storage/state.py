@@ -1,4 +1,4 @@
-"""What a state folder of OpenClaw says of the program: version, form of its transcripts, and whether Driftline's plugin is on.
+"""State folder of OpenClaw: version, form of its transcripts, and whether Driftline's plugin is on.
 
 The configuration, `openclaw.json`, may hold comments and include other files. It is read as plain JSON: where it is something
 else, what it says is not known, and not guessed.

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from names of our own
-"""What an OpenClaw database says of a session beside its lines: who began it, where it was held, what was copied into it.
+"""Session data of an OpenClaw database beside the lines: origin, channel, copied lines.
 
 Databases since 2026.7.2 have `session_windows`, a row per session, and `session_nodes`, a row per conversation. Older files have
 neither, and say nothing of it.
