@@ -5,7 +5,7 @@
 | 0 | green | none |
 | 1 | yellow | info: logged |
 | 2 | yellow | warning: people are told |
-| 3 or more | red | critical: the session is taken to have stopped |
+| 3 or more | red | critical: the session has stopped |
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _STATUSES: tuple[Status, ...] = ("green", "yellow", "yellow", "red")
 _LEVELS: tuple[Level | None, ...] = (None, "info", "warning", "critical")
 STOPPED = 3
-"""Missed signs from which on a session is taken to have stopped."""
+"""Missed signs from which on a session counts as stopped."""
 
 
 @dataclass(frozen=True, slots=True)

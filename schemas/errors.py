@@ -106,7 +106,7 @@ class QueryError(DriftlineError):
 
 
 class BusyError(DriftlineError):
-    """There is more to do than can be taken at the moment; nothing was taken."""
+    """Overloaded: nothing was written."""
 
     hint = "Send it again a little later."
 

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Giving space back: a DuckDB file never gets smaller, so what is in it is written into a new one, which then takes its place.
+"""Compaction: DuckDB files never shrink, so the rows are written into a new file, which takes the old one's place.
 
 1. The file has to be closed; while it is copied and replaced nobody else can open it.
 2. The new file is whole and on the disk before it takes the old one's name, in one step. Killed at any moment, one of them is there

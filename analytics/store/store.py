@@ -39,7 +39,7 @@ class Store:
         self._lock = threading.RLock()
         self._ends: dict[str, int] = {}
         self.met = Met()
-        """Twins that were met, for who asks what a record is before it comes here."""
+        """Recently matched duplicates."""
         with contextlib.ExitStack() as opening:
             if path is not None:
                 opening.enter_context(FileLock(path))

@@ -21,7 +21,7 @@ MOST_NAMED = 10
 INCIDENT, TELEMETRY, TEST = "incident", "telemetry", "test"
 _MISSED = {
     "warning": "No sign of life for {minutes:g} min, {missed} intervals of {interval:g} min were missed.",
-    "critical": "No sign of life for {minutes:g} min, {missed} intervals of {interval:g} min were missed: taken to have stopped.",
+    "critical": "No sign of life for {minutes:g} min, {missed} intervals of {interval:g} min were missed: it has stopped.",
 }
 
 

@@ -128,7 +128,7 @@ class Engine:
         return await self._publish(topic, accepted)
 
     async def record(self, record: Judgement | Reservation) -> None:
-        """Make a record of a judge call durable. ErasedError where nobody is to be judged any more of whom it is."""
+        """Make a record of a judge call durable. ErasedError if the session was erased."""
         if self._erased.has(record.connection, record.session_id):
             raise ErasedError
         self._calls.note(record)

@@ -61,7 +61,7 @@ def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
     here.tab_to(here.page.get_by_role("button", name="New normal"))
     keys.press("Enter")
     expect(here.page.locator("#reason")).to_be_focused()
-    expect(main).to_contain_text("Nobody has decided yet.")
+    expect(main).to_contain_text("No decision yet.")
     reason = "A new prompt went live; it is being <b>rolled back</b>."
     decide(reason, "New normal")
     expect(main).to_contain_text("Resolved: new normal")

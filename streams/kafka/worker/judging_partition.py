@@ -70,7 +70,7 @@ class JudgingContext:
     lease: Callable[[], None]
     is_sure: Callable[[], bool]
     fail: Callable[[BaseException], None]
-    """Told of what nobody can mend in this process."""
+    """Called with unrecoverable errors."""
     calls: JudgeCalls
     turns: Turns
     """Tasks that are judged at once in this process, each from its first question to its last."""

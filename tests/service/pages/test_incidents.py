@@ -302,7 +302,7 @@ def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, 
         assert one in read, one
     assert LINKS.run("ops", "run_007") in page
     assert "<b>" not in page
-    assert "What was judged, before and after" not in read
+    assert "Judged before and after" not in read
 
 
 def test_runs_that_were_erased_leave_the_page(call: Call, tokens: Tokens, store: Store) -> None:
@@ -529,7 +529,7 @@ def test_who_may_not_review_is_told_so(call: Call, access: AccessStore, store: S
 def test_the_page_says_who_was_told(call: Call, tokens: Tokens, store: Store) -> None:
     """Whether anybody heard of it is the first question after an outage."""
     address = found(store)
-    assert "no alert went out" in shown(call, tokens.root, address)
+    assert "No alerts sent" in shown(call, tokens.root, address)
     Outbox(store).put([alert(), alert(alert_id="other", subject_id="i2", last_error="not ours")])
     read = words(shown(call, tokens.root, address))
     assert "slack" in read
