@@ -38,7 +38,7 @@ _SERVER = """
         os.environ.update(wanted["variables"])
         os.cpu_count = lambda: 1  # a replay in as many processes as there are cores would have each load everything anew
         sys.argv = ["driftline", *wanted["arguments"]]
-        service.cli.main()
+        service.cli.main.main()
 
     def keep(caller):
         message, files, _, _ = socket.recv_fds(caller, 1 << 20, 3)

@@ -46,7 +46,7 @@ _NURSERY = """
         os.environ.update(wanted["environment"])
         exec(wanted["before"], {})
         sys.argv = ["driftline", *wanted["arguments"]]
-        service.cli.main()
+        service.cli.main.main()
 
     for line in sys.stdin:
         wanted = json.loads(line)

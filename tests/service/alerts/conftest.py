@@ -20,7 +20,7 @@ def one_store() -> Iterator[Store]:
 
 
 @pytest.fixture
-def query_pool(one_store: Store) -> Iterator[Desk]:
+def desk(one_store: Store) -> Iterator[Desk]:
     """A desk with an empty outbox and no channel."""
     with one_store.transaction() as transaction:
         transaction.forget(["alerts", "incidents"])

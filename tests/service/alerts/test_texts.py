@@ -45,12 +45,12 @@ def texts_of(value: Any) -> list[dict[str, Any]]:
     return own + [text for one in value.values() for text in texts_of(one)]
 
 
-def test_a_webhook_gets_the_documented_fields(query_pool: Desk, receiver: Receiver) -> None:
+def test_a_webhook_gets_the_documented_fields(desk: Desk, receiver: Receiver) -> None:
     """Programs of others read them: a name that changes breaks them."""
-    query_pool.channels = (webhook(receiver),)
-    query_pool.tell(silence_notice(session()))
-    query_pool.deliver()
-    ((post,), ((alert_id,),)) = receiver.posts, query_pool.rows("alert_id")
+    desk.channels = (webhook(receiver),)
+    desk.tell(silence_notice(session()))
+    desk.deliver()
+    ((post,), ((alert_id,),)) = receiver.posts, desk.rows("alert_id")
     assert "application/json" == post.headers["content-type"]
     assert {
         "version": 1,
@@ -74,33 +74,33 @@ def test_a_webhook_gets_the_documented_fields(query_pool: Desk, receiver: Receiv
     } == post.document
 
 
-def test_a_signature_is_over_the_time_and_the_body(query_pool: Desk, receiver: Receiver) -> None:
+def test_a_signature_is_over_the_time_and_the_body(desk: Desk, receiver: Receiver) -> None:
     """As the documentation tells receivers to check it."""
-    query_pool.channels = (webhook(receiver, SECRET),)
-    query_pool.tell(silence_notice(session()))
-    query_pool.deliver()
+    desk.channels = (webhook(receiver, SECRET),)
+    desk.tell(silence_notice(session()))
+    desk.deliver()
     (post,) = receiver.posts
     fields = dict(part.split("=", 1) for part in post.headers["driftline-signature"].split(","))
     signed = f"{fields['t']}.".encode() + post.body
     assert hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest() == fields["v1"]
-    assert int(query_pool.now.timestamp()) == int(fields["t"])
+    assert int(desk.now.timestamp()) == int(fields["t"])
 
 
-def test_without_a_secret_there_is_no_signature(query_pool: Desk, receiver: Receiver) -> None:
+def test_without_a_secret_there_is_no_signature(desk: Desk, receiver: Receiver) -> None:
     """One by an empty secret would look like protection."""
-    query_pool.channels = (webhook(receiver), slack(receiver))
-    query_pool.tell(silence_notice(session()))
-    query_pool.deliver()
+    desk.channels = (webhook(receiver), slack(receiver))
+    desk.tell(silence_notice(session()))
+    desk.deliver()
     assert 2 == len(receiver.posts)
     assert not any("driftline-signature" in post.headers for post in receiver.posts)
 
 
-def test_a_secret_that_an_agent_wrote_stays_inside(query_pool: Desk, receiver: Receiver) -> None:
+def test_a_secret_that_an_agent_wrote_stays_inside(desk: Desk, receiver: Receiver) -> None:
     """Alerts leave the house."""
-    query_pool.channels = (webhook(receiver), slack(receiver))
+    desk.channels = (webhook(receiver), slack(receiver))
     planted = "sk-ant-api03-" + "A1b2C3d4" * 12
-    query_pool.tell(Notice("incident", "i1", "c", "warning", f"Title {planted}", f"Text {planted}", details={"said": planted}))
-    query_pool.deliver()
+    desk.tell(Notice("incident", "i1", "c", "warning", f"Title {planted}", f"Text {planted}", details={"said": planted}))
+    desk.deliver()
     assert 2 == len(receiver.posts)
     assert not any(planted.encode() in post.body for post in receiver.posts)
 

@@ -187,7 +187,7 @@ class Desk:
 
 
 @pytest.fixture
-def query_pool(simulator: RunningJudge, tmp_path: Path, clock: Any, purse_for: Purses) -> Desk:
+def desk(simulator: RunningJudge, tmp_path: Path, clock: Any, purse_for: Purses) -> Desk:
     """See `Desk`."""
     return Desk(simulator, tmp_path, clock, purse_for)
 
@@ -195,11 +195,11 @@ def query_pool(simulator: RunningJudge, tmp_path: Path, clock: Any, purse_for: P
 # What is asked and answered
 
 
-def test_each_question_gets_one_verdict_and_costs_half(query_pool: Desk) -> None:
+def test_each_question_gets_one_verdict_and_costs_half(desk: Desk) -> None:
     """The ordinary case, over several batches: every field of a judgement is there, at the batch's price."""
-    verdicts = query_pool.ask(range(50), requests=20, open=2)
+    verdicts = desk.ask(range(50), requests=20, open=2)
     assert set(range(50)) == verdicts.keys()
-    assert 50 == query_pool.simulator.requests
+    assert 50 == desk.simulator.requests
     for number, verdict in verdicts.items():
         assert ("answered", None, 1, True) == (verdict.outcome, verdict.error, verdict.attempts, verdict.simulated)
         assert not isinstance(_question(number).read(verdict.answer or ""), Invalid)
@@ -208,24 +208,24 @@ def test_each_question_gets_one_verdict_and_costs_half(query_pool: Desk) -> None
         assert usage is not None
         full = price.cost(usage)
         assert full is not None
-        assert abs(full / 2 - sum(query_pool.budgets[number].settled)) < 2
-        assert _halved(query_pool.purse_for(_question(number)).amount) == _halved(2 * query_pool.budgets[number].amount)
-    assert () == asyncio.run(FileJournal(query_pool.journal).unfinished())
+        assert abs(full / 2 - sum(desk.budgets[number].settled)) < 2
+        assert _halved(desk.purse_for(_question(number)).amount) == _halved(2 * desk.budgets[number].amount)
+    assert () == asyncio.run(FileJournal(desk.journal).unfinished())
 
 
 def _halved(nano: int) -> int:
     return round(nano / 10)
 
 
-def test_a_batched_request_is_the_request_of_the_live_judge(query_pool: Desk) -> None:
+def test_a_batched_request_is_the_request_of_the_live_judge(desk: Desk) -> None:
     """The same question must be the same question, or a batch would measure another judge. Only the boundary differs."""
-    query_pool.transport = batched = Recording()
-    query_pool.ask([1])
+    desk.transport = batched = Recording()
+    desk.ask([1])
     live = Recording()
 
     async def ask() -> None:
-        judge = open_live_judge(KEY, query_pool.simulator.base_url, _traits, transport=live)
-        await judge.ask(_question(1), query_pool.purse_for(_question(1)))
+        judge = open_live_judge(KEY, desk.simulator.base_url, _traits, transport=live)
+        await judge.ask(_question(1), desk.purse_for(_question(1)))
         await judge.aclose()
 
     asyncio.run(ask())
@@ -236,57 +236,57 @@ def test_a_batched_request_is_the_request_of_the_live_judge(query_pool: Desk) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_becomes_of_one_request_is_the_outcome_of_one_question(kind: str, query_pool: Desk) -> None:
+def test_what_becomes_of_one_request_is_the_outcome_of_one_question(kind: str, desk: Desk) -> None:
     """Every kind the simulated judge knows, between two sound requests: it spoils only its own."""
     expected = OUTCOMES[kind]
-    query_pool.simulator.reset(f"answer,{expected.script or kind},answer")
-    verdicts = query_pool.ask(range(3))
+    desk.simulator.reset(f"answer,{expected.script or kind},answer")
+    verdicts = desk.ask(range(3))
     assert ["answered", expected.outcome, "answered"] == [verdicts[number].outcome for number in range(3)], verdicts[1].error
     assert (expected.outcome == "answered") == (verdicts[1].error is None)
-    budget = query_pool.budgets[1]
+    budget = desk.budgets[1]
     assert {"nothing": [], "all": [budget.amount]}.get(expected.charged, budget.settled) == budget.settled
     if expected.charged == "usage":
         assert 0 < budget.settled[0] < budget.amount
 
 
-def test_a_model_without_structured_output_is_asked_again_with_the_schema_in_the_prompt(query_pool: Desk) -> None:
+def test_a_model_without_structured_output_is_asked_again_with_the_schema_in_the_prompt(desk: Desk) -> None:
     """The refusal is free; without a second batch every question of an older model would go unscored."""
-    query_pool.simulator.reset("no_structured")
-    query_pool.transport = recording = Recording()
-    verdicts = query_pool.ask(range(3))
+    desk.simulator.reset("no_structured")
+    desk.transport = recording = Recording()
+    verdicts = desk.ask(range(3))
     assert {"answered": 3} == Counter(verdict.outcome for verdict in verdicts.values())
     assert [True, False] == ["output_config" in body["requests"][0]["params"] for body in recording.bodies]
-    assert all(1 == budget.reserved == len(budget.settled) for budget in query_pool.budgets.values())
+    assert all(1 == budget.reserved == len(budget.settled) for budget in desk.budgets.values())
 
 
-def test_batches_are_split_by_size_too(query_pool: Desk) -> None:
+def test_batches_are_split_by_size_too(desk: Desk) -> None:
     """The API refuses a batch of more than 256 MB as a whole."""
-    query_pool.transport = recording = Recording()
-    query_pool.ask(range(10), size=15_000)
+    desk.transport = recording = Recording()
+    desk.ask(range(10), size=15_000)
     sizes = [len(json.dumps(body)) for body in recording.bodies]
     assert len(sizes) > 1
     assert all(size < 20_000 for size in sizes)
     assert 10 == sum(len(body["requests"]) for body in recording.bodies)
 
 
-def test_a_question_without_money_is_in_no_batch(query_pool: Desk) -> None:
+def test_a_question_without_money_is_in_no_batch(desk: Desk) -> None:
     """What the cap forbids is not asked, and says so; the others are."""
 
     async def run() -> dict[object, str]:
-        judge = query_pool.judge()
-        asked = [*query_pool.asked([1, 2], calls=0), *query_pool.asked([3])]
+        judge = desk.judge()
+        asked = [*desk.asked([1, 2], calls=0), *desk.asked([3])]
         found = {one.tag: verdict.outcome async for one, verdict in judge.ask_all(asked)}
         await judge.aclose()
         return found
 
     assert {1: "cost_cap", 2: "cost_cap", 3: "answered"} == asyncio.run(run())
-    assert 1 == query_pool.simulator.requests
+    assert 1 == desk.simulator.requests
 
 
-def test_a_question_stands_once_in_what_is_asked(query_pool: Desk) -> None:
+def test_a_question_stands_once_in_what_is_asked(desk: Desk) -> None:
     """One result cannot settle two call budgets."""
     with pytest.raises(ValueError, match="twice"):
-        query_pool.ask([1, 1])
+        desk.ask([1, 1])
 
 
 # Faults of the API
@@ -296,78 +296,78 @@ def test_a_question_stands_once_in_what_is_asked(query_pool: Desk) -> None:
     "fault", ["rate_limited:300", "overloaded*3", "error500", "html", "truncated_json", "drip", "hang", "reset"]
 )
 @pytest.mark.parametrize("before", ["", "answer,", "answer,answer,"])
-def test_a_fault_of_one_call_costs_neither_a_verdict_nor_money(before: str, fault: str, query_pool: Desk) -> None:
+def test_a_fault_of_one_call_costs_neither_a_verdict_nor_money(before: str, fault: str, desk: Desk) -> None:
     """Making, looking and reading: after a call of which nobody knows whether it made a batch, the batch is looked for."""
-    query_pool.simulator.reset("answer", batch_script=f"{before}{fault},answer")
-    verdicts = query_pool.ask(range(5))
+    desk.simulator.reset("answer", batch_script=f"{before}{fault},answer")
+    verdicts = desk.ask(range(5))
     assert {"answered": 5} == Counter(verdict.outcome for verdict in verdicts.values())
-    assert 5 == query_pool.simulator.requests, "a question was asked twice"
-    assert 3 < query_pool.simulator.batch_calls, "the fault did not happen"
+    assert 5 == desk.simulator.requests, "a question was asked twice"
+    assert 3 < desk.simulator.batch_calls, "the fault did not happen"
 
 
 @pytest.mark.parametrize("script", ["unauthorized", "answer,unauthorized", "overloaded"])
-def test_an_api_that_lets_nobody_in_is_an_error_and_loses_nothing(script: str, query_pool: Desk) -> None:
+def test_an_api_that_lets_nobody_in_is_an_error_and_loses_nothing(script: str, desk: Desk) -> None:
     """Ten thousand unscored exchanges are no answer to a wrong key; afterwards the same command goes on where it was."""
-    query_pool.simulator.reset("answer", batch_script=script)
+    desk.simulator.reset("answer", batch_script=script)
     with pytest.raises(JudgeUnavailableError) as raised:
-        query_pool.ask(range(5))
+        desk.ask(range(5))
     assert KEY not in str(raised.value)
-    query_pool.simulator.script_batches("answer")
-    assert {"answered": 5} == Counter(verdict.outcome for verdict in query_pool.ask(range(5)).values())
-    assert 5 == query_pool.simulator.requests
+    desk.simulator.script_batches("answer")
+    assert {"answered": 5} == Counter(verdict.outcome for verdict in desk.ask(range(5)).values())
+    assert 5 == desk.simulator.requests
 
 
-def test_a_batch_that_the_api_finds_wrong_is_an_outcome(query_pool: Desk) -> None:
+def test_a_batch_that_the_api_finds_wrong_is_an_outcome(desk: Desk) -> None:
     """The requests are at fault, so the same command would fail for ever."""
-    query_pool.simulator.reset("answer", batch_script="bad_request")
-    verdicts = query_pool.ask(range(2))
+    desk.simulator.reset("answer", batch_script="bad_request")
+    verdicts = desk.ask(range(2))
     assert {("provider_error", 1)} == {(verdict.outcome, verdict.attempts) for verdict in verdicts.values()}
     assert "refused by the script" in (verdicts[0].error or "")
-    assert 0 == query_pool.charged()
+    assert 0 == desk.charged()
 
 
-def test_results_that_stay_cut_off_are_charged_in_full_for_what_is_missing_alone(query_pool: Desk) -> None:
+def test_results_that_stay_cut_off_are_charged_in_full_for_what_is_missing_alone(desk: Desk) -> None:
     """They were paid for; the half that came counts."""
-    query_pool.simulator.reset("answer", batch_script="answer,answer,truncated_json")
-    outcomes = Counter(verdict.outcome for verdict in query_pool.ask(range(10)).values())
+    desk.simulator.reset("answer", batch_script="answer,answer,truncated_json")
+    outcomes = Counter(verdict.outcome for verdict in desk.ask(range(10)).values())
     assert 10 == outcomes["answered"] + outcomes["provider_error"]
     assert 3 < outcomes["answered"] < 7
-    assert outcomes["provider_error"] == sum(budget.settled == [budget.amount] for budget in query_pool.budgets.values())
+    assert outcomes["provider_error"] == sum(budget.settled == [budget.amount] for budget in desk.budgets.values())
 
 
-def test_a_batch_that_does_not_end_is_cancelled_and_times_out(query_pool: Desk) -> None:
+def test_a_batch_that_does_not_end_is_cancelled_and_times_out(desk: Desk) -> None:
     """The API promises a day; somebody waits for the replay."""
-    query_pool.simulator.reset("answer", batch_seconds=3600.0)
-    verdicts = query_pool.ask(range(3), deadline=600.0)
+    desk.simulator.reset("answer", batch_seconds=3600.0)
+    verdicts = desk.ask(range(3), deadline=600.0)
     assert {"timeout"} == {verdict.outcome for verdict in verdicts.values()}
-    assert 0 == query_pool.charged()
+    assert 0 == desk.charged()
 
 
-def test_a_lost_batch_is_charged_in_full(query_pool: Desk) -> None:
+def test_a_lost_batch_is_charged_in_full(desk: Desk) -> None:
     """Results are kept for a while only; what was asked then was paid for."""
-    query_pool.ask(range(3), stop=1)
-    query_pool.simulator.reset("answer")
-    verdicts = query_pool.ask(range(3))
+    desk.ask(range(3), stop=1)
+    desk.simulator.reset("answer")
+    verdicts = desk.ask(range(3))
     assert {"provider_error"} == {verdict.outcome for verdict in verdicts.values()}
-    assert all(budget.settled == [budget.amount] for budget in query_pool.budgets.values())
+    assert all(budget.settled == [budget.amount] for budget in desk.budgets.values())
 
 
 # Cancelling
 
 
-def test_what_is_cancelled_ends_at_no_cost_and_can_be_asked_again(query_pool: Desk) -> None:
+def test_what_is_cancelled_ends_at_no_cost_and_can_be_asked_again(desk: Desk) -> None:
     """A person changes their mind: questions that were answered by then are paid for, the others are free for another run."""
-    query_pool.simulator.reset("answer", batch_seconds=3600.0)
+    desk.simulator.reset("answer", batch_seconds=3600.0)
 
     async def run() -> list[Verdict]:
-        judge = query_pool.judge(requests=4, open=2)
-        found, asking = [], judge.ask_all(query_pool.asked(range(20)))
+        judge = desk.judge(requests=4, open=2)
+        found, asking = [], judge.ask_all(desk.asked(range(20)))
 
         async def collect() -> None:
             found.extend([verdict async for _, verdict in asking])
 
         collecting = asyncio.create_task(collect())
-        await asyncio.to_thread(until, lambda: query_pool.simulator.batch_calls >= 5, "batches to be under way")
+        await asyncio.to_thread(until, lambda: desk.simulator.batch_calls >= 5, "batches to be under way")
         judge.cancel()
         await collecting
         await judge.aclose()
@@ -375,18 +375,18 @@ def test_what_is_cancelled_ends_at_no_cost_and_can_be_asked_again(query_pool: De
 
     verdicts = asyncio.run(run())
     assert {("provider_error", CANCELLED): 20} == Counter((verdict.outcome, verdict.error) for verdict in verdicts)
-    assert 0 == query_pool.charged()
-    query_pool.simulator.reset("answer")
-    assert {"answered": 20} == Counter(verdict.outcome for verdict in query_pool.ask(range(20)).values())
+    assert 0 == desk.charged()
+    desk.simulator.reset("answer")
+    assert {"answered": 20} == Counter(verdict.outcome for verdict in desk.ask(range(20)).values())
 
 
-def test_a_later_process_asks_anew_what_another_one_had_cancelled(query_pool: Desk) -> None:
+def test_a_later_process_asks_anew_what_another_one_had_cancelled(desk: Desk) -> None:
     """Whoever killed the process in between wants answers now, and nothing was paid for."""
-    query_pool.simulator.reset("hang*2,answer")
-    assert 1 == len(query_pool.ask(range(4), stop=1))
-    verdicts = query_pool.ask(range(4))
+    desk.simulator.reset("hang*2,answer")
+    assert 1 == len(desk.ask(range(4), stop=1))
+    verdicts = desk.ask(range(4))
     assert {"answered": 4} == Counter(verdict.outcome for verdict in verdicts.values())
-    assert 6 == query_pool.simulator.requests
+    assert 6 == desk.simulator.requests
 
 
 # The end of the process
@@ -414,38 +414,38 @@ class _DiesAfterRecording(FileJournal):
 
 @pytest.mark.parametrize("journal", [_DiesBeforeMaking, _DiesBeforeRecording, _DiesAfterRecording])
 @pytest.mark.parametrize("slow", [0.0, 0.3])
-def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[FileJournal], slow: float, query_pool: Desk) -> None:
+def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[FileJournal], slow: float, desk: Desk) -> None:
     """Between the plan, the batch and the record of the batch: the next process finds the batch if there is one."""
-    query_pool.simulator.reset("answer", batch_seconds=slow)
-    query_pool.kept = journal
+    desk.simulator.reset("answer", batch_seconds=slow)
+    desk.kept = journal
     with pytest.raises(Killed):
-        query_pool.ask(range(6), requests=3)
-    query_pool.kept = FileJournal
-    verdicts = query_pool.ask(range(6), requests=3)
+        desk.ask(range(6), requests=3)
+    desk.kept = FileJournal
+    verdicts = desk.ask(range(6), requests=3)
     assert {"answered": 6} == Counter(verdict.outcome for verdict in verdicts.values())
-    assert 6 == query_pool.simulator.requests
-    assert () == asyncio.run(FileJournal(query_pool.journal).unfinished())
+    assert 6 == desk.simulator.requests
+    assert () == asyncio.run(FileJournal(desk.journal).unfinished())
 
 
-def test_what_was_answered_before_the_end_is_not_waited_for_again(query_pool: Desk) -> None:
+def test_what_was_answered_before_the_end_is_not_waited_for_again(desk: Desk) -> None:
     """The next process asks only what has no recorded judgement; the same batch answers it."""
-    first = query_pool.ask(range(6), stop=2)
+    first = desk.ask(range(6), stop=2)
     rest = [number for number in range(6) if number not in first]
-    assert set(rest) == query_pool.ask(rest).keys()
-    assert 6 == query_pool.simulator.requests
+    assert set(rest) == desk.ask(rest).keys()
+    assert 6 == desk.simulator.requests
 
 
-def test_another_batch_of_the_same_size_is_not_taken_for_ours(query_pool: Desk) -> None:
+def test_another_batch_of_the_same_size_is_not_taken_for_ours(desk: Desk) -> None:
     """Two runs share a key: what tells their batches apart is the plan's id in each custom id."""
-    other = Desk(query_pool.simulator, query_pool.journal.parent / "other", query_pool.clock, query_pool.purse_for)
+    other = Desk(desk.simulator, desk.journal.parent / "other", desk.clock, desk.purse_for)
     other.journal.parent.mkdir()
-    query_pool.kept = _DiesBeforeMaking
+    desk.kept = _DiesBeforeMaking
     with pytest.raises(Killed):
-        query_pool.ask(range(3))
+        desk.ask(range(3))
     other.ask(range(3))
-    query_pool.kept = FileJournal
-    assert {"answered": 3} == Counter(verdict.outcome for verdict in query_pool.ask(range(3)).values())
-    assert 6 == query_pool.simulator.requests
+    desk.kept = FileJournal
+    assert {"answered": 3} == Counter(verdict.outcome for verdict in desk.ask(range(3)).values())
+    assert 6 == desk.simulator.requests
 
 
 CHILD = """
@@ -456,13 +456,13 @@ CHILD = """
     from audit.prompts.exchange_prompts import tier2_question
     from streams.judges.batch.judge import Asked, BatchLimits, FileJournal, open_batch_judge
 
-    class Call budget:
+    class Budget:
         async def reserve(self): return True
         def spend(self, usage, model): pass
 
     async def run():
         policy = Policy().for_project("ops")
-        asked = [Asked(tier2_question(build.exchange("s", number), policy), Call budget(), number) for number in range(8)]
+        asked = [Asked(tier2_question(build.exchange("s", number), policy), Budget(), number) for number in range(8)]
         limits = BatchLimits(requests=4, first_poll=0.02, last_poll=0.02)
         judge = open_batch_judge("key", sys.argv[1], lambda model: (None, False), FileJournal(Path(sys.argv[2])), limits=limits)
         async for one, verdict in judge.ask_all(asked):
@@ -484,25 +484,25 @@ CHILD = """
     ],
 )
 def test_a_process_that_is_killed_pays_for_nothing_twice(
-    batch_script: str, requests: int, calls: int, query_pool: Desk, tmp_path: Path
+    batch_script: str, requests: int, calls: int, desk: Desk, tmp_path: Path
 ) -> None:
     """A real kill -9 at a real call, and a new process that comes after it."""
-    query_pool.simulator.reset("answer", batch_script=batch_script)
-    command = [sys.executable, "-c", textwrap.dedent(CHILD), query_pool.simulator.base_url, str(query_pool.journal)]
+    desk.simulator.reset("answer", batch_script=batch_script)
+    command = [sys.executable, "-c", textwrap.dedent(CHILD), desk.simulator.base_url, str(desk.journal)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     with (tmp_path / "printed").open("wb") as printed:
         child = subprocess.Popen([*command, "slowly"], env=environment, stdout=printed)
         until(
-            lambda: query_pool.simulator.batch_calls >= calls and query_pool.simulator.requests >= requests,
+            lambda: desk.simulator.batch_calls >= calls and desk.simulator.requests >= requests,
             "the call to kill at",
             20,
         )
         child.send_signal(signal.SIGKILL)
         child.wait(10)
-    assert 8 >= query_pool.simulator.requests
-    verdicts = query_pool.ask(range(8), requests=4)
+    assert 8 >= desk.simulator.requests
+    verdicts = desk.ask(range(8), requests=4)
     assert {"answered": 8} == Counter(verdict.outcome for verdict in verdicts.values())
-    assert 8 == query_pool.simulator.requests, "a question was asked twice"
+    assert 8 == desk.simulator.requests, "a question was asked twice"
 
 
 # The journal and the results, by themselves
