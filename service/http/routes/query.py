@@ -95,7 +95,7 @@ async def query(body: QueryBody, _: Querier, request: Request) -> Response:
     X-Driftline-Truncated and X-Driftline-As-Of. For operators of every project with the scope `query`.
     """
     began = time.monotonic()
-    asked: query_pool.QueryPool = request.app.state.desk
+    asked: query_pool.QueryPool = request.app.state.query_pool
     question = Question(body.sql, body.parameters, body.format, body.limit)
     try:
         answer = await _while_wanted(request, asked.answer(question))

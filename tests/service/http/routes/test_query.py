@@ -38,7 +38,7 @@ def settings() -> ApiSettings:
 @pytest.fixture
 def hasty(app: FastAPI) -> None:
     """Statements are ended soon."""
-    app.state.desk.limits = HASTY
+    app.state.query_pool.limits = HASTY
 
 
 @pytest.fixture
@@ -191,9 +191,9 @@ def test_a_client_that_leaves_makes_room(server: LiveServer, tokens: Tokens) -> 
         head = f"POST {QUERY} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {headers['Authorization']}\r\n"
         raw = server.connect()
         raw.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-        until(lambda: server.app.state.desk._running, "the statement to run", LONG)
+        until(lambda: server.app.state.query_pool._running, "the statement to run", LONG)
         raw.close()
-        until(lambda: not server.app.state.desk._running, "room", LONG)
+        until(lambda: not server.app.state.query_pool._running, "room", LONG)
         assert 200 == client.post(QUERY, json={"sql": "SELECT 1"}).status_code
 
 
@@ -201,7 +201,7 @@ def test_ingest_goes_on_while_analysts_ask(server: LiveServer, tokens: Tokens, e
     """Statements that run away in a process of their own keep no record waiting, and no record is lost."""
 
     async def hammered() -> tuple[list[int], list[int]]:
-        server.app.state.desk.limits = HASTY
+        server.app.state.query_pool.limits = HASTY
         async with httpx2.AsyncClient(base_url=server.url, timeout=LONG) as client:
 
             async def post(path: str, token: str, body: Any) -> int:
