@@ -61,6 +61,13 @@ _CHANGED = f"""
         WHERE kept.consumer = '{RETENTION}' AND kept.topic = project AND epoch_us(date_trunc('day', exchange_at)) < kept.next_position
     )"""
 
+_MARKED = f"(SELECT partition, next_position FROM log.watermarks WHERE consumer = '{CONSUMER}' AND topic = 'scores')"
+BEHIND = (
+    f"SELECT (SELECT max(_partition) + 1 FROM log.scores) > (SELECT count(*) FROM {_MARKED})",
+    f"SELECT count(*) > 0 FROM log.scores AS s JOIN {_MARKED} AS m ON s._partition = m.partition AND s._offset >= m.next_position",
+)
+"""Statements one of which is true where `log.changed_scores()` has any: together they take a third of the time."""
+
 
 def _days_of_scores(scores: str) -> str:
     return days_of(f"({current_of(scores)})")

@@ -62,6 +62,18 @@ def _read(file: Traversable) -> Query:
 
 def run_query(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> pl.DataFrame:
     """The result of a named query; QueryError when there is none of that name or a parameter is missing or unknown."""
+    return fetch(cursor, *_asked(name, values))
+
+
+def query_tuples(
+    cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None
+) -> list[tuple[Any, ...]]:
+    """The few rows of a named query, as DuckDB has them: a statement that is fetched as a frame is bound twice."""
+    return cursor.execute(*_asked(name, values)).fetchall()
+
+
+def _asked(name: str, values: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """The text of a named query and its parameters; QueryError where they do not fit."""
     query = queries().get(name)
     if query is None:
         raise QueryError(f"no query is called {name}", hint=f"There are: {', '.join(queries())}.")
@@ -69,7 +81,7 @@ def run_query(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str,
     if set(given) != set(query.parameters):
         wanted = ", ".join(query.parameters) or "none"
         raise QueryError(f"query {name} takes the parameters {wanted}, not {', '.join(given) or 'none'}")
-    return fetch(cursor, query.text, given)
+    return query.text, given
 
 
 def query_rows(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:

@@ -60,22 +60,24 @@ _UNIT_SUMS = ", ".join(
 )
 _UNIT_KEY = HOUR_KEY.replace("hour", 'day, "connection", session_id', 1)
 _EXACT = {
-    "count": ("sum({tier}_count)", "::BIGINT"),
-    "sum": ("sum({tier}_sum)", "::BIGINT"),
-    "squares": ("sum({tier}_squares)", _ROUNDED),
-    "units": ("count({tier}_weight)", ""),
-    "weight": ("sum({tier}_weight)", _ROUNDED),
-    "total": ("sum({tier}_total)", _ROUNDED),
-    "unit_squares": ("sum({tier}_weight * {tier}_weight)", _ROUNDED),
-    "unit_mixed": ("sum({tier}_weight * {tier}_total)", _ROUNDED),
-    "unit_totals": ("sum({tier}_total * {tier}_total)", _ROUNDED),
+    "count": ("sum({tier}_count)", "::BIGINT", 1),
+    "sum": ("sum({tier}_sum)", "::BIGINT", 1e9),
+    "squares": ("sum({tier}_squares)", _ROUNDED, 1e18),
+    "units": ("count({tier}_weight)", "", 1),
+    "weight": ("sum({tier}_weight)", _ROUNDED, 1e6),
+    "total": ("sum({tier}_total)", _ROUNDED, 1e9),
+    "unit_squares": ("sum({tier}_weight * {tier}_weight)", _ROUNDED, 1e12),
+    "unit_mixed": ("sum({tier}_weight * {tier}_total)", _ROUNDED, 1e15),
+    "unit_totals": ("sum({tier}_total * {tier}_total)", _ROUNDED, 1e18),
 }
-"""What the units of an hour add up to, and the form in which it is kept."""
+"""What the units of an hour add up to, the form in which it is kept, and how many of it are 1 on the scale of scores and weights."""
 _HOUR_SUMS = ", ".join(
     (
         "max(last_at) AS last_at, sum(exchanges)::BIGINT AS exchanges, sum(anomalies)::BIGINT AS anomalies",
         *(
-            ", ".join(f"coalesce({text.format(tier=tier)}, 0){form} AS {tier}_{name}" for name, (text, form) in _EXACT.items())
+            ", ".join(
+                f"coalesce({text.format(tier=tier)}, 0){form} AS {tier}_{name}" for name, (text, form, _) in _EXACT.items()
+            )
             + f", min({tier}_total / {tier}_weight) / 1e3 AS {tier}_low, max({tier}_total / {tier}_weight) / 1e3 AS {tier}_high"
             for tier in SCORES
         ),
@@ -84,9 +86,11 @@ _HOUR_SUMS = ", ".join(
 WHOLE_DAYS = ", ".join(f"{tier}_squares::HUGEINT AS {tier}_squares" for tier in SCORES)
 """Columns of kept daily sums that are added as whole numbers."""
 WHOLE_HOURS = ", ".join(
-    f"{tier}_{name}::HUGEINT AS {tier}_{name}" for tier in SCORES for name, (_, form) in _EXACT.items() if form == _ROUNDED
+    f"{tier}_{name}::HUGEINT AS {tier}_{name}" for tier in SCORES for name, (_, form, _) in _EXACT.items() if form == _ROUNDED
 )
 """Columns of kept hourly sums that are added as whole numbers."""
+HOUR_SCALES = {f"{tier}_{name}": scale for tier in SCORES for name, (*_, scale) in _EXACT.items() if scale != 1}
+"""By how much the columns of kept hourly sums are divided, to be on the scale of scores and weights."""
 
 
 def current_of(scores: str) -> str:

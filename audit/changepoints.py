@@ -26,69 +26,34 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from audit.cells import Floats, Ints
-from audit.series import (
-    BLOCK_MIXED,
-    BLOCK_SQUARES,
-    BLOCK_TOTALS,
-    BLOCKS,
-    DAY_MIXED,
-    DAY_SQUARES,
-    DAY_TOTALS,
-    DAYS,
-    MIXED,
-    PAIR_MIXED,
-    PAIR_SQUARES,
-    PAIR_TOTALS,
-    SQUARES,
-    TOTAL,
-    TOTALS,
-    UNITS,
-    WEIGHT,
-)
+from audit.cells import Flags, Floats, Ints
+from audit.series import MIXED, SQUARES, TOTALS, UNITS, WEIGHT
+from audit.variation import FEWEST_BEFORE, TINY, Components, Normal, as_one, centred, means, ratio, total, variances
 
 SPREADS = ((0.7, 0.75), (4.0, 0.25))
 """Standard deviations of the sizes of change that are reckoned with, in sigma, and how much of the reckoning each has."""
-FEWEST_BEFORE = 10
-"""So many units stand before a change; and where weekdays or weekends have fewer of them, all days are compared with all."""
 FEWEST_AFTER = 2
 """So many stand after it: one session is no change."""
 PSEUDO_UNITS = 5.0
 """How many units' worth it counts, after a change, that units vary as they did before it."""
-SETTLED_DAYS = 14
-"""From so many days after a change on, what they differ by among themselves counts, too."""
-HIGHEST_MEMORY = 0.9
-"""Days in a row are never taken to resemble each other by more than this, as a correlation."""
 MOST_COUPLED = 4.0
 """Of what units vary more after a change, no more than this can come from the change of a bounded mean: see `_varied`."""
-SMALLEST_VARIANCE = 1e-6
-"""Of a unit: scores that hardly vary are taken to vary by a thousandth of a point."""
-_TINY = 1e-300
 _FEWEST_FREEDOM = 3.0
 _EDGE = 1e-9
-Flags = NDArray[np.bool_]
-
-
-class Stretch(NamedTuple):
-    """What stretches of a series come to, a row each, by stratum."""
-
-    sums: Floats
-    """Of the units: (rows, STRATA, 7), columns of `audit.series`."""
-    days: Floats
-    """Of the whole days among them: (rows, STRATA, 12)."""
+Ranges = tuple[Floats, Floats]
+"""The least and the greatest mean of a unit."""
 
 
 class Later(NamedTuple):
-    """What stretches after a change come to, a row each, by stratum; of several that end at other times the change is the same."""
+    """What stretches after a change come to, by stratum; of several that end at other times the change is the same."""
 
     sums: Floats
-    """Of the units: (rows, STRATA, 7)."""
+    """Of the units: (7, STRATA, stretches)."""
     partial: Floats
-    """Squares of blocks and of days, the last ones as far as they have gone: (rows, STRATA, 2)."""
+    """Squares of blocks and of days, the last ones as far as they have gone: (2, STRATA, stretches)."""
     of: Ints
-    """The row of the stretch before the change."""
+    """The place of the stretch before the change."""
 
 
 class Contrast(NamedTuple):
@@ -130,77 +95,65 @@ class Contrast(NamedTuple):
         return self.variance_before + self.variance_after
 
 
-class _Components(NamedTuple):
-    """What makes the means of a stretch vary, an element a pair."""
-
-    unit: Floats
-    """Variance of a unit for each squared weight."""
-    block: Floats
-    """Covariance of the units of a block."""
-    day: Floats
-    """Covariance of the blocks of a day."""
-    memory: Floats
-    """Correlation of days in a row."""
-    blocks: Floats
-    """How many blocks, less one a stratum, these rest on."""
-    days: Floats
-
-
-def contrast(before: Stretch, recent: Floats, settled: Stretch, later: Later) -> Contrast:
-    """Compare stretches of whole days with stretches that follow them.
-
-    For each row of `before`, `recent` has the sums of the last days of it, and `settled` the whole days after the change that every one
-    of its later stretches holds.
-    """
-    few = np.any(before.sums[..., UNITS] < FEWEST_BEFORE, axis=-1)
-    before, settled = _by_strata(before, few), _by_strata(settled, few)
-    recent, later = _as_one(recent, few), _later_by_strata(later, few[later.of])
-    strata = np.maximum(1.0, (before.sums[..., UNITS] > 0).sum(-1))
-    mean_before, mean_after = _means(before.sums), _means(later.sums)
-    units, units_after = before.sums[..., UNITS].sum(-1), later.sums[..., UNITS].sum(-1)
-    parts = _components(before, recent, settled, mean_before, strata)
-    own = parts.unit[..., None] * before.sums[..., SQUARES]
-    varies_before = _variances(before.sums, before.days[..., [BLOCK_SQUARES, DAY_SQUARES]], own, parts)[later.of]
-    by_score = _ratio(own.sum(-1), before.sums[..., WEIGHT].sum(-1))[later.of]
-    parts_later = _Components(*(part[later.of] for part in parts))
-    expected, excess = _spread_after(later, parts_later.unit, by_score, mean_after)
-    varies_after = _variances(later.sums, later.partial, excess[..., None] * expected, parts_later)
-    each = varies_before.sum(-1) + varies_after.sum(-1)
-    shares = np.where(later.sums[..., UNITS] > 0, 1 / np.maximum(each, _TINY), 0.0)
-    shares = shares / np.maximum(shares.sum(-1, keepdims=True), _TINY)
-    squared = (shares * shares)[..., None]
-    sources = (squared * (varies_before + varies_after)).sum(-2)
-    freedom = np.maximum(1.0, units - strata)[later.of]
+def contrast(normal: Normal, later: Later) -> Contrast:
+    """Compare what is normal with the stretches that follow."""
+    of, later = later.of, _later_by_strata(later, normal.few[later.of])
+    parts = Components(*(part[of] for part in normal.parts))
+    mean, varies_before = means(later.sums), normal.varies[..., of]
+    units, units_after = total(normal.sums[UNITS])[of], total(later.sums[UNITS])
+    expected, excess = _spread_after(later, parts.unit, normal.by_score[of], mean)
+    varies_after = variances(later.sums, later.partial, excess * expected, parts)
+    each = total(varies_before) + total(varies_after)
+    shares = np.where(later.sums[UNITS] > 0, 1 / np.maximum(each, TINY), 0.0)
+    shares = shares / np.maximum(total(shares), TINY)
+    squared = shares * shares
+    by_source_before, by_source_after = ((squared * varies).sum(axis=1) for varies in (varies_before, varies_after))
+    freedom = np.maximum(1.0, units - normal.strata[of])
     return Contrast(
-        (shares * mean_before[later.of]).sum(-1),
-        (shares * mean_after).sum(-1),
-        (squared * varies_before).sum((-1, -2)),
-        (squared * varies_after).sum((-1, -2)),
-        _freedom(sources, np.stack((freedom, parts_later.blocks, parts_later.days), axis=-1)),
-        parts_later.unit,
-        (squared * varies_before)[..., 0].sum(-1),
-        (squared * varies_after)[..., 0].sum(-1),
+        total(shares * normal.mean[:, of]),
+        total(shares * mean),
+        total(by_source_before),
+        total(by_source_after),
+        _freedom(by_source_before + by_source_after, np.stack((freedom, parts.blocks, parts.days))),
+        parts.unit,
+        by_source_before[0],
+        by_source_after[0],
         excess,
-        units[later.of],
+        units,
         units_after,
-        (units[later.of] >= FEWEST_BEFORE) & (units_after >= FEWEST_AFTER),
+        (units >= FEWEST_BEFORE) & (units_after >= FEWEST_AFTER),
     )
 
 
-def log_evidence(found: Contrast, before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> Floats:
+def most_log_evidence(normal: Normal, sums: Floats, of: Ints) -> Floats:
+    """No less than `log_evidence` can be, at a fraction of the price; `sums` are those of `Later`, as far as SQUARES.
+
+    The strata's shares in the size s are not known, but whatever they are, s^2 by its variance is no more than the sum over the strata
+    of each one's own (Cauchy and Schwarz), and units after a change vary no less than those before it. Of a squared distance q with n
+    degrees of freedom the logarithm of the Bayes factor is below q (1 + 1/n) / 2, and n is no less than the least of the three sources'.
+    """
+    sums = as_one(sums, normal.few[of])
+    apart = np.where(sums[UNITS] > 0, means(sums) - normal.mean[:, of], 0.0)
+    variance = total(normal.varies)[:, of] + normal.parts.unit[of] * ratio(sums[SQUARES], sums[WEIGHT] ** 2)
+    units = total(normal.sums[UNITS]) - normal.strata
+    freedom = np.maximum(_FEWEST_FREEDOM, np.minimum(units, np.minimum(normal.parts.blocks, normal.parts.days)))
+    return total(ratio(apart**2, variance)) * ((1 + 1 / freedom) / 2)[of]
+
+
+def log_evidence(found: Contrast, before: Ranges, after: Ranges) -> Floats:
     """Natural logarithm of the Bayes factors; minus infinity where there is nothing to compare.
 
-    `before` and `after` are the least and the greatest mean of a unit on either side, from the origin.
+    `before` and `after` are the ranges of the units on either side, from the origin.
     """
     low, high = np.minimum(before[0], after[0]), np.maximum(before[1], after[1])
     room = (high - found.after) * (found.after - low), (high - found.before) * (found.before - low)
-    share = np.where(room[0] < MOST_COUPLED * room[1], _ratio(*room), MOST_COUPLED)
+    share = np.where(room[0] < MOST_COUPLED * room[1], ratio(*room), MOST_COUPLED)
     coupled = _varied(found, 1.0, found.excess / np.clip(share, 1.0, np.minimum(found.excess, MOST_COUPLED)))
-    squared = _ratio(coupled.size**2, coupled.variance)
+    squared = ratio(coupled.size**2, coupled.variance)
     apart = (after[1] < before[0]) | (after[0] > before[1])
     together = _together(found)
     counted = np.where(apart, squared, np.minimum(squared, _deviance(_varied(found, together, together), low, high)))
-    relative = _ratio(coupled.unit_variance, coupled.variance)
+    relative = ratio(coupled.unit_variance, coupled.variance)
     evidence = log_bayes_factor(counted, coupled.freedom, [(spread * spread * relative, share) for spread, share in SPREADS])
     return np.where(found.is_usable, evidence, -math.inf)
 
@@ -221,8 +174,8 @@ def log_bayes_factor(squared: Floats, freedom: Floats, sizes: Iterable[tuple[Flo
 def _together(found: Contrast) -> Floats:
     """How many times as much as before the change all units vary around their common mean, as if nothing had changed."""
     both = found.units_before + found.units_after
-    apart = found.units_before * found.units_after / np.maximum(both, 1.0) * _ratio(found.size**2, found.unit_variance)
-    return _ratio(found.units_before + found.excess * found.units_after + apart, both)
+    apart = found.units_before * found.units_after / np.maximum(both, 1.0) * ratio(found.size**2, found.unit_variance)
+    return ratio(found.units_before + found.excess * found.units_after + apart, both)
 
 
 def _varied(found: Contrast, before: Floats | float, after: Floats) -> Contrast:
@@ -238,130 +191,36 @@ def _varied(found: Contrast, before: Floats | float, after: Floats) -> Contrast:
     )
 
 
-def _by_strata(one: Stretch, few: Flags) -> Stretch:
-    """A stretch with all days as one stratum where there are few units in one of them."""
-    return Stretch(*(_as_one(part, few) for part in one))
-
-
 def _later_by_strata(later: Later, few: Flags) -> Later:
-    return Later(_as_one(later.sums, few), _as_one(later.partial, few), later.of)
-
-
-def _as_one(part: Floats, where: Flags) -> Floats:
-    if not where.any():
-        return part
-    whole = np.zeros_like(part)
-    whole[:, 0] = part.sum(axis=1)
-    return np.where(where[:, None, None], whole, part)
-
-
-def _components(before: Stretch, recent: Floats, after: Stretch, mean_before: Floats, strata: Floats) -> _Components:
-    """What makes means vary, measured before the change; of days also after it, as soon as there are enough of them."""
-    squares = before.sums[..., SQUARES].sum(-1)
-    units = before.sums[..., UNITS].sum(-1)
-    spread = _centred(before.sums, (SQUARES, MIXED, TOTALS), mean_before) * _inflated(units, strata)
-    blocks, days = before.days[..., BLOCKS].sum(-1), before.days[..., DAYS].sum(-1)
-    by_block = _centred(before.days, (BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS), mean_before) * _inflated(blocks, strata)
-    day = _between_days(before.days, mean_before, strata)
-    in_a_row = _centred(before.days, (PAIR_SQUARES, PAIR_MIXED, PAIR_TOTALS), mean_before, least=-math.inf)
-    shared = _ratio(in_a_row, before.days[..., PAIR_SQUARES].sum(-1))
-    settled = _between_days(after.days, _means(after.sums), strata)
-    day = np.where(after.days[..., DAYS].sum(-1) >= SETTLED_DAYS, np.maximum(day, settled), day)
-    return _Components(
-        np.maximum(np.maximum(SMALLEST_VARIANCE, _ratio(spread, squares)), _at_least(recent)),
-        _ratio(np.maximum(0.0, by_block - spread), before.days[..., BLOCK_SQUARES].sum(-1) - squares),
-        *_remembered(day, shared, days, strata),
-        np.maximum(1.0, blocks - strata),
-        np.maximum(1.0, days - strata),
-    )
-
-
-def _at_least(recent: Floats) -> Floats:
-    """What the variance of units was lately, less its standard error: of a spread that has grown, all of the past says too little."""
-    units = recent[..., UNITS].sum(-1)
-    spread = _ratio(_centred(recent, (SQUARES, MIXED, TOTALS), _means(recent)), recent[..., SQUARES].sum(-1))
-    least: Floats = spread * np.maximum(0.0, 1 - np.sqrt(2 / np.maximum(units, 1.0)))
-    return least
-
-
-def _between_days(days: Floats, mean: Floats, strata: Floats) -> Floats:
-    """Covariance of the blocks of a day."""
-    blocks, count = days[..., BLOCKS].sum(-1), days[..., DAYS].sum(-1)
-    by_block = _centred(days, (BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS), mean) * _inflated(blocks, strata)
-    by_day = _centred(days, (DAY_SQUARES, DAY_MIXED, DAY_TOTALS), mean) * _inflated(count, strata)
-    squares = days[..., DAY_SQUARES].sum(-1) - days[..., BLOCK_SQUARES].sum(-1)
-    return _ratio(np.maximum(0.0, by_day - by_block), squares)
-
-
-def _remembered(day: Floats, shared: Floats, days: Floats, strata: Floats) -> tuple[Floats, Floats]:
-    """Covariance within a day and the correlation of days in a row, less small by what the estimated mean takes from both.
-
-    A correlation is estimated low from few days, so one and a half standard errors are added to it. It counts by the days' covariance only: where
-    days do not differ, there is nothing to remember.
-    """
-    error = 1.5 / np.sqrt(np.maximum(days, 1.0))
-    memory = np.clip(_ratio(shared, day) + error, 0.0, HIGHEST_MEMORY)
-    taken = np.where(shared > 0, day * (1 + memory) / (1 - memory) * _ratio(strata, days), 0.0)
-    day, shared = day + taken, shared + taken
-    return day, np.clip(_ratio(shared, day) + error, 0.0, HIGHEST_MEMORY)
+    return Later(as_one(later.sums, few), as_one(later.partial, few), later.of)
 
 
 def _spread_after(later: Later, unit: Floats, by_score: Floats, mean: Floats) -> tuple[Floats, Floats]:
     """The variance of the units' sum after a change that is to be expected, by stratum, and how many times as large it is."""
-    squares, weight, units = later.sums[..., SQUARES], later.sums[..., WEIGHT], later.sums[..., UNITS]
-    expected = np.maximum(unit[..., None] * squares, by_score[..., None] * weight)
-    seen = _centred(later.sums, (SQUARES, MIXED, TOTALS), mean) * units.sum(-1)
-    freedom = np.maximum(0.0, units.sum(-1) - (units > 0).sum(-1))
-    share = (PSEUDO_UNITS + _ratio(seen, expected.sum(-1))) / (PSEUDO_UNITS + freedom)
+    squares, weight, units = later.sums[SQUARES], later.sums[WEIGHT], later.sums[UNITS]
+    expected = np.maximum(unit * squares, by_score * weight)
+    count = total(units)
+    seen = centred(later.sums, (SQUARES, MIXED, TOTALS), mean) * count
+    freedom = np.maximum(0.0, count - total(units > 0))
+    share = (PSEUDO_UNITS + ratio(seen, total(expected))) / (PSEUDO_UNITS + freedom)
     return expected, np.maximum(1.0, share)
-
-
-def _variances(sums: Floats, clusters: Floats, units: Floats, parts: _Components) -> Floats:
-    """The variance of a stretch's means by source, units, blocks and days: (rows, STRATA, 3)."""
-    weight, squares, blocks, days = sums[..., WEIGHT], sums[..., SQUARES], clusters[..., 0], clusters[..., 1]
-    length, memory = np.maximum(1.0, _ratio(weight**2, days)), parts.memory[..., None]
-    longer = (1 + memory) / (1 - memory) - 2 * memory * (1 - memory**length) / (length * (1 - memory) ** 2)
-    by_block = parts.block[..., None] * np.maximum(0.0, blocks - squares)
-    by_day = parts.day[..., None] * (np.maximum(0.0, days - blocks) + (np.maximum(1.0, longer) - 1) * days)
-    return _ratio(np.stack((units, by_block, by_day), axis=-1), (weight**2)[..., None])
 
 
 def _freedom(sources: Floats, freedoms: Floats) -> Floats:
     """Satterthwaite's degrees of freedom of a sum of variances."""
-    return np.maximum(_FEWEST_FREEDOM, _ratio(sources.sum(-1) ** 2, (sources**2 / freedoms).sum(-1)))
+    return np.maximum(_FEWEST_FREEDOM, ratio(total(sources) ** 2, total(sources**2 / freedoms)))
 
 
 def _deviance(found: Contrast, low: Floats, high: Floats) -> Floats:
     """The distance as that of two shares of the width between the smallest and the largest value, in the same measure."""
-    width = np.maximum(high - low, _TINY)
-    many, later = _ratio(1.0, found.variance_before), _ratio(1.0, found.variance_after)
+    width = np.maximum(high - low, TINY)
+    many, later = ratio(1.0, found.variance_before), ratio(1.0, found.variance_after)
     p, q = (found.before - low) / width, (found.after - low) / width
-    common = np.clip(_ratio(many * p + later * q, many + later), _EDGE, 1 - _EDGE)
+    common = np.clip(ratio(many * p + later * q, many + later), _EDGE, 1 - _EDGE)
     return 2 * (many * _divergence(p, common) + later * _divergence(q, common)) * common * (1 - common) * width * width
 
 
 def _divergence(p: Floats, q: Floats) -> Floats:
     """Kullback-Leibler divergence of two Bernoulli distributions."""
     p = np.clip(p, 0.0, 1.0)
-    return p * np.log(np.maximum(p, _TINY) / q) + (1 - p) * np.log(np.maximum(1 - p, _TINY) / (1 - q))
-
-
-def _means(sums: Floats) -> Floats:
-    return _ratio(sums[..., TOTAL], sums[..., WEIGHT])
-
-
-def _centred(sums: Floats, columns: tuple[int, int, int], mean: Floats, least: float = 0.0) -> Floats:
-    """Sum of the squares (or products) of totals less what the mean would give them."""
-    squares, mixed, totals = (sums[..., column] for column in columns)
-    return np.maximum(least, totals - 2 * mean * mixed + mean * mean * squares).sum(-1)  # type: ignore[no-any-return]
-
-
-def _inflated(count: Floats, strata: Floats) -> Floats:
-    """By how much a spread around an estimated mean is too small."""
-    return count / np.maximum(1.0, count - strata)
-
-
-def _ratio(part: Floats | float, whole: Floats) -> Floats:
-    """Part by whole; 0 where the whole is nothing."""
-    shape = np.broadcast_shapes(np.shape(part), whole.shape)
-    return np.divide(part, whole, out=np.zeros(shape), where=whole > _TINY)
+    return p * np.log(np.maximum(p, TINY) / q) + (1 - p) * np.log(np.maximum(1 - p, TINY) / (1 - q))

@@ -5,14 +5,17 @@ A look depends on what ended up to it and on nothing later, so a check that come
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from audit.cells import Floats, Ints
-from audit.changepoints import Contrast, Later, Stretch, contrast, log_evidence
-from audit.series import BLOCK_SQUARES, DAY_SQUARES, Series
+from audit.cells import Flags, Floats, Ints
+from audit.changepoints import Contrast, Later, contrast, log_evidence, most_log_evidence
+from audit.series import BLOCK_SQUARES, DAY_SQUARES, SQUARES, Series
+from audit.variation import Normal, Stretch, normal_before
 
 REFERENCE_DAYS = 14
 """A change has at least so many days before it, to be compared with."""
@@ -20,15 +23,18 @@ HISTORY_DAYS = 400
 """A look sees so many UTC days, its own included: a change that nobody decided on is seen for a year, then what is new is normal."""
 RECENT_DAYS = 7
 """So many days before a change say how much units vary of late."""
-_AGES = (
-    *((age, 1) for age in range(14)),
-    *((age, 2) for age in range(15, 31, 2)),
-    *((age, 4) for age in range(33, 60, 4)),
-    *((age, 8) for age in range(65, 128, 8)),
-    *((age, 16) for age in range(137, HISTORY_DAYS, 16)),
-)
+_AGES = np.array(
+    (
+        *((age, 1) for age in range(14)),
+        *((age, 2) for age in range(15, 31, 2)),
+        *((age, 4) for age in range(33, 60, 4)),
+        *((age, 8) for age in range(65, 128, 8)),
+        *((age, 16) for age in range(137, HISTORY_DAYS, 16)),
+    )
+).T
 """Days since a change that are tried, each with how many days it stands for: how long ago it was matters less, the longer it is ago."""
-Ranges = tuple[Floats, Floats]
+
+_ROUNDING = 1e-6
 
 
 class Looks(NamedTuple):
@@ -45,7 +51,7 @@ class Looks(NamedTuple):
 
 
 class _Tried(NamedTuple):
-    """The changes that the looks of some days try, a row each."""
+    """The changes that the looks of some days of one series try, in the order of the days."""
 
     look_day: Ints
     begun: Ints
@@ -55,74 +61,108 @@ class _Tried(NamedTuple):
     stands_for: Floats
 
 
-def looks_of(series: Series, days: Iterable[int]) -> Looks:
-    """The looks of some days, in order."""
-    tried = _tried(series, days)
-    look_days, firsts, counts = np.unique(tried.look_day, return_index=True, return_counts=True)
-    cells = [np.arange(series.starts[day], series.starts[day + 1]) for day in look_days]
-    pairs = [
-        (np.repeat(some, count), np.tile(np.arange(first, first + count), len(some)))
-        for some, first, count in zip(cells, firsts, counts, strict=True)
-    ]
-    if not sum(map(len, cells)):
+class _Pairs(NamedTuple):
+    """Looks with what they try, the pairs of a look one after the other."""
+
+    cell: Ints
+    """The cell after which the look is taken."""
+    row: Ints
+    """The place of the change."""
+
+    @property
+    def starts(self) -> Ints:
+        """Where the pairs of each look begin."""
+        return np.flatnonzero(np.diff(self.cell, prepend=-1))
+
+    def of_each(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The values of looks, for each of their pairs."""
+        return np.repeat(values, np.diff(self.starts, append=len(self.cell)))
+
+
+def looks_of(series: Series, days: Iterable[int], least: float = -math.inf) -> Looks:
+    """The looks of some days, in order; but for the last one those are left out that cannot have so much `log_evidence`."""
+    tried = _tried(series, np.array(list(days), dtype=np.int64))
+    pairs = _paired(series, tried)
+    if not pairs.cell.size:
         return Looks(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
-    cell, row = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    found = _contrasts(series, tried, cell, row)
-    terms = log_evidence(found, *_ranges(series, tried, cell, row)) + np.log(tried.stands_for[row])
-    starts = np.flatnonzero(np.diff(cell, prepend=-1))
-    chance = np.log(np.add.reduceat(tried.stands_for[row], starts))
-    likeliest = np.lexsort((terms, cell))[np.append(starts[1:], len(cell)) - 1]
-    return Looks(cell[starts], np.maximum(0.0, np.logaddexp.reduceat(terms, starts)), chance, found.size[likeliest])
+    normal = _normal(series, tried)
+    if least > -math.inf:
+        may = _may_reach(least, series, tried, normal, pairs)
+        pairs = _Pairs(*(part[may] for part in pairs))
+    found, evidence = _weighed(series, tried, normal, pairs)
+    starts, stands_for = pairs.starts, tried.stands_for[pairs.row]
+    terms = evidence + np.log(stands_for)
+    chance = np.log(np.add.reduceat(stands_for, starts))
+    best = pairs.of_each(np.maximum.reduceat(terms, starts))
+    likeliest = np.maximum.reduceat(np.where(terms == best, np.arange(len(terms)), 0), starts)
+    return Looks(pairs.cell[starts], np.maximum(0.0, np.logaddexp.reduceat(terms, starts)), chance, found.size[likeliest])
 
 
 def contrasts_at(series: Series, cell: int, begun: Ints) -> tuple[Contrast, Floats]:
     """What a look says to a change from each of some cells on: the contrasts, and the logarithms of their evidence."""
     day = np.full(len(begun), series.day[cell])
-    tried = _Tried(day, begun, np.full(len(begun), first_seen(int(series.day[cell]))), np.ones(len(begun)))
-    cells, rows = np.full(len(begun), cell), np.arange(len(begun))
-    found = _contrasts(series, tried, cells, rows)
-    return found, log_evidence(found, *_ranges(series, tried, cells, rows))
+    tried = _Tried(day, begun, first_seen(day), np.ones(len(begun)))
+    return _weighed(series, tried, _normal(series, tried), _Pairs(np.full(len(begun), cell), np.arange(len(begun))))
 
 
-def first_seen(day: int) -> int:
+def first_seen(day: Ints) -> Ints:
     """The first day that the looks of a day see."""
-    return max(0, day - HISTORY_DAYS + 1)
+    return np.maximum(0, day - HISTORY_DAYS + 1)
 
 
-def _tried(series: Series, days: Iterable[int]) -> _Tried:
-    rows = [
-        (day, series.starts[day - age], first_seen(day), stands)
-        for day in days
-        for age, stands in _AGES
-        if day - age >= first_seen(day) + REFERENCE_DAYS and series.starts[day - age] > series.starts[first_seen(day)]
-    ]
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
-    return _Tried(columns[0], columns[1], columns[2], columns[3].astype(np.float64))
+def _tried(series: Series, days: Ints) -> _Tried:
+    ages, stands_for = _AGES
+    look_day, age = np.repeat(days, len(ages)), np.tile(ages, len(days))
+    start = first_seen(look_day)
+    begun = series.starts[np.maximum(0, look_day - age)]
+    kept = (look_day - age >= start + REFERENCE_DAYS) & (begun > series.starts[start])
+    return _Tried(look_day[kept], begun[kept], start[kept], np.tile(stands_for, len(days))[kept])
 
 
-def _contrasts(series: Series, tried: _Tried, cell: Ints, row: Ints) -> Contrast:
-    """What came before each change beside what came from it on, up to each cell."""
-    first, day = series.starts[tried.start], series.day[np.minimum(tried.begun, len(series.day) - 1)]
-    before = Stretch(series.sums[tried.begun] - series.sums[first], series.daily[day] - series.daily[tried.start])
-    lately = series.starts[np.maximum(tried.start, day - RECENT_DAYS)]
-    settled = Stretch(
-        series.sums[series.starts[tried.look_day]] - series.sums[tried.begun], series.daily[tried.look_day] - series.daily[day]
-    )
-    whole = (tried.begun == series.starts[day])[:, None, None]
-    so_far = np.where(whole, series.daily[day][..., [BLOCK_SQUARES, DAY_SQUARES]], series.partial[tried.begun - 1])
-    later = Later(series.sums[cell + 1] - series.sums[tried.begun[row]], series.partial[cell] - so_far[row], row)
-    return contrast(before, series.sums[tried.begun] - series.sums[lately], settled, later)
+def _paired(series: Series, tried: _Tried) -> _Pairs:
+    """Each cell of the days of looks with each change that is tried on its day."""
+    days = np.unique(tried.look_day)
+    cells = np.flatnonzero(np.isin(series.day, days))
+    first, end = (np.searchsorted(tried.look_day, series.day[cells], side=side) for side in ("left", "right"))
+    counts = end - first
+    return _Pairs(np.repeat(cells, counts), np.arange(counts.sum()) + np.repeat(end - np.cumsum(counts), counts))
 
 
-def _ranges(series: Series, tried: _Tried, cell: Ints, row: Ints) -> tuple[Ranges, Ranges]:
-    """The least and the greatest mean of a unit before each change, and from it on up to each cell."""
-    first = series.starts[int(tried.start.min())]
-    low, high = np.minimum.accumulate(series.low[first:]), np.maximum.accumulate(series.high[first:])
-    since = tried.begun[row]
-    after_low, after_high = np.empty(len(row)), np.empty(len(row))
-    for one in np.unique(since):
-        here = np.flatnonzero(since == one)
-        stretch = slice(one, cell[here].max() + 1)
-        after_low[here] = np.minimum.accumulate(series.low[stretch])[cell[here] - one]
-        after_high[here] = np.maximum.accumulate(series.high[stretch])[cell[here] - one]
-    return (low[since - first - 1], high[since - first - 1]), (after_low, after_high)
+def _normal(series: Series, tried: _Tried) -> Normal:
+    """What is normal before each change."""
+    begun, day = tried.begun, _days(series, tried)
+    first, lately = series.starts[tried.start], series.starts[np.maximum(tried.start, day - RECENT_DAYS)]
+    until, daily = series.sums[..., begun], series.daily[..., day]
+    before = Stretch(until - series.sums[..., first], daily - series.daily[..., tried.start])
+    settled = Stretch(series.sums[..., series.starts[tried.look_day]] - until, series.daily[..., tried.look_day] - daily)
+    return normal_before(before, until - series.sums[..., lately], settled)
+
+
+def _may_reach(least: float, series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> Flags:
+    """Which of the pairs are of looks that may have so much evidence; those of the last look are among them."""
+    terms = most_log_evidence(normal, _later(series.sums[: SQUARES + 1], tried, pairs), pairs.row)
+    terms += np.log(tried.stands_for[pairs.row])
+    may = np.logaddexp.reduceat(terms, pairs.starts) >= least - _ROUNDING
+    may[-1] = True
+    return pairs.of_each(may)
+
+
+def _weighed(series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> tuple[Contrast, Floats]:
+    """What is normal beside what came from each change on, up to each cell, and the logarithms of the evidence."""
+    begun, day, (cell, row) = tried.begun, _days(series, tried), pairs
+    daily = series.daily[[BLOCK_SQUARES, DAY_SQUARES]][..., day]
+    so_far = np.where(begun == series.starts[day], daily, series.partial[..., begun - 1])
+    partial = np.take(series.partial, cell, axis=-1) - np.take(so_far, row, axis=-1)
+    found = contrast(normal, Later(_later(series.sums, tried, pairs), partial, row))
+    low, high = series.range(series.starts[tried.start], begun - 1)
+    return found, log_evidence(found, (low[row], high[row]), series.range(begun[row], cell))
+
+
+def _later(sums: Floats, tried: _Tried, pairs: _Pairs) -> Floats:
+    """What came from each change on, up to each cell, in running sums."""
+    return np.take(sums, pairs.cell + 1, axis=-1) - np.take(sums[..., tried.begun], pairs.row, axis=-1)
+
+
+def _days(series: Series, tried: _Tried) -> Ints:
+    """The day of the first cell of each change."""
+    return series.day[np.minimum(tried.begun, len(series.day) - 1)]

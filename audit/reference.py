@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 
+from audit.cells import Flags, Ints
+
 Span = tuple[date, date]
 """A span of days, the first and the last one included."""
 
@@ -27,6 +29,13 @@ class Reference:
         """Whether a day is to be looked at."""
         return (self.since is None or day >= self.since) and not self.cuts(day)
 
+    def mask(self, days: Ints) -> Flags:
+        """Which of some days, counted from 1970, are to be looked at."""
+        kept = days >= (0 if self.since is None else _number(self.since))
+        for first, last in self.cut:
+            kept &= (days < _number(first)) | (days > _number(last))
+        return kept
+
     def cuts(self, day: date) -> bool:
         """Whether a day belongs to a change that is over."""
         return any(first <= day <= last for first, last in self.cut)
@@ -38,6 +47,10 @@ class Reference:
 
 NO_DECISION = Reference()
 """The reference of a series on which nothing was decided: all its days count."""
+
+
+def _number(day: date) -> int:
+    return (day - date(1970, 1, 1)).days
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:

@@ -17,8 +17,8 @@ from datetime import date, datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.cells import Cells, Floats, Ints, Unit, cells_of
-from audit.changepoints import Contrast, Flags
+from audit.cells import Cells, Flags, Floats, Ints, Unit, cells_of
+from audit.changepoints import Contrast
 from audit.drift import Direction, Severity, severity_of
 from audit.firstday import Interval, estimate
 from audit.looks import HISTORY_DAYS, REFERENCE_DAYS, Looks, contrasts_at, first_seen, looks_of
@@ -105,7 +105,7 @@ def standing(units: Cells | Iterable[Unit], as_of: date, *, reference: Reference
     """
     cells = units if isinstance(units, Cells) else cells_of(units)
     series = Series(cells, as_of - timedelta(days=WINDOW_DAYS - 1), as_of, reference)
-    looks = looks_of(series, range(max(0, series.length - CHECKED_DAYS), series.length))
+    looks = looks_of(series, range(max(0, series.length - CHECKED_DAYS), series.length), math.log(SUSPECTED))
     if not looks.cells.size:
         return Standing(None, 0.0)
     chance = float(looks.log_chance[-1])
@@ -136,8 +136,8 @@ def _change(series: Series, looks: Looks, raised: Ints) -> Change:
     times = series.cells.last[looks.cells[same]]
     sure = np.flatnonzero(is_confirmed(times, looks.log_evidence[same]))
     size, sigma = float(found.size[known.best]), math.sqrt(float(found.unit_variance[known.best]))
-    before = (series.sums[begun[known.best]] - series.sums[series.starts[first_seen(int(series.day[cell]))]]).sum(axis=0)
-    after = (series.sums[cell + 1] - series.sums[begun[known.best]]).sum(axis=0)
+    sums, first = series.sums.sum(axis=1), series.starts[first_seen(series.day[cell])]
+    before, after = sums[:, begun[known.best]] - sums[:, first], sums[:, cell + 1] - sums[:, begun[known.best]]
     days = series.day[begun[known.places]]
     return Change(
         direction="up" if is_up else "down",
@@ -169,8 +169,8 @@ def _last_other(ups: Flags, *, is_up: bool) -> int:
 
 def _places(series: Series, cell: int) -> tuple[Ints, Contrast, Floats]:
     """The cells that may be the first one of a change, in order, with what a look says to each and how long it stands for."""
-    day = int(series.day[cell])
-    start = first_seen(day)
+    day = series.day[cell]
+    start = int(first_seen(day))
     begun = np.unique(series.starts[start + REFERENCE_DAYS : day + 1])
     begun = begun[(begun <= cell) & (begun > series.starts[start])]
     _, evidence = contrasts_at(series, cell, begun)

@@ -39,13 +39,20 @@ class Series:
         """Where each day begins among the cells, and where the last one ends."""
         rows = _rows(kept, self.origin)
         self.sums = _running(rows, self.stratum)
-        """Of the cells before each, by stratum: (cells + 1, STRATA, 7)."""
-        self.partial = np.zeros((len(days), STRATA, 2))
+        """Of the cells before each, by stratum: (7, STRATA, cells + 1)."""
+        self.partial = np.zeros((2, STRATA, len(days)))
         """Squares of blocks and of days up to each cell, the block and the day it is in as far as they have gone."""
         self.daily = self._daily(rows)
-        """Of the days before each, by stratum: (days + 1, STRATA, 12)."""
-        self.low = kept.low - self.origin
-        self.high = kept.high - self.origin
+        """Of the days before each, by stratum: (12, STRATA, days + 1)."""
+        self._low = _doubling(kept.low - self.origin, np.minimum)
+        self._high = _doubling(kept.high - self.origin, np.maximum)
+
+    def range(self, first: Ints, last: Ints) -> tuple[Floats, Floats]:
+        """The least and the greatest mean of a unit from one cell to another, both included, from `origin`."""
+        level = np.frexp(last - first + 1)[1] - 1
+        second = last - (1 << level) + 1
+        low, high = self._low, self._high
+        return np.minimum(low[level, first], low[level, second]), np.maximum(high[level, first], high[level, second])
 
     def time(self, cell: int) -> datetime:
         """The time of the last unit of a cell."""
@@ -60,15 +67,15 @@ class Series:
         hours = self.cells.last.astype("datetime64[h]").astype(np.int64) % 24
         blocks = _groups(rows, self.day * 24 + hours // BLOCK_HOURS)
         days = _groups(rows, self.day)
-        daily = np.zeros((self.length, STRATA, 12))
+        daily = np.zeros((12, STRATA, self.length + 1))
         for grouped, offset in ((blocks, BLOCKS), (days, DAYS)):
-            where = self.day[grouped.ends], self.stratum[grouped.ends]
-            np.add.at(daily[:, :, offset], where, 1.0)
+            where = self.stratum[grouped.ends], self.day[grouped.ends] + 1
+            np.add.at(daily[offset], where, 1.0)
             products = grouped.weight**2, grouped.weight * grouped.total, grouped.total**2
             for column, values in enumerate(products, offset + 1):
-                np.add.at(daily[:, :, column], where, values)
+                np.add.at(daily[column], where, values)
         self._pairs(daily, days)
-        whole = np.concatenate((np.zeros((1, STRATA, 12)), np.cumsum(daily, axis=0)))
+        whole = np.cumsum(daily, axis=-1)
         for level, grouped in enumerate((blocks, days)):
             self._so_far(whole, level, grouped)
         return whole
@@ -78,10 +85,10 @@ class Series:
         number, stratum = self.day[days.ends], self.stratum[days.ends]
         follows = np.flatnonzero((np.diff(number) == 1) & (np.diff(stratum) == 0))
         w0, w1, y0, y1 = days.weight[follows], days.weight[follows + 1], days.total[follows], days.total[follows + 1]
-        where = number[follows + 1], stratum[follows + 1]
-        np.add.at(daily[:, :, PAIRS], where, 1.0)
+        where = stratum[follows + 1], number[follows + 1] + 1
+        np.add.at(daily[PAIRS], where, 1.0)
         for column, values in enumerate((w0 * w1, (w0 * y1 + w1 * y0) / 2, y0 * y1), PAIRS + 1):
-            np.add.at(daily[:, :, column], where, values)
+            np.add.at(daily[column], where, values)
 
     def _so_far(self, whole: Floats, level: int, grouped: Grouped) -> None:
         """The running squares with the block, or the day, that a cell is in as far as it has gone."""
@@ -94,8 +101,8 @@ class Series:
         closed = np.concatenate(([0.0], np.cumsum(grouped.weight**2)))
         first_of_day = np.searchsorted(grouped.ends, self.starts[self.day])
         earlier = closed[group] - closed[first_of_day]
-        self.partial[:, :, level] = whole[self.day, :, column]
-        self.partial[place, self.stratum, level] += earlier + weight**2
+        self.partial[level] = whole[column][:, self.day]
+        self.partial[level, self.stratum, place] += earlier + weight**2
 
 
 class Grouped:
@@ -111,7 +118,17 @@ def _groups(rows: Floats, keys: Ints) -> Grouped:
         return Grouped(keys, np.zeros(0), np.zeros(0))
     starts = np.concatenate(([0], np.flatnonzero(np.diff(keys)) + 1))
     ends = np.append(starts[1:], len(keys)) - 1
-    return Grouped(ends, np.add.reduceat(rows[:, WEIGHT], starts), np.add.reduceat(rows[:, TOTAL], starts))
+    return Grouped(ends, np.add.reduceat(rows[WEIGHT], starts), np.add.reduceat(rows[TOTAL], starts))
+
+
+def _doubling(values: Floats, extreme: np.ufunc) -> Floats:
+    """The extremes of 1, 2, 4, 8, ... values from each one on, so that those of any stretch are the extreme of two of them."""
+    levels = [values]
+    while (width := 1 << len(levels) - 1) * 2 <= len(values):
+        longer = levels[-1].copy()
+        longer[:-width] = extreme(longer[:-width], levels[-1][width:])
+        levels.append(longer)
+    return np.stack(levels)
 
 
 def _rows(cells: Cells, origin: float) -> Floats:
@@ -119,20 +136,18 @@ def _rows(cells: Cells, origin: float) -> Floats:
     total = cells.total - origin * cells.weight
     mixed = cells.mixed - origin * cells.squares
     totals = cells.totals - 2 * origin * cells.mixed + origin * origin * cells.squares
-    return np.stack((cells.units, cells.scores, cells.weight, total, cells.squares, mixed, totals), axis=1)
+    return np.stack((cells.units, cells.scores, cells.weight, total, cells.squares, mixed, totals))
 
 
 def _running(rows: Floats, stratum: Ints) -> Floats:
-    wide = np.zeros((len(rows), STRATA, rows.shape[1]))
-    wide[np.arange(len(rows)), stratum] = rows
-    return np.concatenate((np.zeros((1, STRATA, rows.shape[1])), np.cumsum(wide, axis=0)))
+    wide = np.zeros((len(rows), STRATA, len(stratum) + 1))
+    wide[:, stratum, np.arange(1, len(stratum) + 1)] = rows
+    return np.cumsum(wide, axis=-1)
 
 
 def _kept(cells: Cells, first: date, last: date, reference: Reference) -> Cells:
     """The cells of the days that count."""
     days = cells.days
-    keep = (days >= (max(first, reference.since or first) - _EPOCH).days) & (days <= (last - _EPOCH).days)
-    for start, end in reference.cut:
-        keep &= (days < (start - _EPOCH).days) | (days > (end - _EPOCH).days)
+    keep = (days >= (first - _EPOCH).days) & (days <= (last - _EPOCH).days) & reference.mask(days)
     times, *columns = cells
     return Cells(times[keep], *(column[keep] for column in columns))

@@ -9,7 +9,6 @@ factor of Student's t (Gönen, Johnson, Lu and Westfall 2005), summed over the d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import NamedTuple
@@ -17,10 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.cells import Cells, Floats, Ints
-from audit.changepoints import SMALLEST_VARIANCE, log_bayes_factor
+from audit.changepoints import log_bayes_factor
 from audit.drift import Direction, Severity
 from audit.reference import NO_DECISION, Reference
 from audit.sequential import CONFIRMED, SUSPECTED
+from audit.variation import SMALLEST_VARIANCE
 
 DAYS = 28
 """A change of spread that is older than so many UTC days, the one of the check included, is how the series is now."""
@@ -83,6 +83,9 @@ class _Values(NamedTuple):
     """Logarithm of the variance of a session's mean; what few sessions bias it by is taken off."""
 
 
+_NOTHING = _Values(*[np.zeros(0)] * 5)
+
+
 def find_spread(cells: Cells, as_of: date, *, reference: Reference = NO_DECISION) -> SpreadChange | None:
     """The change of spread within the last `DAYS` days up to `as_of`; None without one. `reference` says which days count."""
     values = _values(cells, as_of, reference)
@@ -127,38 +130,38 @@ def _change(values: _Values, place: int, likely: tuple[int, int], total: float) 
 
 def _values(cells: Cells, as_of: date, reference: Reference) -> _Values:
     """The values of the days that count, each of as many days in a row as it takes."""
-    rows = list(_grouped(cells, _number(as_of), reference))
-    columns = np.array(rows, dtype=np.float64).reshape(-1, 5).T
-    first, last, freedom, units, variance = columns
-    # The logarithm of a variance of k degrees of freedom lies low by about 1/k + 1/(3 k^2).
-    return _Values(
-        first, last, freedom, units, np.log(np.maximum(variance, SMALLEST_VARIANCE)) + 1 / freedom + 1 / (3 * freedom**2)
-    )
-
-
-def _grouped(cells: Cells, today: int, reference: Reference) -> Iterator[tuple[float, float, float, float, float]]:
-    """First and last day, freedom, units and variance of days in a row, as many as it takes."""
     number = cells.days
     starts = np.flatnonzero(np.diff(number, prepend=-1))
     if not starts.size:
-        return
-    sums = np.add.reduceat(
-        np.stack((cells.units, cells.weight, cells.total, cells.squares, cells.mixed, cells.totals)), starts, axis=1
-    )
-    units, weight, total, squares, mixed, totals = sums
+        return _NOTHING
+    day, today = number[starts], _number(as_of)
+    counted = (day > today - HISTORY_DAYS) & (day <= today) & reference.mask(day)
+    sums = np.stack((cells.units, cells.weight, cells.total, cells.squares, cells.mixed, cells.totals))
+    units, weight, total, squares, mixed, totals = np.add.reduceat(sums, starts, axis=1)[:, counted]
     mean = total / weight
     off = np.maximum(0.0, totals - 2 * mean * mixed + mean * mean * squares)
-    group: list[tuple[float, ...]] = []
-    for day, *row in zip(number[starts].tolist(), units, off, squares, strict=True):
-        if not today - HISTORY_DAYS < day <= today or not reference.counts(_date(day)):
-            continue
-        group.append((day, *row))
-        freedom = sum(one[1] - 1 for one in group)
-        if freedom >= FREEDOM:
-            many = sum(one[1] for one in group)
-            variance = sum(one[2] for one in group) / sum(one[3] for one in group) * many / freedom
-            yield group[0][0], day, freedom, many, variance
-            group = []
+    begins, ends = _grouped(units - 1)
+    if not ends.size:
+        return _NOTHING
+    whole = np.stack((units, units - 1, off, squares))[:, : ends[-1] + 1]
+    units, freedom, off, squares = np.add.reduceat(whole, begins, axis=1)
+    variance = off / squares * units / freedom
+    # The logarithm of a variance of k degrees of freedom lies low by about 1/k + 1/(3 k^2).
+    level = np.log(np.maximum(variance, SMALLEST_VARIANCE)) + 1 / freedom + 1 / (3 * freedom**2)
+    numbers = day[counted].astype(np.float64)
+    return _Values(numbers[begins], numbers[ends], freedom, units, level)
+
+
+def _grouped(freedom: Floats) -> tuple[Ints, Ints]:
+    """The first and the last of the days in a row, as many as it takes."""
+    ends, known = [], 0.0
+    for place, one in enumerate(freedom.tolist()):
+        known += one
+        if known >= FREEDOM:
+            ends.append(place)
+            known = 0.0
+    places = np.array(ends, dtype=np.int64)
+    return np.append(0, places + 1)[: len(ends)], places
 
 
 def _log_evidence(values: _Values, places: Ints) -> Floats:

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.cells import Cells
-from audit.changepoints import Flags
+from audit.cells import Cells, Flags
 from streams.watch.cases import Case
 from streams.watch.findings import DOWN, DRIFT, UP, VERBS, WARNING, Finding, Key
 from streams.watch.measured import TIERS, midnight
@@ -56,7 +55,7 @@ def moved_too(case: Case) -> MovedToo:
 def _moved(case: Case, tier: str, first: date, direction: str) -> Iterator[Finding]:
     cells = case.measured.cells(tier)
     since = cells.last >= np.datetime64(first)
-    counted = np.array([case.reference(tier).counts(at.date()) for at in cells.last.tolist()], dtype=bool)
+    counted = case.reference(tier).mask(cells.days)
     before, after = _side(cells, counted & ~since), _side(cells, since)
     if before is None or after is None or before.units < FEWEST_BEFORE:
         return

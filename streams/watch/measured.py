@@ -9,16 +9,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import duckdb
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from analytics.queries import query_rows, run_query
-from audit.cells import Cells
+from analytics.hours import read_hours
+from analytics.queries import query_tuples
+from audit.cells import Cells, Flags, Ints
 from audit.drift import DAYS, DailyAverage
 from audit.fingerprints import canonical_json, digest
 from audit.outcomes import COMPARABLE_RULES
@@ -49,14 +52,15 @@ class Statistics:
 
 
 class Measured:
-    """The comparable scores of one project, from rows of the query `watched_hours`."""
+    """The comparable scores of one project, from rows of the query `watched_hours`, or parts of such rows, in order of their hours."""
 
     def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime, waits_since: datetime | None = None) -> None:
         self.project = project
         self.as_of = as_of
         self.waits_since = waits_since
         rows = rows.with_columns(pl.col("rule_version").alias(_VERSION), pl.col("rule_version").replace(COMPARABLE_RULES))
-        lately = rows.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
+        made_with = rows.select("day", *RULES, *JUDGE, "exchanges", "last_at")
+        lately = made_with.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
         self.rules = commonest(lately, RULES, "exchanges")
         self.judge = commonest(lately.filter(pl.col("judge_model").is_not_null()), JUDGE, "exchanges")
         self._rows = _matching(rows, self.rules, self.judge)
@@ -99,13 +103,12 @@ class Measured:
 
     def days(self, tier: str) -> dict[DailyAverage, int]:
         """The average of a tier on each day that has any, oldest first, and how many scores it is of."""
-        sums = self._rows.group_by("day").agg(pl.col(f"{tier}_sum").sum(), pl.col(f"{tier}_count").sum()).sort("day")
-        return {DailyAverage(day, total / count): count for day, total, count in sums.iter_rows() if count}
+        sums = self._by_day(f"{tier}_sum", f"{tier}_count")
+        return {DailyAverage(day, total / count): round(count) for day, total, count in sums if count}
 
     def anomalies(self) -> list[Day]:
         """How many exchanges of each day had an anomaly, oldest first."""
-        sums = self._rows.group_by("day").agg(pl.col("anomalies").sum(), pl.col("exchanges").sum()).sort("day")
-        return [Day(*row) for row in sums.iter_rows()]
+        return [Day(*row) for row in self._by_day("anomalies", "exchanges")]
 
     def cells(self, tier: str) -> Cells:
         """What the sessions with scores of a tier add up to by the hour, oldest first; times are UTC and naive.
@@ -117,22 +120,30 @@ class Measured:
         return self._cells[tier]
 
     def _added_up(self, tier: str) -> Cells:
-        sums = [pl.col(f"{tier}_{name}").sum().cast(pl.Float64) for name in _SUMS]
-        hours = (
-            self._rows.filter(pl.col(f"{tier}_units") > 0, self._is_settled())
-            .group_by("hour")
-            .agg(pl.col("last_at").max(), *sums, pl.col(f"{tier}_low").min(), pl.col(f"{tier}_high").max())
-            .sort("hour")
-            .drop("hour")
+        known = (self._rows[f"{tier}_units"].to_numpy() > 0) & self._is_settled()
+        hour, last, low, high, *sums = (
+            self._rows[name].to_numpy()[known]
+            for name in ("hour", "last_at", *(f"{tier}_{name}" for name in ("low", "high", *_SUMS)))
         )
-        return Cells(*(hours[name].to_numpy() for name in hours.columns))
+        starts = _starts(hour)
+        columns = [np.add.reduceat(one.astype(np.float64), starts) for one in sums]
+        columns += [np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)]
+        return Cells(np.maximum.reduceat(last, starts), *columns)
 
-    def _is_settled(self) -> pl.Expr:
+    def _by_day(self, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Each day, oldest first, with the sums of some columns."""
+        days = self._rows["day"].to_numpy()
+        starts = _starts(days)
+        sums = (np.add.reduceat(self._rows[name].to_numpy(), starts).tolist() for name in columns)
+        return zip(days[starts].tolist(), *sums, strict=True)
+
+    def _is_settled(self) -> Flags:
         """Whether everything of an hour, and of those before it, has a score."""
+        hour = self._rows["hour"].to_numpy()
         if self.waits_since is None:
-            return pl.lit(value=True)
-        first = self.waits_since.replace(minute=0, second=0, microsecond=0)
-        return pl.col("hour").dt.replace_time_zone("UTC") < first
+            return np.ones(len(hour), dtype=bool)
+        first = self.waits_since.astimezone(UTC).replace(minute=0, second=0, microsecond=0, tzinfo=None)
+        return hour < np.datetime64(first)
 
     def _between(self, start: date, end: date) -> pl.DataFrame:
         return self._rows.filter(pl.col("day").is_between(start, end))
@@ -152,16 +163,28 @@ def measure(
         "until": as_of,
         "coarse_until": coarse_until,
     }
-    rows = run_query(cursor, QUERY, values)
+    rows = _watched(read_hours(cursor, projects, since, as_of), as_of, coarse_until.date())
     waits = _waits(cursor, projects, as_of)
     parts = rows.partition_by("project", as_dict=True, maintain_order=True)
     return {str(name): Measured(str(name), part, as_of, waits.get(name)) for (name,), part in parts.items()}, values
 
 
+def _watched(hours: pl.DataFrame, as_of: datetime, coarse_until: date) -> pl.DataFrame:
+    """The rows of `QUERY` before those of one hour, or of six, are added up."""
+    hour, day = pl.col("hour"), pl.col("hour").dt.date()
+    return hours.with_columns(
+        day.alias("day"),
+        pl.when(day < coarse_until).then(hour.dt.truncate("6h")).otherwise(hour).alias("hour"),
+        (hour.dt.hour() >= as_of.hour).alias("later"),
+        pl.col("judge_model").replace("", None),
+    )
+
+
 def _waits(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> dict[str, datetime]:
     """Since when exchanges of the last `WAITED` wait for their scores, by project; what waits for longer is not waited for."""
     values = {"projects": list(projects), "since": as_of - WAITED, "until": as_of}
-    return {row["project"]: row["waits_since"] for row in query_rows(cursor, "waiting_exchanges", values)}
+    rows = query_tuples(cursor, "waiting_exchanges", values)
+    return {project: since.replace(tzinfo=UTC) for project, since, _ in rows}
 
 
 def midnight(day: date) -> datetime:
@@ -176,6 +199,11 @@ def commonest(rows: pl.DataFrame, columns: Sequence[str], count: str) -> dict[st
     groups = rows.group_by(columns).agg(pl.col(count).sum().alias("_count"), pl.col("last_at").max().alias("_last"))
     order = groups.sort("_count", "_last", *columns, descending=[True, True, *[False] * len(columns)])
     return {name: order[name][0] for name in columns}
+
+
+def _starts(keys: NDArray[Any]) -> Ints:
+    """Where each run of equal keys begins."""
+    return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
 
 
 def _matching(rows: pl.DataFrame, rules: Mapping[str, Any], judge: Mapping[str, Any]) -> pl.DataFrame:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
 import pytest
 from builders import score
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from summed import publish, score_by_chance
 
 from analytics.connection import fetch
 from analytics.daily import refresh_daily
+from analytics.hours import read_hours
 from analytics.queries import run_query
 from analytics.store import Store
 from benchmarks.one_by_one import ONE_BY_ONE
@@ -39,6 +41,26 @@ def asked(until: datetime, since: datetime = SINCE, projects: Sequence[str] = PR
 def watched(store: Store, values: Mapping[str, Any]) -> list[Row]:
     """What the watch reads."""
     return run_query(store.cursor(), "watched_hours", values).to_dicts()
+
+
+def read(store: Store, values: Mapping[str, Any]) -> pl.DataFrame:
+    """What a check reads."""
+    return read_hours(store.cursor(), values["projects"], values["since"].date(), values["until"])
+
+
+def added_up(hours: pl.DataFrame, values: Mapping[str, Any]) -> list[Row]:
+    """What a check reads, as the query `watched_hours` adds it up."""
+    naive = {name: values[name].replace(tzinfo=None) for name in ("until", "coarse_until")}
+    rows = hours.with_columns(
+        pl.col("hour").dt.date().alias("day"), (pl.col("hour").dt.hour() >= naive["until"].hour).alias("later"),
+        pl.when(pl.col("hour") < naive["coarse_until"]).then(pl.col("hour").dt.truncate("6h")).otherwise("hour").alias("hour"),
+        pl.col("judge_model").replace("", None),
+    )  # fmt: skip
+    key = ["project", "day", "hour", "later", *(name for name in rows.columns[2:9])]
+    sums = rows.columns[10:-2]
+    extremes = {"low": pl.Expr.min, "high": pl.Expr.max}
+    added = [extremes.get(name.rsplit("_", 1)[-1], pl.Expr.sum)(pl.col(name)) for name in sums]
+    return rows.group_by(key).agg(pl.col("last_at").max(), *added).sort(key, nulls_last=True).to_dicts()
 
 
 def one_by_one(store: Store, values: Mapping[str, Any]) -> list[Row]:
@@ -98,6 +120,8 @@ def test_the_watch_reads_what_the_current_scores_add_up_to(store: Store, seed: i
             for since in (SINCE, NOON - timedelta(hours=50)):
                 values = asked(until, since)
                 assert same(one_by_one(store, values), watched(store, values)), values
+                if since == SINCE:
+                    assert same(watched(store, values), added_up(read(store, values), values)), values
 
 
 @settings(max_examples=8, deadline=None)
@@ -112,7 +136,7 @@ def test_neither_the_order_nor_the_parts_in_which_scores_come_changes_anything(
     values = asked(NOON + timedelta(hours=chance.randrange(-40, 30)))
     with a_store() as whole:
         publish(whole, *scores)
-        said = watched(whole, values)
+        said, told = watched(whole, values), read(whole, values)
     chance.shuffle(scores)
     cuts = sorted(chance.randrange(len(scores) + 1) for _ in range(refreshes))
     with a_store() as parts:
@@ -121,6 +145,7 @@ def test_neither_the_order_nor_the_parts_in_which_scores_come_changes_anything(
             refresh_daily(parts)
             assert not parts.cursor().execute("SELECT * FROM log.changed_scores()").fetchall()
         assert said == watched(parts, values)
+        assert told.equals(read(parts, values))
 
 
 def test_once_added_up_no_single_score_is_read_not_even_of_today(store: Store) -> None:
@@ -131,6 +156,7 @@ def test_once_added_up_no_single_score_is_read_not_even_of_today(store: Store) -
         transaction.connection.execute("UPDATE log.hourly_scores SET exchanges = 7")
 
     assert [7] == [row["exchanges"] for row in watched(store, asked(NOON))]
+    assert [7] == read(store, asked(NOON))["exchanges"].to_list()
     assert [] == watched(store, asked(NOON - timedelta(hours=2)))
 
 
@@ -141,6 +167,7 @@ def test_a_day_that_the_end_cuts_is_added_up_as_far_as_it_goes(store: Store) -> 
 
     ((seen,),) = ([row] for row in watched(store, asked(NOON + timedelta(hours=2, minutes=30))))
     assert (2, 1, (NOON + timedelta(hours=2)).replace(tzinfo=None)) == (seen["exchanges"], seen["tier1_units"], seen["last_at"])
+    assert [2] == read(store, asked(NOON + timedelta(hours=2, minutes=30)))["exchanges"].to_list()
 
 
 def test_a_weight_beyond_any_policy_breaks_no_sums(store: Store) -> None:

@@ -329,6 +329,23 @@ def test_a_look_never_depends_on_what_comes_later(seed: int, last: int) -> None:
     assert part.log_evidence.tolist() == pytest.approx(whole.log_evidence[: len(part.log_evidence)].tolist(), abs=1e-9)
 
 
+@pytest.mark.parametrize("sigmas", [0, 0.7, 4])
+def test_looks_that_are_left_out_could_not_have_raised_an_alarm(sigmas: float) -> None:
+    """They are left out by a bound, so a check pays for what may be an alarm; a bound that is too low would miss some."""
+    known = Series(cells_of(series(falls(sigmas), 8, 60)), day(0), day(59))
+    least = math.log(SUSPECTED)
+    every, some = looks_of(known, range(60)), looks_of(known, range(60), least)
+    raised = [
+        list(zip(looks.cells[may], looks.log_evidence[may], strict=True))
+        for looks in (every, some)
+        for may in [looks.log_evidence >= least]
+    ]
+
+    assert raised[0] == raised[1]
+    assert every.cells[-1] == some.cells[-1]
+    assert len(some.cells) < len(every.cells)
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 40))
 def test_sums_say_what_single_sessions_say(seed: int, parts: int) -> None:

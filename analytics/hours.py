@@ -1,0 +1,53 @@
+# ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
+"""Reads what scores add up to by the hour, as the macro `log.score_hours` answers it, at the price of what is there to be read.
+
+DuckDB plans a statement as it stands, whatever the number of rows: most of what the macro takes is the planning of how single scores are
+added up, though there are none as soon as their days have been. So this asks first which projects have any, and gives the macro these
+alone. Where scores come in between, the sums are those of a moment before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from analytics.connection import fetch
+from analytics.macros import BEHIND
+from analytics.sums import HOUR_KEY, HOUR_SCALES
+
+_WANTED = "project IN (SELECT unnest($projects::VARCHAR[]))"
+_CHANGED = f"SELECT DISTINCT project FROM log.changed_scores() WHERE {_WANTED} AND day >= $since AND day < $until"
+_KEPT = f"SELECT * EXCLUDE (_topic, _partition, _offset) FROM log.hourly_scores WHERE {_WANTED} AND hour >= $since AND hour < $until"
+_SINGLE = "SELECT * EXCLUDE (day) FROM log.score_hours($projects::VARCHAR[], $since::TIMESTAMP, $until::TIMESTAMP)"
+_ORDER = [name.strip() for name in HOUR_KEY.split(",")]
+
+
+def read_hours(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, until: datetime) -> pl.DataFrame:
+    """What the current scores of some projects add up to from a day on, until a moment: in the order of `HOUR_KEY`, a row each of it.
+
+    Columns are those of `log.hourly_scores`, sums on the scale of the scores; times are UTC and naive.
+    """
+    first, moment = datetime.combine(since, time()), until.astimezone(UTC).replace(tzinfo=None)
+    whole = datetime.combine((moment - timedelta(microseconds=1)).date() + timedelta(days=1), time())
+    wanted = {"projects": list(projects), "since": first, "until": whole}
+    single = _changed(cursor, wanted)
+    kept = fetch(cursor, _KEPT, wanted)
+    # The sums of the last day hold what has come behind the moment, too.
+    single.update(kept.filter(pl.col("last_at") >= moment)["project"])
+    if single:
+        fresh = fetch(cursor, _SINGLE, {"projects": sorted(single), "since": first, "until": moment})
+        kept = pl.concat([kept.filter(~pl.col("project").is_in(single)), fresh.cast(kept.schema)], how="diagonal")
+    # Polars multiplies by the reciprocal in some cases and divides in others: the last bit would go by the number of rows.
+    scaled = [pl.Series(name, kept[name].to_numpy() / scale) for name, scale in HOUR_SCALES.items()]
+    return kept.with_columns(scaled).sort(_ORDER)
+
+
+def _changed(cursor: duckdb.DuckDBPyConnection, wanted: Mapping[str, Any]) -> set[str]:
+    """The projects to whose days scores came since these were added up."""
+    if not any(cursor.execute(statement).fetchall()[0][0] for statement in BEHIND):
+        return set()
+    return {project for (project,) in cursor.execute(_CHANGED, dict(wanted)).fetchall()}
