@@ -9,9 +9,9 @@ from typing import Any
 
 import builders
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from yaml_files import read_yaml
 
 from audit.answers import json_in
 from audit.policy import Policy
@@ -34,7 +34,7 @@ KINDS = {
 
 def cases(name: str) -> list[Any]:
     """The cases of a file of the corpus, each named."""
-    loaded = yaml.safe_load((CORPUS / f"{name}.yaml").read_text(encoding="utf-8"))
+    loaded = read_yaml(CORPUS / f"{name}.yaml")
     return [pytest.param(case, id=case["name"]) for case in loaded]
 
 
