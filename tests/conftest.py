@@ -1,8 +1,5 @@
-"""One hypothesis profile for every test: no deadlines, because machines are shared, and the same examples on every CI run."""
+"""What holds for every test."""
 
-import os
+from trials import load_profile
 
-from hypothesis import settings
-
-settings.register_profile("driftline", deadline=None, derandomize="CI" in os.environ)
-settings.load_profile("driftline")
+load_profile()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.evaluation.scrubbing import Scrubber, json_text
 
@@ -151,7 +152,7 @@ FRAGMENTS = [
 TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=6), max_size=14).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(TEXTS)
 def test_cleaning_a_clean_text_changes_nothing(text: str) -> None:
     """Texts are cleaned alone and inside JSON; twice must be like once."""
@@ -167,7 +168,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(json_values)
 def test_any_value_is_cleaned_into_one_that_can_be_written(value: Any) -> None:
     """Arguments are whatever a tool takes."""

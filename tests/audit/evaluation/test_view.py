@@ -14,6 +14,7 @@ import pytest
 import views
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.evaluation.case import Case, Criterion, Message, Rubric, ScaleAnchor
 from audit.evaluation.dimensions import DIMENSIONS
@@ -290,7 +291,7 @@ def case_of(messages: list[str], hard: list[str], rubric: Rubric | None) -> Case
     return views.CASE.model_copy(update={"input": said, "expectations": expectations, "rubric": rubric})
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     case=st.builds(case_of, st.lists(words, min_size=1, max_size=4), st.lists(words, max_size=4), st.none() | rubrics),
     run=runs,
