@@ -205,7 +205,7 @@ def test_any_text_is_taken_and_no_reason_repeats_it(text: str) -> None:
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     """Half a megabyte of starts that lead nowhere: less than a second if linear, hours if not."""
     exchange = exchange_of("response", piece * (512 * 1024 // len(piece)))
-    started = time.perf_counter()
+    started = time.process_time()
     tamper_reasons(exchange)
     tier2_question(exchange, POLICY)
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10

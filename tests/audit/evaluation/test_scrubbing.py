@@ -187,9 +187,9 @@ def test_any_value_is_cleaned_into_one_that_can_be_written(value: Any) -> None:
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     """Half a megabyte of starts that lead nowhere: seconds if linear, hours if not."""
     text = piece * (512 * 1024 // len(piece))
-    started = time.perf_counter()
+    started = time.process_time()
     Scrubber(KNOWN).text(text)
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_thousands_of_known_ids_are_found() -> None:

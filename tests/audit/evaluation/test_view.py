@@ -385,6 +385,6 @@ def test_five_megabytes_take_a_moment() -> None:
         for number in range(25)
         for step in (ToolCall("bash", {"cmd": text, "n": number}), ToolResult("bash", text + str(number), failed=False))
     )
-    started = time.perf_counter()
+    started = time.process_time()
     views.view(views.run(steps=steps))
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
