@@ -9,13 +9,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from api_server import NOW, PATIENT, BodyBuilder, Call, LiveServer, Tokens, engine_of
+from api_server import NOW, PATIENT, BodyBuilder, Call, LiveServer, Tokens, app_over, engine_of
 from fastapi import FastAPI
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store import Store
 from service.access import AccessStore
-from service.api.app import create_app
 from service.api.settings import ApiSettings
 from streams.engine import Engine
 
@@ -58,7 +57,7 @@ def engine(store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
 @pytest.fixture
 def app(engine: Engine, access: AccessStore, settings: ApiSettings) -> FastAPI:
     """The application."""
-    return create_app(engine, access, settings)
+    return app_over(engine, access, settings)
 
 
 @pytest.fixture

@@ -10,17 +10,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
+from fastapi import FastAPI
 from servers import LONG
+from starlette.routing import BaseRoute
 
 from analytics.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
 from service.access import AccessStore, Holder
-from service.api.app import create_app
+from service.api.app import ROUTERS, create_app
 from service.api.serving import server_of
 from service.api.settings import ApiSettings
 from service.querying.questions import QueryLimits
 from service.serving import listen
+from streams.auditing import Auditing
 from streams.engine import Engine
 
 NOW = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
@@ -47,6 +50,21 @@ def engine_of(store: Store) -> Engine:
     """An engine without a judge, at a fixed time."""
     policy = Policy.model_validate(POLICY)
     return Engine(store, policy, Redactor(policy.redaction), lambda: NOW)
+
+
+_prepared: list[BaseRoute] = []
+
+
+def app_over(engine: Auditing, access: AccessStore, settings: ApiSettings) -> FastAPI:
+    """The application, with the endpoints of the first one that was made in this process.
+
+    FastAPI prepares all endpoints with the first request to an application, which takes longer than most tests.
+    """
+    app = create_app(engine, access, settings)
+    if not _prepared:
+        _prepared.extend(app.router.routes[-len(ROUTERS) :])
+    app.router.routes[-len(ROUTERS) :] = _prepared
+    return app
 
 
 class LiveServer:
@@ -91,7 +109,7 @@ class LiveServer:
         store, access, settings = self._parts
         engine = self._make(store)
         await engine.start()
-        self.app = create_app(engine, access, settings)
+        self.app = app_over(engine, access, settings)
         self._server = server_of(self.app, *self.address)
         start = self._server.startup
 

@@ -14,6 +14,7 @@ import builders
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit import prompts
 from audit.literals import MAX_SHOWN, literal, visible
@@ -109,7 +110,7 @@ def test_a_text_that_is_not_cut_comes_back_whole(text: str) -> None:
         assert joined(text) == json.loads(shown)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.integers(MAX_SHOWN - 5, 3 * MAX_SHOWN),
     st.sampled_from(["a", "<", "\n", "漢", "\U000e0041"]),

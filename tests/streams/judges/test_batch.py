@@ -492,9 +492,9 @@ def test_a_process_that_is_killed_pays_for_nothing_twice(
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     with (tmp_path / "printed").open("wb") as printed:
         child = subprocess.Popen([*command, "slowly"], env=environment, stdout=printed)
-        until(lambda: desk.simulator.batch_calls >= calls and desk.simulator.requests >= requests, "the call to kill at", 20)
+        until(lambda: desk.simulator.batch_calls >= calls and desk.simulator.requests >= requests, "the call to kill at", 120)
         child.send_signal(signal.SIGKILL)
-        child.wait(10)
+        child.wait(60)
     assert 8 >= desk.simulator.requests
     verdicts = desk.ask(range(8), requests=4)
     assert {"answered": 8} == Counter(verdict.outcome for verdict in verdicts.values())
