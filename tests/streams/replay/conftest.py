@@ -1,14 +1,32 @@
-"""A past that is made once, and the command line in an empty folder."""
+"""A past that is made once, the command line in an empty folder, and processes for parts that need not load everything anew."""
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from replayed import Command, clean_environment, scored_live
+from soak import SOAK
 
 from service.cli import run
+from streams.replay import processes
+
+PARTS = ["service.replay_jobs", "streams.replay.parts"]
+"""What the process of a part loads."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded_parts() -> Iterator[None]:
+    """Processes for parts come from one that has loaded their code and nothing else has happened in; in a soak run as for users."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not SOAK:
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(PARTS)
+            patch.setattr(processes, "_SPAWN", context)
+        yield
 
 
 @pytest.fixture(scope="session")
