@@ -26,6 +26,7 @@ from engines import Clock, MoodyJudge, engine_over, runner_over
 from histories import EVENTS, EXCHANGES, History, history
 from servers import Child, Home, Nursery, nursery
 from servers import until as wait_until
+from soak import SOAK
 
 from analytics.store import Store
 from audit.evaluation.requesting import asked_again
@@ -287,11 +288,11 @@ async def produce(producer: RecordProducer, topic: str, records: Sequence[Record
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [1, 3] if SOAK else [3])
 def test_workers_make_what_the_embedded_runner_makes(
     told: History, embedded: Embedded, children: Nursery, kafka: KafkaConnection, tmp_path: Path, *, workers: int
 ) -> None:
-    """Any number of processes, with nothing in their way."""
+    """Any number of processes, with nothing in their way: three, and one as well in a soak run."""
     with TopicAdministration(kafka) as administration:
         administration.create(PARTITIONS, 1)
 
