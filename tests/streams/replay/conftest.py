@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from made_once import made_once
 from replayed import Command, clean_environment, scored_live
 from soak import SOAK
 
 from service.cli import run
 from streams.replay import processes
 
+NAME = "driftline.duckdb"
 PARTS = ["service.replay_jobs", "streams.replay.parts"]
 """What the process of a part loads."""
 
@@ -31,14 +33,14 @@ def loaded_parts() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with a past; nobody changes it."""
-    return scored_live(tmp_path_factory.mktemp("live") / "driftline.duckdb")
+    """A database with a past, made once per test run; nobody opens it, for it is to be copied."""
+    return made_once(tmp_path_factory, "replayed", lambda folder: scored_live(folder / NAME)) / NAME
 
 
 @pytest.fixture
 def database(live: Path, tmp_path: Path) -> Path:
     """A copy of it in the test's folder."""
-    return Path(shutil.copy(live, tmp_path / "driftline.duckdb"))
+    return Path(shutil.copy(live, tmp_path / NAME))
 
 
 @pytest.fixture
