@@ -255,16 +255,15 @@ def test_the_commands_it_suggests_work(shown: Shown) -> None:
     assert shown.out.rstrip().endswith(serve)
 
 
-def test_the_server_it_suggests_serves_and_stops(shown: Shown) -> None:
+def test_the_server_it_suggests_serves_and_stops(shown: Shown, tmp_path: Path) -> None:
     """With the policy and the tokens of the demo."""
     (step,) = (line for line in shown.part("See it in a browser") if " serve " in line)
-    arguments = ["serve", *shlex.split(step.partition(" serve ")[2]), "--port", "0", "--judge", "none"]
-    server = subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    assert "Driftline listens at http://127.0.0.1:" in server.stdout.readline()
-    server.terminate()
-    server.communicate(timeout=PATIENCE)
-    assert 0 == server.returncode
+    with nursery() as children:
+        arguments = shlex.split(step.partition(" serve ")[2])
+        server = children.start(Home(tmp_path), "serve", *arguments, "--port", "0", "--judge", "none")
+        assert server.serving().startswith("http://127.0.0.1:")
+        server.send(signal.SIGTERM)
+        assert 0 == server.wait()
 
 
 def test_no_secret_that_was_planted_is_kept(shown: Shown) -> None:
