@@ -39,7 +39,7 @@ kafka: $(INSTALLED)      ## run an Apache Kafka at 127.0.0.1:9092 that forgets e
 # Bytecode is kept, whatever the environment says: else four workers and hundreds of processes compile everything anew. Where there
 # is none of the tests yet, one process makes it before four do so at the same time.
 test soak: export PYTHONDONTWRITEBYTECODE :=
-test: $(INSTALLED)       ## run the tests
+test: $(INSTALLED)       ## run the tests: every law, each fault a few times; make soak has the full counts
 	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -qq >/dev/null || :
 	$(BIN)/pytest -n 4 --dist worksteal
 
@@ -72,8 +72,9 @@ bench-stream: $(INSTALLED) $(STREAMS) ## run the benchmark on Kafka beside other
 chaos: $(INSTALLED)      ## break a whole installation at random points and check what must hold: make chaos ROUNDS=50 SEED=1
 	PYTHONPATH=tests:. $(BIN)/python -m chaos --rounds $(ROUNDS) --seed $(SEED) --report docs/reliability.md
 
-soak: $(INSTALLED)       ## run the tests with many examples; play 400 runs and a week of a fleet through the real OpenClaw: hours
-	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 4 --dist worksteal
+# A variable, and not a mark: the same tests inject more faults, play more versions and start every process anew (tests/soak.py).
+soak: $(INSTALLED)       ## run the tests with the full counts of kills, rounds and versions, then 400 runs and a week of the real OpenClaw: hours
+	DRIFTLINE_TESTS=soak HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 2 --dist worksteal
 	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; export PYTHONPATH=tests:.; \
 	$(BIN)/python -m openclaw.verdicts "$$fresh/runs" --healthy 200 --planted 200; \
 	$(BIN)/python -m openclaw.week "$$fresh/week"

@@ -81,7 +81,7 @@ class LiveServer:
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        assert self._started.wait(60), self._failure
+        assert self._started.wait(LONG), self._failure
 
     @property
     def url(self) -> str:
@@ -95,7 +95,7 @@ class LiveServer:
     def stop(self) -> None:
         """End it."""
         self._server.should_exit = True
-        self._thread.join(60)
+        self._thread.join(LONG)
         self._socket.close()
         assert self._failure is None
 

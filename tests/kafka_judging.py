@@ -31,7 +31,7 @@ from streams.kafka.topics import state_topic
 from streams.kafka.watchdog import Pulse
 
 PARTITIONS = 2
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 async def came(condition: Callable[[], bool], what: str) -> None:
